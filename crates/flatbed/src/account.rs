@@ -1,4 +1,4 @@
-//! `flatbed admin` and `flatbed user`: who may sign in, changed in the storage itself.
+//! `flatbed admin` and `flatbed user`: changes of administrators and users in the storage itself.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -12,34 +12,34 @@ use flatbed_service::configuration::{ADMINS, ChangedBy, Configuration, Values};
 
 use crate::{settings::Settings, storage::Storage};
 
-/// Bytes of a password at most.
+/// The longest password, in bytes.
 const PASSWORD_BYTES_MAX: u64 = 4_096;
 
-/// What is to be done.
+/// The change to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Account {
-    /// Administrators' names.
+    /// List the administrators' names.
     ListAdmins,
-    /// An administrator, or another password for one.
+    /// Add an administrator, or change the password of one.
     AddAdmin(String),
-    /// One less.
+    /// Remove an administrator.
     RemoveAdmin(String),
-    /// Users' names.
+    /// List the users' names.
     ListUsers,
-    /// A user with roles.
+    /// Add a user with roles.
     AddUser(String, Vec<String>),
-    /// One less.
+    /// Remove a user.
     RemoveUser(String),
-    /// Another password for a user.
+    /// Change the password of a user.
     Password(String),
 }
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Does it. Passwords are read from stdin, and asked for where that is a terminal.
+/// Makes a change. Passwords are read from stdin; a terminal is prompted for them.
 ///
 /// # Errors
-/// If the storage cannot be opened or written, there is no such account, or there is one already.
+/// If the storage cannot be opened or written, the account does not exist, or it exists already.
 pub(crate) async fn account(what: Account, settings: &Settings) -> Result<()> {
     let password = match &what {
         Account::AddAdmin(_) | Account::AddUser(..) | Account::Password(_) => Some(password()?),
@@ -132,7 +132,7 @@ async fn find(users: &Database, name: &str) -> Result<Option<Document>> {
     }
 }
 
-/// Writes a user's document on its winner, which must not change meanwhile.
+/// Writes a user's document over its current winner.
 async fn write(users: &Database, name: &str, members: Vec<(std::borrow::Cow<'_, str>, Value<'_>)>) -> Result<()> {
     let parent = find(users, name).await?.map(|document| document.rev);
     let (id, body) = (users::id_of(name).into(), Value::Object(members));
@@ -142,7 +142,7 @@ async fn write(users: &Database, name: &str, members: Vec<(std::borrow::Cow<'_, 
     Ok(())
 }
 
-/// Whether there can be such a user: as over HTTP, and with a name that can sign in.
+/// Checks a user's document as over HTTP, and that the name can sign in.
 fn check(name: &str, members: &[(std::borrow::Cow<'_, str>, Value<'_>)]) -> Result<()> {
     if name.contains(char::is_control) {
         return Err("a name has no control characters".into());
@@ -162,7 +162,7 @@ async fn list(users: &Database) -> Result<()> {
             Ok(None) | Err(Error::DatabaseNotFound) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        // Whoever may write into `_users` chooses names, and this is a terminal.
+        // Escaped: any writer of `_users` chooses names, and this is a terminal.
         let names = page.iter().filter_map(|row| users::name_in(&row.id));
         names.for_each(|name| println!("{}", name.replace(char::is_control, "\u{fffd}")));
     }
@@ -174,7 +174,7 @@ fn hash(password: &str) -> Result<PasswordHash> {
     Ok(PasswordHash::new(password, &random))
 }
 
-/// The first line of stdin. A terminal is asked, and does not show it.
+/// Reads the first line of stdin. A terminal is prompted, without echo.
 fn password() -> Result<String> {
     let mut line = String::new();
     let stdin = io::stdin();
@@ -192,7 +192,7 @@ fn password() -> Result<String> {
     }
 }
 
-/// A terminal that does not show what is typed, as long as this is there.
+/// Turns off a terminal's echo until it is dropped.
 struct Hidden(Option<libc::termios>);
 
 impl Hidden {

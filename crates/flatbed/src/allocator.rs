@@ -1,17 +1,17 @@
-//! Memory, and how it is given back.
+//! The memory allocator, and the return of unused memory.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Gives memory back after large answers, where the system's allocator keeps it; walks are a third faster.
+/// Returns memory after large answers, which the system's allocator keeps; tree walks are a third faster.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Between two looks of a thread for what it can give back.
+/// The shortest time between two returns of a thread.
 const LOOK: Duration = Duration::from_millis(500);
 
 unsafe extern "C" {
-    /// The allocator's own (`mimalloc.h`), which the crate above links.
+    /// The allocator's function (`mimalloc.h`), which the crate above links.
     fn mi_collect(force: bool);
 }
 
@@ -19,9 +19,9 @@ thread_local! {
     static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Gives back what this thread has left, which the allocator does only as the thread goes on to ask it for memory: what a
-/// thread has allocated and others let go of stayed the process's after a thousand connections had come and gone. For
-/// threads that are about to wait; it does nothing where it was called a moment ago.
+/// Returns this thread's unused memory to the system. Otherwise the allocator returns it only when the thread allocates
+/// again, and memory that other threads freed stays with the process after thousands of connections have closed. For
+/// threads that are about to wait. Does nothing if it was called a moment ago.
 pub(crate) fn give_back() {
     let is_due = LOOKED.with(|looked| match looked.get() {
         Some(at) if at.elapsed() < LOOK => false,

@@ -1,4 +1,4 @@
-//! `flatbed backup`: a copy of the embedded engine's database, beside the server that has it open.
+//! `flatbed backup`: a copy of the embedded engine's database, also while a server has it open.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use crate::{
     storage::StorageError,
 };
 
-/// Why nothing was copied, or nothing put back. Each message stands alone and says what to do.
+/// The reason why a copy or a restore failed. Each message stands alone and says what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CopyError {
-    /// The data lie on a cluster, which is copied as one.
+    /// The data are on a cluster, which has its own backup.
     #[error(
         "{} names a FoundationDB cluster: use FoundationDB's own fdbbackup and fdbrestore, \
          or name the embedded engine's directory with --data-dir",
@@ -24,13 +24,13 @@ pub(crate) enum CopyError {
     /// The cluster file cannot be used.
     #[error("{0}: give the embedded engine's directory with --data-dir")]
     ClusterFile(#[from] ClusterFileError),
-    /// The copy itself.
+    /// The copy failed.
     #[error(transparent)]
     Copy(#[from] BackupError),
     /// The copy does not open.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// What is in the copy cannot be worked on.
+    /// The data in the copy cannot be used.
     #[error("the copy cannot be used: {0}")]
     Layer(#[from] flatbed_layer::Error),
 }
@@ -49,7 +49,7 @@ pub(crate) fn backup(out: &Path, settings: &Settings) -> Result<(), CopyError> {
     Ok(())
 }
 
-/// The embedded engine's directory that the settings choose.
+/// Returns the embedded engine's directory in the settings.
 pub(crate) fn directory(settings: &Settings) -> Result<PathBuf, CopyError> {
     match &settings.storage {
         StorageChoice::DataDirectory(directory) => Ok(directory.clone()),
@@ -60,7 +60,7 @@ pub(crate) fn directory(settings: &Settings) -> Result<PathBuf, CopyError> {
     }
 }
 
-/// Shows how far a copy is.
+/// Shows the progress of a copy.
 pub(crate) fn draw(progress: &mut Progress, copied: CopyProgress) {
     progress.set_total(copied.total_bytes);
     progress.draw(copied.done_bytes, copied.done_bytes);

@@ -12,12 +12,12 @@ use crate::{
     storage::Storage,
 };
 
-/// Checks a database and prints what is wrong with it, a line each, and a summary.
+/// Checks a database, and prints each problem on a line, and a summary.
 ///
-/// Returns whether nothing is wrong.
+/// Returns whether there is no problem.
 ///
 /// # Errors
-/// If the storage cannot be opened or read, or there is no such database.
+/// If the storage cannot be opened or read, or the database does not exist.
 pub(crate) async fn check(database: &str, settings: &Settings) -> Result<bool, Box<dyn std::error::Error>> {
     let storage = Storage::open(settings).await?;
     let (layer, _) = Layer::open(storage.database(), settings.layer_options(), None).await?;

@@ -1,4 +1,4 @@
-//! The command line: what was asked, or what is wrong with it.
+//! The command line: its parser, its errors and its help texts.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -10,7 +10,7 @@ use crate::settings::{Found, Layer, SETTINGS, Setting};
 #[cfg(feature = "worker")]
 use crate::worker_command::{self, WorkerCommand};
 
-/// What the command line asks for.
+/// The command to run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Print this text.
@@ -23,74 +23,74 @@ pub(crate) enum Command {
     Check {
         /// The database's name.
         database: String,
-        /// Where the data lie.
+        /// The settings, which name the storage.
         given: Given,
     },
     /// Copy the embedded engine's database.
     Backup {
         /// The directory to copy into.
         out: PathBuf,
-        /// Where the data lie.
+        /// The settings, which name the storage.
         given: Given,
     },
-    /// Put such a copy back.
+    /// Restore such a copy.
     Restore {
         /// The directory that holds the copy.
         backup: PathBuf,
-        /// Where the data shall lie.
+        /// The settings, which name the storage.
         given: Given,
     },
-    /// Renew what was restored into a cluster.
+    /// Renew a store that was restored into a cluster.
     Renew(Given),
-    /// Who may sign in.
+    /// Change administrators or users.
     Account {
-        /// What is to be done.
+        /// The change.
         what: Account,
-        /// Where the data lie.
+        /// The settings, which name the storage.
         given: Given,
     },
-    /// Another secret for sessions.
+    /// Rotate the secret that signs sessions.
     RotateSecret(Given),
-    /// Put documents in.
+    /// Load documents.
     Load(Load),
-    /// Write documents out.
+    /// Dump documents.
     Dump(Dump),
-    /// Jobs of a server elsewhere.
+    /// Run or import jobs of another server.
     #[cfg(feature = "worker")]
     Worker(WorkerCommand),
 }
 
-/// Settings given on the command line, and the configuration file to read, if one is named here.
+/// The settings on the command line, and the configuration file if it names one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Given {
-    /// By key.
+    /// The settings by key.
     pub settings: Layer,
     /// `--config FILE`.
     pub config: Option<PathBuf>,
-    /// `--ignore-stored-config`: nothing counts that `_config` has changed.
+    /// `--ignore-stored-config`: ignore changes made by `_config`.
     pub ignore_stored_config: bool,
 }
 
-/// `flatbed load`.
+/// The options of `flatbed load`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// The database, made if it is missing.
+    /// The database, which is created if it is missing.
     pub database: String,
     /// JSON Lines, or one array or object; `-` is stdin.
     pub files: Vec<PathBuf>,
     /// The server, if not `FLATBED_URL` or the default.
     pub url: Option<String>,
-    /// `run_bytes` of a database that is made.
+    /// `run_bytes` of a database that is created.
     pub run_bytes: Option<u32>,
-    /// `shards` of a database that is made; the server says which numbers it takes.
+    /// `shards` of a database that is created. The server checks the number.
     pub shards: Option<u32>,
-    /// A database that is made is partitioned.
+    /// True if a database that is created is partitioned.
     pub partitioned: bool,
-    /// Send `_rev` members as they stand.
+    /// True if `_rev` members are sent unchanged.
     pub keep_rev: bool,
 }
 
-/// `flatbed dump`.
+/// The options of `flatbed dump`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dump {
     /// The database.
@@ -101,23 +101,23 @@ pub(crate) struct Dump {
     pub no_rev: bool,
 }
 
-/// A command line that cannot be followed.
+/// An invalid command line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UsageError {
-    /// An option or value that does not fit.
+    /// An unknown option, or an invalid value.
     #[error("{0} (flatbed --help lists what there is)")]
     Arguments(#[from] lexopt::Error),
-    /// No command, or one that does not exist.
+    /// A missing or unknown command.
     #[error(
         "{0:?} is no command of flatbed: serve, load, dump, check, backup, restore, renew, secret, admin, user and worker are"
     )]
     Command(String),
-    /// A command without what it works on.
+    /// A command without its object.
     #[error("flatbed {command} needs {missing} (flatbed {command} --help)")]
     Missing {
         /// The command.
         command: &'static str,
-        /// What is missing.
+        /// The missing argument.
         missing: &'static str,
     },
     /// A command of a part that is not built.
@@ -125,10 +125,10 @@ pub(crate) enum UsageError {
     Part(#[from] NotBuilt),
 }
 
-/// Reads the arguments after the program's name.
+/// Parses the arguments after the program's name.
 ///
 /// # Errors
-/// [`UsageError`] says what does not fit.
+/// [`UsageError`].
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
     let mut parser = lexopt::Parser::from_args(arguments);
     match parser.next()? {
@@ -270,7 +270,7 @@ fn secret(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     Ok(Command::RotateSecret(given))
 }
 
-/// A directory, and where the data lie; `None` if help is asked for.
+/// Parses a directory and the settings; `None` if help is requested.
 fn directory(parser: &mut lexopt::Parser) -> Result<Option<(Option<PathBuf>, Given)>, UsageError> {
     let mut given = Given::default();
     let mut directory = None;
@@ -327,16 +327,16 @@ fn dump(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     Ok(Command::Dump(dump))
 }
 
-/// Which settings a command takes.
+/// The settings that a command accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
     /// All of them.
     All,
-    /// Those of the storage.
+    /// The settings of the storage.
     Storage,
-    /// Where the storage is.
+    /// The settings of the storage's place.
     Directory,
-    /// Those of jobs that run in a process without a storage.
+    /// The settings of jobs in a process without a storage.
     #[cfg(feature = "worker")]
     Worker,
 }
@@ -365,10 +365,10 @@ impl Takes {
 }
 
 impl Given {
-    /// Takes an option with its value.
+    /// Parses an option with its value.
     ///
     /// # Errors
-    /// [`UsageError`] for one that the command does not take, and for one without a value.
+    /// [`UsageError`] for an option that the command does not accept, and for a missing value.
     pub(crate) fn take(&mut self, flag: &str, takes: Takes, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
         if flag == "config" {
             self.config = Some(parser.value()?.into());
@@ -378,7 +378,7 @@ impl Given {
         let Some(setting) = setting else { return Err(Long(flag).unexpected().into()) };
         let text = match parser.optional_value() {
             Some(text) => text.string()?,
-            // A switch: what follows is not its value.
+            // A switch has no value.
             None if setting.key == "worker" => "true".to_owned(),
             None => parser.value()?.string()?,
         };
@@ -392,24 +392,24 @@ fn help() -> String {
 Flatbed: a document database with CouchDB's HTTP API on FoundationDB
 
   flatbed serve [OPTIONS]          serve HTTP, by default on the embedded engine in ./flatbed-data
-  flatbed load DB FILE...          put the documents of JSON Lines files into a running server
+  flatbed load DB FILE...          load documents from JSON Lines files into a running server
   flatbed dump DB                  write a running server's documents as JSON Lines
   flatbed check DB [OPTIONS]       recompute a database's indexes and counters from its raw keys
   flatbed backup OUT [OPTIONS]     copy the embedded engine's database, also while it is being served
   flatbed restore OUT [OPTIONS]    put such a copy into a new data directory
-  flatbed renew [OPTIONS]          make a cluster's data fit to be served after fdbrestore
+  flatbed renew [OPTIONS]          renew a cluster's data after fdbrestore, before it is served
   flatbed admin COMMAND [OPTIONS]  add, remove and list administrators
-  flatbed user COMMAND [OPTIONS]   add, remove and list users, and give them passwords
-  flatbed worker --url URL         run jobs of a server's changes worker in a process of its own
-  flatbed worker import DIR        make jobs of what another changes worker has left
-  flatbed secret rotate [OPTIONS]  have another secret sign sessions, where the old one may be known to others
-  flatbed COMMAND --help           tell a command's options
+  flatbed user COMMAND [OPTIONS]   add, remove and list users, and set passwords
+  flatbed worker --url URL         run jobs of a server's changes worker in a separate process
+  flatbed worker import DIR        create jobs from the files of the Python worker
+  flatbed secret rotate [OPTIONS]  rotate the secret that signs sessions, for instance when it has leaked
+  flatbed COMMAND --help           list a command's options
   flatbed --version
 "
     .to_owned()
 }
 
-/// The lines of the help text on settings; those of parts that are not built are left out.
+/// Returns the help lines of the settings, except those of parts that are not built.
 pub(crate) fn setting_lines(takes: Takes) -> String {
     let mut lines = String::new();
     for setting in takes.settings().filter(|setting| part::is_built(setting.key)) {
@@ -424,7 +424,7 @@ pub(crate) fn setting_lines(takes: Takes) -> String {
 
 fn serve_help() -> String {
     format!(
-        "flatbed serve [OPTIONS]\n\n{}\n  --ignore-stored-config  start without what _config has changed, administrators among it, to mend it\n",
+        "flatbed serve [OPTIONS]\n\n{}\n  --ignore-stored-config  ignore changes made by _config, including administrators, to repair them\n",
         setting_lines(Takes::All)
     )
 }
@@ -433,7 +433,7 @@ fn check_help() -> String {
     format!(
         "flatbed check DB [OPTIONS]\n\
          flatbed check --syncstorage [OPTIONS]\n\n\
-         Recomputes what must hold of a database, or of what is stored of Firefox Sync.\n\
+         Checks the invariants of a database, or of Firefox Sync's storage.\n\
          Exit status: 0 clean, 1 violations found, 2 not checked. On the embedded engine the server must be stopped.\n\n{}",
         setting_lines(Takes::Storage)
     )
@@ -442,10 +442,10 @@ fn check_help() -> String {
 fn backup_help() -> String {
     format!(
         "flatbed backup OUT [OPTIONS]\n\n\
-         Copies the embedded engine's database to OUT/data.mdb: one state of it, also while a server has it open, which\n\
-         goes on meanwhile. OUT is made, or must be empty. Run it as the server's user, in the server's container. Until\n\
-         it is done the server's file grows by what is written to it. A cluster has fdbbackup.\n\
-         Exit status: 0 done, 2 not, and nothing is left in OUT.\n\n{}",
+         Copies a consistent state of the embedded engine's database to OUT/data.mdb, also while a server has it open. OUT\n\
+         is created, or must be empty. Run it as the server's user, in the server's container. Until it ends, the\n\
+         server's file grows with each write. For a cluster use fdbbackup.\n\
+         Exit status: 0 copied, 2 failed, and OUT is empty.\n\n{}",
         setting_lines(Takes::Directory)
     )
 }
@@ -453,9 +453,9 @@ fn backup_help() -> String {
 fn restore_help() -> String {
     format!(
         "flatbed restore OUT [OPTIONS]\n\n\
-         Puts the backup in OUT into a data directory that is new or empty; nothing is ever overwritten. Clients that\n\
-         follow changes begin at the beginning again. OUT may be a data directory too.\n\
-         Exit status: 0 done, 2 not, and there is no database in the data directory.\n\n{}",
+         Copies the backup in OUT into a data directory that is new or empty, and overwrites nothing. Clients that follow\n\
+         changes start over. OUT may be a data directory too.\n\
+         Exit status: 0 restored, 2 failed, and the data directory has no database.\n\n{}",
         setting_lines(Takes::Directory)
     )
 }
@@ -463,10 +463,10 @@ fn restore_help() -> String {
 fn renew_help() -> String {
     format!(
         "flatbed renew [OPTIONS]\n\n\
-         To be run after every fdbrestore, with every Flatbed on the root stopped: sequences and caches of before mean\n\
-         nothing afterwards, and clients that follow changes begin at the beginning again. Until it is done no server\n\
-         starts. What was interrupted goes on when it is run again. flatbed restore does the same by itself.\n\
-         Exit status: 0 done, 2 not.\n\n{}",
+         Run it after every fdbrestore, with every Flatbed on the root stopped. It invalidates earlier sequences and\n\
+         caches, and clients that follow changes start over. No server starts before it is done. An interrupted\n\
+         renewal resumes when it is run again. flatbed restore includes it.\n\
+         Exit status: 0 done, 2 failed.\n\n{}",
         setting_lines(Takes::Storage)
     )
 }
@@ -478,9 +478,9 @@ fn account_help() -> String {
          flatbed user add NAME [--role ROLE]... [OPTIONS]\n\
          flatbed user remove|password NAME [OPTIONS]\n\
          flatbed user list [OPTIONS]\n\n\
-         Changes administrators that are stored for all servers, and users, in the storage itself. A password is read from\n\
-         stdin, or asked for. Servers on a cluster that run know of it within a second; on the embedded engine the server\n\
-         must be stopped. Administrators of a configuration file are not among them.\n\n{}",
+         Changes users, and the administrators of all servers, in the storage itself. A password is read from stdin, or\n\
+         prompted for on a terminal. Running servers on a cluster notice within a second; on the embedded engine the\n\
+         server must be stopped. Administrators in a configuration file are not affected.\n\n{}",
         setting_lines(Takes::Storage)
     )
 }
@@ -488,10 +488,10 @@ fn account_help() -> String {
 fn secret_help() -> String {
     format!(
         "flatbed secret rotate [OPTIONS]\n\n\
-         Another secret signs the cookies of sessions from now on, at all servers on the root, which may be running on a\n\
-         cluster. Sessions that the one before has signed go on, get new cookies, and end when they would have ended; the\n\
-         old secret counts for that long. What a proxy signs with it must be signed anew by then.\n\
-         Exit status: 0 done, 2 not.\n\n{}",
+         Makes another secret sign session cookies at all servers on the root, which may be running on a cluster. Sessions\n\
+         signed with the old secret continue, get new cookies, and expire as before; the old secret is accepted until\n\
+         then. A proxy that signs with it must use the new secret by then.\n\
+         Exit status: 0 done, 2 failed.\n\n{}",
         setting_lines(Takes::Storage)
     )
 }
@@ -499,25 +499,25 @@ fn secret_help() -> String {
 const LOAD_HELP: &str = "\
 flatbed load DB FILE... [OPTIONS]
 
-FILE holds JSON Lines, or one JSON array of objects, or one object; - is stdin. The database is made if it is missing.
-Documents that have _revisions, as flatbed dump writes them, are stored under these revisions, beside those that are there.
+FILE holds JSON Lines, or one JSON array of objects, or one object; - is stdin. The database is created if it is missing.
+Documents with _revisions, as flatbed dump writes them, are stored under these revisions, beside existing ones.
 Exit status: 0 all loaded, 1 some documents failed (each is reported), 2 not loaded.
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
-  --run-bytes N    for a database that is made: pack fields into runs of about N bytes; 0 is one key a field
-  --shards N       for a database that is made: put what every write changes in N places, 2 to 64, each server writing
-                   to one
-  --partitioned    for a database that is made: make it partitioned, with ids such as part:name
-  --keep-rev       send _rev as it stands, to update documents; without it, _rev is left out and documents are made
+  --run-bytes N    for a new database: pack fields into runs of about N bytes; 0 is one key a field
+  --shards N       for a new database: spread the keys that every write changes over N places, 2 to 64; each server
+                   writes to one
+  --partitioned    for a new database: make it partitioned, with ids such as part:name
+  --keep-rev       send _rev unchanged, to update documents; without it, _rev is left out and documents are created
 ";
 
 const DUMP_HELP: &str = "\
 flatbed dump DB [OPTIONS]
 
-Writes each leaf of each document on one line to stdout, deleted and conflicting ones too, with its attachments and the
-revisions before it, for flatbed load. It has no _local documents and no _security. Nor does it tell that a database is
-partitioned or has channels, its sync function, and when documents end (_exp): where there may be such, stderr says so. A
-revision that takes more than 64 MB, or that the server names and refuses to read, is left out and reported.
+Writes each leaf of each document to stdout, one on each line, including deleted and conflicting ones, with its
+attachments and its history, for flatbed load. The dump has no _local documents and no _security. It does not record
+partitioning, channels, the sync function and the expiry of documents (_exp); stderr warns if the database may have them.
+A revision of more than 64 MB, or one that the server lists and refuses to read, is left out and reported.
 Exit status: 0 complete, 1 revisions left out, 2 not complete.
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]

@@ -1,5 +1,5 @@
-//! The configuration file: TOML with the settings' keys, and a table of administrators whose plain passwords are
-//! replaced by their hashes where they stand.
+//! The configuration file: TOML with the settings' keys, and a table of administrators, whose plain passwords are
+//! replaced in the file by their hashes.
 
 use std::{
     collections::BTreeMap,
@@ -25,24 +25,24 @@ const WORKER: &str = "worker";
 /// Settings that may be arrays.
 const LISTS: [&str; 4] = ["listen", "proxy_protocol_from", "forwarded_from", "unlimited"];
 
-/// A configuration file as it was read, with all that is needed to write it back.
+/// A parsed configuration file that can be written back.
 pub(crate) struct ConfigFile {
     path: PathBuf,
     document: DocumentMut,
-    /// The settings that it gives.
+    /// The settings in the file.
     pub settings: Layer,
-    /// Name and password, or the hash that stands in its place.
+    /// Names with passwords or their hashes.
     pub admins: BTreeMap<String, String>,
-    /// What browsers of other origins may do.
+    /// The CORS settings.
     pub cors: Cors,
     /// Values of `_config`, by section and key.
     pub sections: BTreeMap<(String, String), String>,
 }
 
-/// Why a configuration file cannot be used. Each message stands alone and says what to change.
+/// The reason why a configuration file cannot be used. Each message stands alone and says what to change.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("the configuration file {path:?} cannot be read: {source}")]
     Read {
         /// The file.
@@ -50,7 +50,7 @@ pub(crate) enum ConfigError {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// It cannot be written back.
+    /// The file cannot be written back.
     #[error("the hashed passwords cannot be written back into {path:?} ({source}): make it and its directory writable")]
     Write {
         /// The file.
@@ -58,21 +58,21 @@ pub(crate) enum ConfigError {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// More than 1 MB.
+    /// The file has more than 1 MB.
     #[error("the configuration file {path:?} is larger than 1 MB")]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// No TOML.
+    /// The file is not TOML.
     #[error("the configuration file {path:?} is not TOML: {reason}")]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// The parser's words, on one line.
+        /// The parser's message, on one line.
         reason: String,
     },
-    /// A key that means nothing.
+    /// An unknown key.
     #[error("the configuration file {path:?} has the unknown key {key:?}")]
     UnknownKey {
         /// The file.
@@ -87,7 +87,7 @@ pub(crate) enum ConfigError {
         path: PathBuf,
         /// The key.
         key: String,
-        /// What it should be.
+        /// The expected type.
         expected: &'static str,
     },
 }
@@ -96,7 +96,7 @@ impl ConfigFile {
     /// Reads the file at `path`, at most 1 MB.
     ///
     /// # Errors
-    /// [`ConfigError`]; an unknown key is one, so that a misspelt setting is not silently the default.
+    /// [`ConfigError`]. An unknown key is an error, so that a misspelt setting does not silently have its default.
     pub(crate) fn read(path: &Path) -> Result<ConfigFile, ConfigError> {
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
         let mut text = String::new();
@@ -182,7 +182,8 @@ impl ConfigFile {
         Ok(())
     }
 
-    /// Settings whose keys begin with the table's name and an underscore, without these; `enabled` is the one of that name alone.
+    /// Reads a table: its keys are those of settings without the table's name and an underscore. `enabled` is the
+    /// setting with the table's name alone.
     fn read_table(&mut self, of: &'static str, item: &Item) -> Result<(), ConfigError> {
         let expected = "a table of strings, numbers and arrays of strings";
         let table = item.as_table_like().ok_or_else(|| self.wrong_type(of, expected))?;
@@ -212,7 +213,7 @@ impl ConfigFile {
         Ok(())
     }
 
-    /// A section as `_config` has it: texts, numbers, or true and false.
+    /// Reads a section of `_config`: texts, numbers, or true and false.
     fn read_section(&mut self, section: &str, item: &Item) -> Result<(), ConfigError> {
         for (key, item) in item.as_table_like().into_iter().flat_map(TableLike::iter) {
             let text = match item.as_value() {
@@ -225,7 +226,7 @@ impl ConfigFile {
                 },
                 _ => return Err(self.wrong_type(&format!("{section}.{key}"), "a string, a number, true or false")),
             };
-            // As all paths of the file it is relative to it.
+            // Relative to the file, as all of its paths.
             let text = match self.path.parent().filter(|_| key == JWKS_FILE) {
                 Some(base) => base.join(text).to_string_lossy().into_owned(),
                 None => text,
@@ -239,9 +240,9 @@ impl ConfigFile {
         ConfigError::Type { path: self.path.clone(), key: key.to_owned(), expected }
     }
 
-    /// Puts `hashes` in the place of the administrators' passwords and writes the file: all else of it, comments too,
-    /// stays as it is, its mode also. The file is replaced by a rename, so that there is never half of one; a symbolic
-    /// link stays one and its target is replaced.
+    /// Replaces the administrators' passwords by `hashes`, and writes the file. Everything else stays, including
+    /// comments and the file's mode. The file is replaced by a rename, so it is never incomplete; of a symbolic link
+    /// the target is replaced.
     ///
     /// # Errors
     /// [`ConfigError::Write`]; the file is then as it was.
@@ -261,7 +262,7 @@ impl ConfigFile {
         let new = directory.join(name);
         let written = write_new(&new, text, fs::metadata(&path)?.permissions()).and_then(|()| fs::rename(&new, &path));
         if written.is_err() {
-            // What is left of the new file is of no use; the error to tell is the first one.
+            // The partial new file is useless; the first error is the one to report.
             let _ = fs::remove_file(&new);
         }
         written?;
@@ -269,7 +270,7 @@ impl ConfigFile {
     }
 }
 
-/// Names and numbers, as the command line has them.
+/// Formats names and numbers as on the command line.
 fn limits(item: &Item) -> Option<String> {
     let limit = |(name, item): (&str, &Item)| Some(format!("{name}={}", item.as_integer()?));
     Some(item.as_table_like()?.iter().map(limit).collect::<Option<Vec<_>>>()?.join(","))
@@ -281,7 +282,7 @@ fn strings(item: &Item) -> Option<Vec<String>> {
 
 fn write_new(path: &Path, text: &[u8], permissions: fs::Permissions) -> io::Result<()> {
     let mut file = File::create_new(path)?;
-    // The mode first: the text holds what a password is checked against.
+    // The mode is set first: the text has passwords or hashes.
     file.set_permissions(permissions)?;
     file.write_all(text)?;
     file.sync_all()

@@ -22,14 +22,14 @@ const LINE_BYTES_MAX: usize = (64 << 20) - 1024;
 const ROW_BYTES_MAX: usize = LINE_BYTES_MAX + (128 << 10);
 /// The reason reported for a revision longer than [`LINE_BYTES_MAX`].
 const TOO_LARGE: &str = "is with its attachments larger than the 64 MB that load can send";
-/// `{"total_rows":N,"offset":N,"rows":[` is far shorter.
+/// The longest head of an answer, in bytes. `{"total_rows":N,"offset":N,"rows":[` is far shorter.
 const HEAD_BYTES_MAX: usize = 4096;
 /// The most changed documents of one page.
 const CHANGES: usize = 1_000;
 /// The most revisions of one `_bulk_get`.
 const REVISIONS: usize = 500;
 
-/// Why a dump is not complete.
+/// The reason why a dump is not complete.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DumpError {
     /// The connection or the request failed.
@@ -38,7 +38,7 @@ pub(crate) enum DumpError {
     /// The connection broke in the middle of the answer.
     #[error("the server's answer broke off: {0}")]
     Body(#[from] hyper::Error),
-    /// The server does not give the documents.
+    /// The server refuses to return the documents.
     #[error("the server refuses: {status} {text}")]
     Refused {
         /// The HTTP status.
@@ -62,10 +62,10 @@ pub(crate) enum DumpError {
         /// The id of the last document that was written, as JSON text.
         behind: String,
     },
-    /// Not the answer that CouchDB's API gives.
+    /// The answer is not one of CouchDB's API.
     #[error("the server's answer is no list of documents")]
     Answer,
-    /// A row that is no row, or an answer without its end.
+    /// A malformed row, or an answer without its end.
     #[error("the server's answer is malformed: {0}")]
     Row(#[from] SplitError),
     /// Stdout is closed or full.
@@ -73,8 +73,9 @@ pub(crate) enum DumpError {
     Write(#[from] io::Error),
 }
 
-/// Writes the database with a summary on stderr: every leaf of every document with its attachments and its history, in the
-/// order of the changes feed; with `no_rev` the winners alone, ordered by `_id`. Returns whether no revision was left out.
+/// Writes the database with a summary on stderr: every leaf of every document with its attachments and its history, in
+/// the order of the changes feed; with `no_rev` the winners alone, ordered by `_id`. Returns whether no revision was
+/// left out.
 ///
 /// # Errors
 /// [`DumpError`]; what was written before it is not the whole database.
@@ -103,12 +104,13 @@ pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
     Ok(left_out == 0)
 }
 
-/// What must be said of the database as its documents do not tell it, one line each. `path`: its name as a path has it.
+/// Returns warnings about properties of the database that its documents do not contain, one line each. `path`: the
+/// database's name, encoded for a path.
 async fn not_dumped(connection: &mut Connection, name: &str, path: &str) -> Result<Vec<String>, DumpError> {
     let answer = connection.call(Method::GET, &format!("/{path}"), Bytes::new()).await?;
     match answer.status {
         200 => Ok(notes(name, &answer.body)),
-        // The feed's refusal is reported.
+        // The refusal of the feed is reported later.
         404 => Ok(Vec::new()),
         status => {
             Ok(vec![format!("whether {name} is partitioned or has channels is unknown: {status} {}", answer.text())])
@@ -116,7 +118,7 @@ async fn not_dumped(connection: &mut Connection, name: &str, path: &str) -> Resu
     }
 }
 
-/// The same, from what `GET /{db}` answers.
+/// Returns these warnings from the answer to `GET /{db}`.
 fn notes(name: &str, info: &[u8]) -> Vec<String> {
     let info: Value = serde_json::from_slice(info).unwrap_or_default();
     let has = |property: &str| info["props"][property] == true;
@@ -136,13 +138,13 @@ fn notes(name: &str, info: &[u8]) -> Vec<String> {
 /// The state of a running dump.
 struct Dumping<'u, W: Write> {
     url: &'u Url,
-    /// The database's name as a path has it.
+    /// The database's name, encoded for a path.
     database: String,
     connection: Connection,
     output: W,
     progress: Progress,
     written: u64,
-    /// How many revisions were left out: too large for a line, or named by the feed and refused by the server.
+    /// The number of revisions left out: too large for a line, or listed in the feed and refused by the server.
     left_out: u64,
 }
 
@@ -175,8 +177,8 @@ impl<W: Write> Dumping<'_, W> {
         }
     }
 
-    /// Writes every leaf. A document that changes meanwhile comes again further on in the feed, so that its new leaves
-    /// follow its old ones.
+    /// Writes every leaf. A document that changes meanwhile comes again later in the feed, so its new leaves follow its
+    /// old ones.
     async fn leaves(&mut self) -> Result<(), DumpError> {
         let (mut since, mut done) = ("0".to_owned(), 0_u64);
         loop {
@@ -213,7 +215,8 @@ impl<W: Write> Dumping<'_, W> {
         Changes::read(&answer.body).ok_or(DumpError::Answer)
     }
 
-    /// Writes these revisions up to and including the first that is too large to be read. Returns how many of them are finished.
+    /// Writes these revisions up to and including the first that is too large to be read. Returns how many of them are
+    /// finished.
     async fn revisions(&mut self, wanted: &[(String, String)]) -> Result<usize, DumpError> {
         let docs: Vec<Value> = wanted.iter().map(|(id, rev)| json!({"id": id, "rev": rev})).collect();
         let body = json!({ "docs": docs }).to_string();
@@ -298,7 +301,7 @@ struct Rows {
     /// The beginning of the answer, until the mark has arrived.
     head: Vec<u8>,
     splitter: Option<Splitter>,
-    /// `total_rows` of the head, once that is here.
+    /// The `total_rows` of the head, once parsed.
     total: Option<u64>,
 }
 

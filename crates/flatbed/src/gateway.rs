@@ -1,4 +1,4 @@
-//! Sync Gateway's API beside CouchDB's: its settings, and its servers on listeners of their own.
+//! Sync Gateway's API beside CouchDB's: its settings, and its servers with listeners of their own.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::listening::{Listening, Place, places};
 use crate::serve::ServeError;
 use crate::settings::{Layer, Settings, SettingsError};
 
-/// Memory of the bodies of requests of one port.
+/// The memory for request bodies of one port.
 const BODY_MEMORY_BYTES: usize = 256 * 1024 * 1024;
 
-/// Where its ports listen; at one of them at least.
+/// The listeners of its ports. At least one port has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GatewaySettings {
-    /// That of users.
+    /// The users' port.
     pub public: Vec<Place>,
-    /// That of administrators.
+    /// The administrators' port.
     pub administrators: Vec<Place>,
-    /// Whether the latter may be reached from other machines.
+    /// True if the administrators' port may be reachable from other machines.
     pub anywhere: bool,
 }
 
@@ -47,13 +47,13 @@ impl GatewaySettings {
         Ok(is_served.then_some(GatewaySettings { public, administrators, anywhere }))
     }
 
-    /// How many servers these are.
+    /// Returns the number of servers.
     pub(crate) fn servers(&self) -> usize {
         usize::from(!self.public.is_empty()) + usize::from(!self.administrators.is_empty())
     }
 }
 
-/// One of the ports, about to be served.
+/// One of the ports, before it serves.
 pub(crate) struct GatewayServer {
     server: Server<Gateway>,
     shell: Arc<Shell<Route>>,
@@ -62,10 +62,10 @@ pub(crate) struct GatewayServer {
 }
 
 impl GatewayServer {
-    /// Takes the addresses of all ports that are served.
+    /// Binds the addresses of all ports.
     ///
     /// # Errors
-    /// [`ServeError`]: among others, that administrators' could be reached from other machines.
+    /// [`ServeError`], such as an administrators' port that other machines could reach.
     pub(crate) async fn open(
         (settings, gateway): (&Settings, &GatewaySettings),
         service: &Service,
@@ -117,17 +117,17 @@ impl GatewayServer {
         Ok(servers)
     }
 
-    /// Its name in what is printed.
+    /// Returns its name in messages.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Where it listens.
+    /// Returns its addresses.
     pub(crate) fn listening(&self) -> Vec<Listen> {
         self.server.listening()
     }
 
-    /// What it has counted, whenever it is asked.
+    /// Returns a function that reads its metrics.
     pub(crate) fn figures(&self) -> impl Fn() -> Vec<Family> + Send + Sync + 'static {
         let (shell, surface) = (self.shell.clone(), self.surface);
         move || {
@@ -136,7 +136,7 @@ impl GatewayServer {
         }
     }
 
-    /// Serves until `shutdown` resolves, and then until running requests are done.
+    /// Serves until `shutdown` resolves, and then until running requests end.
     pub(crate) async fn serve(self, shutdown: impl Future<Output = ()>) {
         self.server.serve(shutdown, std::future::ready(())).await;
     }

@@ -1,4 +1,4 @@
-//! The keys of Mozilla's accounts, from a file or from where they are published.
+//! The keys of Mozilla's accounts, read from a file or a URL.
 
 use std::io::Read;
 use std::path::Path;
@@ -17,24 +17,24 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// One address that does not answer is given up.
+/// The time limit for connecting to one address.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 
-/// Files of authorities are read no further.
+/// The largest file of authorities, in bytes.
 const AUTHORITIES_BYTES_MAX: u64 = 16_000_000;
 
-/// Whether a text is a URL that can be asked.
+/// Returns whether a text is a URL of a supported scheme.
 pub(crate) fn is_url(text: &str) -> bool {
     text.parse().is_ok_and(|url: Uri| matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some())
 }
 
-/// Reads a file.
+/// Returns a function that reads a file.
 pub(crate) fn from_file(path: &Path) -> Fetch {
     let path = path.to_owned();
     Arc::new(move || {
         let path = path.clone();
         Box::pin(async move {
-            // One byte more: what is too long is not to be read as if it ended there.
+            // One byte more than the limit, so that a longer file is noticed.
             read(&path, JWKS_BYTES_MAX as u64 + 1).await
         })
     })
@@ -53,7 +53,7 @@ async fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     read.await.unwrap_or_else(|error| Err(error.to_string()))
 }
 
-/// Asks a URL. Over https Mozilla's list of authorities is trusted, and those of a file, too.
+/// Returns a function that requests a URL. Over https it trusts Mozilla's list of authorities, and those of a file.
 pub(crate) fn from_url(url: &str, authorities: Option<&Path>) -> Fetch {
     let (url, authorities) = (url.to_owned(), authorities.map(Path::to_owned));
     Arc::new(move || {
@@ -74,7 +74,7 @@ async fn ask(url: &str, authorities: Option<&Path>) -> Result<Vec<u8>, String> {
     }
     let tls = match authorities {
         None => Tls::default(),
-        // Each time: it may have been replaced.
+        // Read each time, since the file may have been replaced.
         Some(path) => {
             Tls::with_authorities(&read(path, AUTHORITIES_BYTES_MAX).await?).map_err(|error| error.to_string())?
         }
@@ -82,8 +82,8 @@ async fn ask(url: &str, authorities: Option<&Path>) -> Result<Vec<u8>, String> {
     get(&url, TokioIo::new(tls.connect(host, stream).await?)).await
 }
 
-/// The first address of a name that answers: one that does not, as that of a network which is not reached from here, does
-/// not take the time of all.
+/// Connects to the first address of a name that answers. An unreachable address, such as one of another network, does
+/// not use up the time of the others.
 async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
     let addresses = tokio::net::lookup_host((host, port)).await.map_err(|error| error.to_string())?;
     let mut last = "there is no such host".to_owned();
@@ -97,7 +97,7 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
     Err(last)
 }
 
-/// Redirects are not followed. Whoever drops this ends the connection.
+/// Sends a GET request, without following redirects. Dropping the future ends the connection.
 async fn get<S>(url: &Uri, stream: TokioIo<S>) -> Result<Vec<u8>, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -163,8 +163,8 @@ mod tests {
         assert!(is_url("https://a.example/x") && !is_url("a.json") && !is_url("file:///a") && !is_url("http:///"));
     }
 
-    /// Answers one request with a head and then `piece` again and again until the other side has gone; how much it took by
-    /// now, and in the end.
+    /// Answers one request with a head, and then repeats `piece` until the client closes. Returns the count of bytes
+    /// sent so far, and the final one.
     async fn endless(
         head: &'static str,
         piece: Vec<u8>,
@@ -188,14 +188,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_has_no_end() {
-        // Neither a body nor a head is taken beyond its bound, and the connection ends with the answer.
+        // Neither a body nor a head is read beyond its limit, and the connection ends with the answer.
         let (fetch, _, served) = endless("HTTP/1.1 200 OK\r\n\r\n", vec![b' '; 10_000], Duration::ZERO).await;
         assert!(fetch().await.unwrap_err().contains("length limit"));
         assert!(served.await.unwrap() < 64_000_000);
         let (fetch, _, served) = endless("HTTP/1.1 200 OK\r\nx: ", vec![b'y'; 10_000], Duration::ZERO).await;
         assert!(fetch().await.is_err());
         assert!(served.await.unwrap() < 64_000_000);
-        // Who waits no longer leaves no connection behind.
+        // A dropped request leaves no connection behind.
         let pause = Duration::from_millis(10);
         let (fetch, mut taken, served) = endless("HTTP/1.1 200 OK\r\n\r\n", vec![b' '], pause).await;
         tokio::select! {

@@ -1,7 +1,7 @@
-//! What the process asks of the operating system before it serves.
+//! The process's requests to the operating system before it serves.
 
-/// Takes as many open files as the system grants this process: each connection is one, and what a login shell gives at
-/// first is often 1,024. Gives the limit, or `None` where the system does not tell it.
+/// Raises the limit of open files to the hard limit: each connection needs one, and a login shell often sets 1,024.
+/// Returns the limit, or `None` if the system does not report it.
 pub(crate) fn raise_open_files() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a struct of the kind that the call fills in.
@@ -15,8 +15,8 @@ pub(crate) fn raise_open_files() -> Option<u64> {
     Some(if raised { limit.rlim_cur } else { before })
 }
 
-/// Memory comes in pages of 4 kB even where the allocator asks for pages of 2 MB. Each connection has buffers of which it
-/// touches the beginning alone: in large pages all of them would be resident, a third as much again for each idle follower.
+/// Uses pages of 4 kB even where the allocator asks for pages of 2 MB. A connection touches only the start of its
+/// buffers: with large pages the whole buffers would be resident, a third more memory for each idle follower.
 pub(crate) fn use_small_pages() {
     // SAFETY: sets a flag of this process and takes no pointer. An old kernel refuses it, and all goes on as it was.
     #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Where the server listens, whom it believes, and what clients may do, as settings say.
+//! The settings of the listeners, of trusted proxies, and of clients' limits.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,34 +11,34 @@ use crate::settings::{Found, Layer, SettingsError};
 
 const DEFAULT: &str = "127.0.0.1:5984";
 
-/// The mode of a socket of the file system, unless it is said: its owner's.
+/// The default mode of a Unix socket: its owner's.
 const MODE: u32 = 0o600;
 
-/// Where to listen; names are not resolved yet.
+/// An address to listen on, with unresolved names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// `host:port`.
     Http(String),
-    /// `host:port`, over TLS.
+    /// `host:port` over TLS.
     Https(String),
-    /// A socket of the file system and its mode.
+    /// A Unix socket and its mode.
     Unix(PathBuf, u32),
 }
 
-/// How the server is reached.
+/// The settings of the server's reachability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listening {
-    /// Where it listens; at least one.
+    /// The addresses; at least one.
     pub places: Vec<Place>,
-    /// Certificate and key.
+    /// The certificate and its key.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Who says whom they speak for.
+    /// The proxies that state their clients.
     pub proxies: Proxies,
-    /// Clients that are not bounded by address, if not those of this machine.
+    /// Clients without limits by address; `None`: those of this machine.
     pub unlimited: Option<Blocks>,
-    /// Connections at once, if not as many as by default.
+    /// The most connections; `None`: the default.
     pub connections: Option<usize>,
-    /// What the others may do.
+    /// The limits of other clients.
     pub limits: Limits,
 }
 
@@ -93,7 +93,7 @@ impl Listening {
             },
         };
         let mut limits = Limits::default();
-        // One by one: a limit of the command line leaves those of the file.
+        // One by one, so that a limit on the command line keeps the other limits of the file.
         for found in layers.iter().rev().filter_map(|layer| layer.get("limits")) {
             for limit in found.text.split(',').map(str::trim).filter(|limit| !limit.is_empty()) {
                 let (name, value) = limit.split_once('=').unwrap_or((limit, ""));
@@ -105,10 +105,10 @@ impl Listening {
         Ok(Listening { places, tls, proxies, unlimited: blocks("unlimited")?, connections, limits })
     }
 
-    /// Resolves names, and reads the certificate.
+    /// Resolves the names, and reads the certificate.
     ///
     /// # Errors
-    /// [`ServeError`] where a name means nothing, or the certificate cannot be used.
+    /// [`ServeError`] if a name cannot be resolved, or the certificate cannot be used.
     pub(crate) async fn listen(&self) -> Result<Vec<Listen>, ServeError> {
         let tls = match &self.tls {
             None => None,
@@ -120,7 +120,7 @@ impl Listening {
                 Place::Http(host) => listen.extend(addresses(host).await?.map(Listen::Http)),
                 Place::Https(host) => {
                     let of = |tls: &Arc<Tls>, address| Listen::Https(address, tls.clone());
-                    // Without a certificate the settings were refused.
+                    // Settings without a certificate were refused already.
                     let addresses = addresses(host).await?;
                     listen.extend(tls.iter().flat_map(|tls| addresses.clone().map(|address| of(tls, address))));
                 }
@@ -137,7 +137,7 @@ async fn addresses(host: &str) -> Result<impl Iterator<Item = SocketAddr> + Clon
     Ok(found.collect::<Vec<_>>().into_iter())
 }
 
-/// Places with commas between them.
+/// Parses addresses separated by commas.
 pub(crate) fn places(found: &Found) -> Result<Vec<Place>, SettingsError> {
     let expected =
         "host:port, https://host:port or unix:PATH, such as 127.0.0.1:5984, or several with commas between them";

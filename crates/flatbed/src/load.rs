@@ -1,5 +1,5 @@
-//! `flatbed load`: documents from files into a running server, in bulk requests of bounded size, several at a time. Lines
-//! of a full dump, which have `_revisions`, are revisions of a replica and are stored as such.
+//! `flatbed load`: loads documents from files into a running server, in concurrent bulk requests of bounded size. Lines
+//! of a full dump, which have `_revisions`, are stored as the revisions of a replica.
 
 use std::{
     fmt,
@@ -28,11 +28,11 @@ const BATCH_DOCUMENTS_MAX: usize = 500;
 const BATCH_BYTES_MAX: usize = 2 << 20;
 const CONNECTIONS: usize = 4;
 const PIECE_BYTES: usize = 1 << 18;
-/// Larger than any document a server takes, so that it is the server that refuses one.
+/// The longest document that is read, in bytes. It exceeds the server's limit, so that the server refuses the document.
 const DOCUMENT_BYTES_MAX: usize = 64 << 20;
 const FAILURES_PRINTED_MAX: u64 = 100;
 
-/// Why a load stopped before its end.
+/// The reason why a load stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     /// The connection or the request failed.
@@ -46,15 +46,15 @@ pub(crate) enum LoadError {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// A file holds no sequence of JSON objects.
+    /// A file is not a sequence of JSON objects.
     #[error("{path}: {source}", path = path.display())]
     Split {
         /// The file.
         path: PathBuf,
-        /// What stands where.
+        /// The defect and its position.
         source: SplitError,
     },
-    /// The server refuses what was asked, for all documents alike.
+    /// The server refuses all documents alike.
     #[error("the server refuses: {status} {text}")]
     Refused {
         /// The HTTP status.
@@ -62,23 +62,23 @@ pub(crate) enum LoadError {
         /// The answer's text.
         text: String,
     },
-    /// A part of the program itself ended early.
+    /// A task of the program ended early.
     #[error("the load was interrupted")]
     Interrupted,
 }
 
-/// Loads `options.files` into the database, which is made if it is missing, and prints a summary. Documents that the
-/// server does not take are reported on stderr, one a line.
+/// Loads `options.files` into the database, which is created if it is missing, and prints a summary. Refused documents
+/// are reported on stderr, one on each line.
 ///
-/// Returns whether every document was taken.
+/// Returns whether every document was accepted.
 ///
 /// # Errors
-/// [`LoadError`]; what was sent before it is in the database.
+/// [`LoadError`]. Documents sent before the error are in the database.
 pub(crate) async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
     let database = encode_segment(&options.database);
     create(url, &database, &options).await?;
 
-    // Edits that follow each other on one document must keep their order.
+    // Successive edits of one document must keep their order.
     let connections = if options.keep_rev { 1 } else { CONNECTIONS };
     let (batches_in, batches) = mpsc::channel::<Batch>(connections);
     let (outcomes_in, mut outcomes) = mpsc::channel(connections);
@@ -145,7 +145,7 @@ fn bytes_total(files: &[PathBuf]) -> Option<u64> {
     files.iter().map(|path| path.metadata().ok().filter(|data| data.is_file()).map(|data| data.len())).sum()
 }
 
-/// Where a document stands in the input.
+/// The position of a document in the input.
 #[derive(Clone, Debug)]
 struct Place {
     path: Arc<Path>,
@@ -158,7 +158,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Documents for one request.
+/// The documents of one request.
 #[derive(Default)]
 struct Batch {
     documents: Vec<(Place, Vec<u8>)>,
@@ -184,7 +184,7 @@ impl Batch {
     }
 }
 
-/// Reads the files and hands out batches until all are read or nobody takes them.
+/// Reads the files and sends batches until all are read or the senders have stopped.
 fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> {
     let mut batch = Batch::default();
     for path in &options.files {
@@ -222,20 +222,20 @@ fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> 
         splitter.finish().map_err(split_failed)?;
     }
     if !batch.documents.is_empty() {
-        // Nobody takes it if a sender failed, and that error is reported.
+        // It fails if a sender failed, whose error is reported.
         let _ = batches.blocking_send(batch);
     }
     Ok(())
 }
 
-/// Whether a document has attachments without data. A server that lacks them refuses the whole request, and may have
-/// written other documents of it.
+/// Returns whether a document has attachments without data. A server that lacks them refuses the whole request, and may
+/// have written other documents of it.
 fn has_stub(document: &[u8]) -> bool {
     let attachments = member(document, "_attachments").and_then(|member| document.get(member.value));
     attachments.is_some_and(|text| text.split(|byte| *byte == b'"').any(|part| part == b"stub"))
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Default)]
 struct Outcome {
     taken: u64,
@@ -267,8 +267,8 @@ impl Sender {
         let answer = self.connection.call(Method::POST, &self.path, batch.body()).await?;
         match answer.status {
             201 | 202 => outcome.add(&batch, &answer.body),
-            // One bad document fails the request for all: send each alone to find it. 412 is for a stub of an attachment
-            // that the server lacks.
+            // One bad document fails the request for all: send each alone to find it. 412 is for a stub of an
+            // attachment that the server lacks.
             400 | 412 | 413 if batch.documents.len() > 1 => {
                 let is_replica = batch.is_replica;
                 for (place, text) in batch.documents {

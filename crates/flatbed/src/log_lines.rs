@@ -1,11 +1,11 @@
-//! Lines of the log as text: one for an event, whatever the text of its fields.
+//! The text log: one line for each event, whatever its fields contain.
 
 use std::io::{self, Write};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Writes events to `W`, with their control characters escaped as in Rust: a text that others chose begins no line and moves
-/// no terminal's cursor. An event is what one call of `write` is given, with the line's end.
+/// Writes events to `W` with control characters escaped as in Rust, so that texts from clients neither begin a line nor
+/// move a terminal's cursor. One call of `write` is one event with its line end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OneLine<W>(pub(crate) W);
 
@@ -22,7 +22,7 @@ impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for OneLine<W> {
 }
 
 impl<W: Write> Write for OneLine<W> {
-    /// Takes all of `bytes`, or fails.
+    /// Writes all of `bytes`, or fails.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
@@ -39,7 +39,7 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Control characters, other ends of lines, and what turns the direction of text.
+/// Returns whether a character is a control character, another line end, or a change of text direction.
 fn is_escaped(character: char) -> bool {
     character.is_control() || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -21,34 +21,34 @@ use crate::otel::{self, Traces, TracesError};
 use crate::redact::{Redact, Redacting};
 use crate::settings::{LogFormat, Settings};
 
-/// Why there is no log.
+/// The reason why logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LogError {
-    /// The process has one already.
+    /// The process has a log already.
     #[error(transparent)]
     Twice(#[from] TryInitError),
-    /// Traces are asked for and cannot be had.
+    /// Traces are requested and cannot be sent.
     #[error(transparent)]
     Traces(#[from] TracesError),
 }
 
-/// What ends with the process's work: dropping it, outside of `runtime`, sends the last traces.
+/// The log of the process. Dropping it, outside of `runtime`, sends the last traces.
 pub(crate) struct Log {
-    /// Logs what this level says from now on, or these targets with levels.
+    /// Sets the level of the log, or levels of targets.
     pub set_level: Arc<dyn Fn(&str) + Send + Sync>,
     _traces: Option<Traces>,
 }
 
-/// The variables of the environment that may name a receiver of traces.
+/// The environment variables that may name a receiver of traces.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 
-/// Starts the log of this process as `settings` say. A line that belongs to a request carries its id. Traces begin too if
-/// the environment asks for them, sent by tasks of `runtime`.
+/// Starts the log of this process by the settings. A line that belongs to a request carries its id. Starts traces, too,
+/// if the environment requests them; tasks of `runtime` send them.
 ///
 /// # Errors
 /// [`LogError`].
 pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogError> {
-    // `Settings::resolve` has refused a level that does not parse.
+    // `Settings::resolve` has refused an invalid level.
     let targets: Targets = settings.log_level.parse().unwrap_or_default();
     let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     let layer = match settings.log_format {
@@ -64,7 +64,7 @@ pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogErr
     let layer = layer.with_filter(filter);
     let set_level = Arc::new(move |level: &str| match level.parse() {
         Ok(targets) => {
-            // The log is gone when this fails, and the process with it.
+            // This fails only if the log is gone, at the process's end.
             let _ = handle.reload(with_own(targets));
         }
         Err(error) => tracing::error!(level, %error, "the log's level stays what it was"),
@@ -86,7 +86,7 @@ pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogErr
     Ok(log)
 }
 
-/// The variable of the environment that asks for traces, if one does.
+/// Returns the environment variable that requests traces, if any.
 fn traces_asked() -> Option<&'static str> {
     const EXPORTER: &str = "OTEL_TRACES_EXPORTER";
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|of| of.eq_ignore_ascii_case(value));
@@ -98,7 +98,7 @@ fn traces_asked() -> Option<&'static str> {
     named.or(is(EXPORTER, "otlp").then_some(EXPORTER))
 }
 
-/// With the targets that no setting is about.
+/// Adds the targets that no setting affects.
 fn with_own(targets: Targets) -> Targets {
     let is_silent = targets.default_level().is_none_or(off) && targets.iter().all(|(_, level)| off(level));
     let of_requests = if is_silent { LevelFilter::OFF } else { LevelFilter::ERROR };

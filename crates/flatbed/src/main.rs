@@ -47,11 +47,11 @@ use flatbed_client::Url;
 use settings::Settings;
 
 const DEFAULT_URL: &str = "http://127.0.0.1:5984";
-/// The command could not do its work, or was not understood.
+/// The exit status if the command failed or was invalid.
 const NOT_DONE: u8 = 2;
 
 fn main() -> ExitCode {
-    // A write past the limit on the size of files (ulimit -f) shall fail, not end the process.
+    // A write past the limit on file sizes (ulimit -f) must fail instead of ending the process.
     // SAFETY: the signal is ignored; no handler runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     match run() {
@@ -64,14 +64,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what the command line asks; false if it was done and something was found wrong.
+/// Runs the command; false if it ran and found problems.
 fn run() -> Result<bool, Box<dyn Error>> {
     let command = cli::parse(std::env::args_os().skip(1))?;
     if let Command::Print(text) = &command {
         print!("{text}");
         return Ok(true);
     }
-    // A variable that is no text cannot be one of ours.
+    // A variable that is not UTF-8 cannot be one of Flatbed's.
     let variables: HashMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();

@@ -1,5 +1,6 @@
-//! Traces over OTLP, as `http/protobuf`: requests and their transactions, set up by the standard variables of the
-//! environment (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*` and so on).
+//! Traces over OTLP, as `http/protobuf`: requests and their transactions. They are configured by the standard
+//! environment variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*` and
+//! so on).
 
 use std::{env, time::Duration};
 
@@ -15,24 +16,24 @@ use tracing::{Span, Subscriber, level_filters::LevelFilter};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::{filter::Targets, layer::Layer, registry::LookupSpan};
 
-/// How long a receiver may take, whatever `OTEL_EXPORTER_OTLP_TIMEOUT` allows: spans that it does not take are dropped.
+/// The time limit for sending, whatever `OTEL_EXPORTER_OTLP_TIMEOUT` allows. Spans that cannot be sent are dropped.
 const SEND_MAX: Duration = Duration::from_secs(10);
 
 /// Makes a request's span part of the trace that the request names.
 pub(crate) const CONTINUE_TRACE: Option<ContinueTrace> = Some(continue_trace);
 
-/// Why there are no traces. Each message stands alone and says what to do.
+/// The reason why traces cannot be sent. Each message stands alone and says what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TracesError {
-    /// Spans would not get through.
+    /// The endpoint needs TLS.
     #[error("{0}: there is no TLS in this program; give a collector on this machine, with http://")]
     Tls(&'static str),
-    /// The environment says something that means nothing.
+    /// An environment variable is invalid.
     #[error("traces cannot be sent: {0}")]
     Exporter(#[from] ExporterBuildError),
 }
 
-/// Sends what spans there are when it is dropped, which must not be on one of Tokio's threads.
+/// Sends the remaining spans when it is dropped, which must not happen on one of Tokio's threads.
 pub(crate) struct Traces(SdkTracerProvider);
 
 impl Drop for Traces {
@@ -43,7 +44,7 @@ impl Drop for Traces {
     }
 }
 
-/// Begins to take spans, as the variable `asked` of the environment asks. They are sent by tasks of `runtime`.
+/// Starts to collect spans, as the environment variable `asked` requests. Tasks of `runtime` send them.
 ///
 /// # Errors
 /// [`TracesError`].
@@ -76,12 +77,12 @@ where
 fn continue_trace(span: &Span, headers: &hyper::HeaderMap) {
     if headers.contains_key("traceparent") {
         let parent = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
-        // It fails for a span that nobody takes.
+        // It fails for a span without a subscriber.
         let _ = span.set_parent(parent);
     }
 }
 
-/// The SDK sends from a thread of its own, which is none of Tokio's.
+/// Runs the SDK's requests on the runtime: the SDK sends from a thread of its own, outside of Tokio.
 #[derive(Debug)]
 struct OnRuntime {
     client: HyperClient,

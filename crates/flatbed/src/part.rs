@@ -1,4 +1,4 @@
-//! Parts of the program that cargo features leave out. A setting, a variable of the environment or a command that needs a
+//! Parts of the program that cargo features leave out. A setting, an environment variable or a command that needs a
 //! missing part is refused.
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ pub(crate) struct Part {
     name: &'static str,
     feature: &'static str,
     is_built: bool,
-    /// The keys of its settings, or their beginnings before an underscore.
+    /// The keys of its settings, or their prefixes before an underscore.
     keys: &'static [&'static str],
 }
 
@@ -28,7 +28,7 @@ const GATEWAY: Part = Part {
     is_built: cfg!(feature = "gateway"),
     keys: &["gateway_listen", "admin_listen"],
 };
-/// Traces over OTLP. The environment's variables that ask for them are OpenTelemetry's.
+/// Traces over OTLP. The environment variables that request them are OpenTelemetry's.
 pub(crate) const TRACES: Part =
     Part { name: "traces over OTLP", feature: "otel", is_built: cfg!(feature = "otel"), keys: &[] };
 /// The changes worker.
@@ -37,10 +37,10 @@ pub(crate) const WORKER: Part =
 
 const PARTS: [Part; 5] = [CONSOLE, FIREFOX, GATEWAY, TRACES, WORKER];
 
-/// Settings that ask for nothing where they are `false`.
+/// Settings that have no effect if `false`.
 const SWITCHES: [&str; 3] = ["console", "worker", "admin_listen_anywhere"];
 
-/// The refusal of what needs a part that this program was built without.
+/// The refusal of a setting, variable or command whose part is not built.
 #[derive(Debug, thiserror::Error)]
 #[error("{origin}: this flatbed was built without {name} (cargo feature {feature:?})")]
 pub(crate) struct NotBuilt {
@@ -50,7 +50,7 @@ pub(crate) struct NotBuilt {
 }
 
 impl Part {
-    /// The refusal of what was found at `origin`.
+    /// Returns the refusal of something found at `origin`.
     pub(crate) fn not_built(&self, origin: &str) -> NotBuilt {
         NotBuilt { origin: origin.to_owned(), name: self.name, feature: self.feature }
     }
@@ -66,7 +66,7 @@ pub(crate) fn is_built(key: &str) -> bool {
     PARTS.iter().all(|part| part.is_built || !part.has(key))
 }
 
-/// Refuses settings of parts that are not built, but for switches that are off.
+/// Refuses settings of parts that are not built, except switches that are off.
 ///
 /// # Errors
 /// [`NotBuilt`].
@@ -75,7 +75,7 @@ pub(crate) fn check_settings(layers: &[Layer]) -> Result<(), NotBuilt> {
     found.try_for_each(|(key, found)| check(key, &found.text, &found.origin))
 }
 
-/// Refuses the environment's variables of parts that are not built: settings and secrets.
+/// Refuses environment variables of parts that are not built: settings and secrets.
 ///
 /// # Errors
 /// [`NotBuilt`].

@@ -1,14 +1,14 @@
-//! What the system reports of this process, under the names that Prometheus' own clients use. Linux's `/proc` is read; where
-//! there is none, there are no figures.
+//! Metrics of this process, under the names of Prometheus' own clients. They come from Linux's `/proc`; other systems
+//! have none.
 
 use std::{fs, sync::OnceLock};
 
 use flatbed_metrics::{Family, Kind, Value};
 
-/// Descriptors that are no client's connection.
+/// The descriptors reserved for purposes other than client connections.
 const DESCRIPTORS_KEPT: usize = 512;
 
-/// The families that can be read.
+/// Returns the metrics that can be read.
 pub(crate) fn figures() -> Vec<Family> {
     let stat = fs::read_to_string("/proc/self/stat").ok();
     let stat = stat.as_deref().and_then(Stat::parse);
@@ -44,7 +44,7 @@ pub(crate) fn figures() -> Vec<Family> {
     families
 }
 
-/// Of `/proc/self/stat` (proc_pid_stat(5)).
+/// The fields of `/proc/self/stat` (proc_pid_stat(5)).
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     cpu_ticks: u64,
@@ -55,10 +55,10 @@ struct Stat {
 }
 
 impl Stat {
-    /// The program's name, in parentheses, may hold anything; fields are counted behind its end.
+    /// Parses the fields. The program's name, in parentheses, may contain anything, so fields are counted from its end.
     fn parse(text: &str) -> Option<Stat> {
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-        // The first one behind the name is the third of all.
+        // The first field behind the name is the third of all.
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         Some(Stat {
             cpu_ticks: field(14)? + field(15)?,
@@ -71,7 +71,7 @@ impl Stat {
 }
 
 fn booted_at_seconds() -> Option<f64> {
-    // The kernel's own figure may move by a second when the clock is set; this one shall not.
+    // The kernel's own value may move by a second when the clock is set; this one must not.
     static BOOTED: OnceLock<Option<f64>> = OnceLock::new();
     *BOOTED.get_or_init(|| {
         let text = fs::read_to_string("/proc/stat").ok()?;
@@ -96,8 +96,8 @@ fn descriptors_max() -> Option<u64> {
     (done == 0).then_some(limit.rlim_cur)
 }
 
-/// Has as many descriptors as the system allows this process, as other servers do at their start: shells and service managers
-/// give 1,024 unless asked, so that programs with `select` go on, which is not used here. What there are then.
+/// Raises the number of descriptors to the system's limit, as other servers do at their start: shells and service
+/// managers give 1,024 for the sake of programs that use `select`. Returns the new limit.
 pub(crate) fn raise_descriptors_max() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a value of this function's own.
@@ -112,7 +112,8 @@ pub(crate) fn raise_descriptors_max() -> Option<u64> {
     descriptors_max()
 }
 
-/// Of so many connections those that there are descriptors for: files, the storage and replications need some, too.
+/// Returns how many of the wanted connections the descriptors allow. Files, the storage and replications need some,
+/// too.
 pub(crate) fn connections_max(wanted: usize, descriptors: Option<u64>) -> usize {
     let descriptors = descriptors.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
     wanted.min(descriptors.saturating_sub(DESCRIPTORS_KEPT).max(descriptors / 2))

@@ -1,4 +1,4 @@
-//! A progress bar of one line on stderr, drawn only where a person can see it.
+//! A progress bar of one line on stderr, drawn only on a terminal.
 
 use std::{
     io::{IsTerminal, Write},
@@ -8,16 +8,16 @@ use std::{
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 const BAR_COLUMNS: usize = 24;
 
-/// What a bar counts.
+/// The unit of the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Documents, beside a total of any unit.
+    /// Documents, beside a total in any unit.
     Documents,
     /// Bytes, shown as megabytes.
     Bytes,
 }
 
-/// The bar of one command. Nothing is written if stderr is no terminal.
+/// The bar of one command. It writes nothing if stderr is not a terminal.
 pub(crate) struct Progress {
     label: String,
     unit: Unit,
@@ -28,14 +28,14 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A bar called `label`, to be full when `total` (of any unit) is reached; without a total only counts are shown.
+    /// Creates a bar with a label. It is full at `total`, in any unit; without a total it shows only counts.
     pub(crate) fn new(label: String, unit: Unit, total: Option<u64>) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         let total = total.filter(|total| *total > 0);
         Progress { label, unit, total, started: Instant::now(), drawn: None, terminal }
     }
 
-    /// Sets the total once it is known.
+    /// Sets the total when it is known.
     pub(crate) fn set_total(&mut self, total: u64) {
         self.total = Some(total).filter(|total| *total > 0);
     }
@@ -47,18 +47,18 @@ impl Progress {
         }
         self.drawn = Some(Instant::now());
         let line = line(&self.label, done, self.total, (self.unit, count), self.started.elapsed());
-        // A terminal that is gone is no reason to stop.
+        // A closed terminal must not stop the work.
         let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
     }
 
-    /// Wipes the bar, so that other output can follow.
+    /// Erases the bar, so that other output can follow.
     pub(crate) fn clear(&mut self) {
         if self.drawn.take().is_some() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 
-    /// How long the work has gone on.
+    /// Returns the time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }

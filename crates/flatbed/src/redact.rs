@@ -1,7 +1,8 @@
-//! What of the log may be about people: marked, or hidden, before it is written.
+//! The redaction of user data in the log: marked or hidden before it is written.
 //!
-//! User data are names of users, ids of documents and what is quoted of either, as Sync Gateway understands it, whose tools hash what stands between
-//! its marks. A field is taken for user data unless it is known to have none: one that is new is marked until somebody says otherwise.
+//! User data are names of users, ids of documents, and quotations of either, as Sync Gateway defines them; its tools
+//! hash the text between its marks. A field counts as user data unless it is listed as safe, so a new field is redacted
+//! until it is listed.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -15,10 +16,10 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Stand before and behind user data.
+/// The marks before and behind user data.
 const MARKS: [&str; 2] = ["<ud>", "</ud>"];
 
-/// Fields in which nothing is user data, whatever their text. Numbers and truth values are none, either.
+/// Fields that never contain user data. Numbers and truth values never do.
 const SAFE: &[&str] = &[
     "message",
     "database",
@@ -36,19 +37,19 @@ const SAFE: &[&str] = &[
     "certificate",
 ];
 
-/// What becomes of user data in the log.
+/// The treatment of user data in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Redact {
-    /// It stands there.
+    /// It is written as it is.
     None,
-    /// It stands between marks, by which a tool finds it.
+    /// It is written between marks, by which a tool finds it.
     Mark,
-    /// A hash stands between the marks: the same for the same text for as long as the process lasts.
+    /// A hash is written between the marks, the same for the same text during the process's life.
     Hide,
 }
 
 impl Redact {
-    /// `None` for any other word.
+    /// Parses the setting; `None` for any other word.
     pub(crate) fn named(text: &str) -> Option<Redact> {
         match text {
             "none" => Some(Redact::None),
@@ -59,7 +60,7 @@ impl Redact {
     }
 }
 
-/// Passes events on to a layer, without user data.
+/// Passes events to a layer, without user data.
 pub(crate) struct Redacting<L> {
     inner: L,
     how: Redact,
@@ -75,7 +76,7 @@ impl<L> Redacting<L> {
         let [before, behind] = MARKS;
         match self.how {
             Redact::None => text.to_owned(),
-            // Nobody ends a mark by what they call themselves.
+            // Escaped, so that a user name cannot end a mark.
             Redact::Mark => format!("{before}{}{behind}", text.replace(behind, "<\\/ud>")),
             Redact::Hide => {
                 let [one, other] = self.hashes.each_ref().map(|hashes| hashes.hash_one(text));
@@ -92,7 +93,7 @@ enum Given {
     Unsigned(u64),
     Float(f64),
     Text(String),
-    /// As it is written, without quotation marks.
+    /// A text that is written without quotation marks.
     Written(field::DisplayValue<String>),
 }
 
@@ -109,15 +110,15 @@ impl Given {
     }
 }
 
-/// Takes an event's fields.
+/// Collects an event's fields.
 struct Taking<'l, L> {
     of: &'l Redacting<L>,
-    /// What is quoted stands in fields, and never in the message.
+    /// True for Flatbed's own events. They quote user data only in fields, and never in the message.
     is_own: bool,
     fields: Vec<(Field, Given)>,
 }
 
-/// Targets of Flatbed's own events.
+/// Returns whether a target is one of Flatbed's own.
 fn is_own(target: &str) -> bool {
     target.starts_with("flatbed") || matches!(target, "access" | "audit")
 }
@@ -157,7 +158,7 @@ impl<L> Visit for Taking<'_, L> {
     }
 }
 
-/// As many fields as an event can have.
+/// The most fields of an event.
 const FIELDS_MAX: usize = 32;
 
 impl<S: Subscriber + for<'s> LookupSpan<'s>, L: Layer<S>> Layer<S> for Redacting<L> {
@@ -167,7 +168,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>, L: Layer<S>> Layer<S> for Redacting
         event.record(&mut taking);
         let fields = taking.fields;
         let Some((first, _)) = fields.first() else { return self.inner.on_event(event, context) };
-        // One that has more is not written: it would be written as it is.
+        // An event with more fields is dropped, since it could not be redacted.
         if fields.len() > FIELDS_MAX {
             return;
         }
@@ -261,7 +262,7 @@ mod tests {
         }
     }
 
-    /// What is written of some events.
+    /// Returns the log of some events.
     fn written(how: Redact, is_json: bool) -> String {
         let out = Written::default();
         let layer = tracing_subscriber::fmt::layer().with_writer(out.clone()).with_ansi(false).without_time();

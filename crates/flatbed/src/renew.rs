@@ -1,4 +1,4 @@
-//! `flatbed renew`: what a store must go through after `fdbrestore`, before it is served.
+//! `flatbed renew`: the renewal of a store after `fdbrestore`, before it is served.
 
 use flatbed_layer::renew;
 
@@ -8,10 +8,10 @@ use crate::{
     storage::Storage,
 };
 
-/// Renews what lies under the root, and prints a summary.
+/// Renews the store under the root, and prints a summary.
 ///
 /// # Errors
-/// If the storage cannot be opened, or there is nothing under the root. What was interrupted goes on the next time.
+/// If the storage cannot be opened, or the root has no store. An interrupted renewal resumes at the next call.
 pub(crate) async fn renew(settings: &Settings) -> Result<(), Box<dyn std::error::Error>> {
     let storage = Storage::open(settings).await?;
     let root = settings.layer_options().root;
@@ -37,14 +37,14 @@ pub(crate) async fn renew(settings: &Settings) -> Result<(), Box<dyn std::error:
     Ok(())
 }
 
-/// The command that renews what the settings name.
+/// Returns the command line that renews the store of these settings.
 pub(crate) fn command(settings: &Settings) -> String {
     let storage = match &settings.storage {
         StorageChoice::ClusterFile(path) => format!("--cluster-file {}", path.display()),
         StorageChoice::DataDirectory(path) => format!("--data-dir {}", path.display()),
     };
     let root = settings.root.as_ref().map(|root| format!(" --root {root}")).unwrap_or_default();
-    // Of a cluster alone: the embedded engine needs no library.
+    // Only for a cluster: the embedded engine needs no library.
     let library = match (&settings.storage, &settings.fdb_library) {
         (StorageChoice::ClusterFile(_), Some(path)) => format!(" --fdb-library {}", path.display()),
         _ => String::new(),

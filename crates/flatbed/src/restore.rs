@@ -1,4 +1,4 @@
-//! `flatbed restore`: a backup back into a new data directory, ready to be served.
+//! `flatbed restore`: copies a backup into a new data directory, which can then be served.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::{
 /// Copies the backup into the data directory, gives its databases their new incarnations, and prints a summary.
 ///
 /// # Errors
-/// [`CopyError`]; then the data directory holds no database.
+/// [`CopyError`]. The data directory then has no database.
 pub(crate) async fn restore(backup: &Path, settings: &Settings) -> Result<(), CopyError> {
     let directory = directory(settings)?;
     let mut progress = Progress::new("restore".to_owned(), Unit::Bytes, None);
@@ -34,7 +34,7 @@ pub(crate) async fn restore(backup: &Path, settings: &Settings) -> Result<(), Co
     Ok(())
 }
 
-/// Opens the copy, and sees to it that no sequence that a follower holds means anything in it.
+/// Opens the copy and renews it, so that sequences of the lost history are invalid in it.
 async fn renew(staging: &Path) -> Result<Renewed, CopyError> {
     let storage = Storage::embedded(staging)?;
     let database = storage.database();

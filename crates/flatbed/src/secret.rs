@@ -1,10 +1,10 @@
-//! `flatbed secret rotate`: another secret for sessions.
+//! `flatbed secret rotate`: the rotation of the secret that signs sessions.
 
 use flatbed_layer::Layer;
 
 use crate::{settings::Settings, storage::Storage};
 
-/// Has another secret sign sessions from now on. Those that the one before has signed go on, and get new cookies.
+/// Makes another secret sign sessions from now on. Sessions signed with the previous one continue, and get new cookies.
 ///
 /// # Errors
 /// If the storage cannot be opened or written.

@@ -29,114 +29,112 @@ use crate::{
     worker::{self, Connect, Worker},
 };
 
-/// How long running requests may take to end once a signal has come.
+/// The time that running requests have to end after a signal.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 
-/// Why the server does not serve. Each message stands alone and says what to do.
+/// The reason why the server cannot serve. Each message stands alone and says what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
     /// The storage does not open.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The layer does not open what the storage holds.
+    /// The store cannot be opened.
     #[error("the storage cannot be used: {0}")]
     Layer(#[from] flatbed_layer::Error),
-    /// What the storage holds was restored, and must be renewed first.
+    /// The store was restored, and must be renewed first.
     #[error("the storage cannot be used: {reason}. With every Flatbed on it stopped: {command}")]
     Renew {
-        /// What is found.
+        /// The state that was found.
         reason: flatbed_layer::Error,
-        /// What to do.
+        /// The command to run.
         command: String,
     },
     /// The configuration file cannot be used or written back.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An administrator's entry that is neither a password nor a hash.
+    /// An administrator's entry is neither a password nor a hash.
     #[error("{origin}: {reason}")]
     Admin {
-        /// Where it was found.
+        /// The place of the entry.
         origin: String,
-        /// What is wrong with it.
+        /// The defect.
         reason: &'static str,
     },
-    /// Everyone would be an administrator where there were some.
+    /// Ignoring the stored administrators would make every client an administrator.
     #[error(
         "--ignore-stored-config leaves out the administrators that are stored: set FLATBED_ADMIN=name:password, or [admins] in the configuration file"
     )]
     NoAdmin,
-    /// A setting of the file that does not fit.
+    /// An invalid setting of the file.
     #[error("{section}/{key} in {}: {error}", .found_in.words())]
     Setting {
-        /// Its section.
         section: String,
-        /// Its key.
         key: String,
         /// Where it was found.
         found_in: Source,
-        /// What is wrong with it.
+        /// The defect.
         error: SettingError,
     },
-    /// The certificates that replications are to trust cannot be read.
+    /// The certificates for replications cannot be read.
     #[error("replication_ca {path}: {reason}", path = .path.display())]
     Certificates {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
-    /// What Firefox Sync's tokens are signed with is not to be had.
+    /// The secret that signs Firefox Sync's tokens is missing or invalid.
     #[cfg(feature = "firefox")]
     #[error(
         "the secret of [syncstorage]: {0}. Set FLATBED_SYNCSTORAGE_MASTER_SECRET or master_secret_file, such as to what openssl rand -hex 32 prints"
     )]
     Secret(String),
-    /// Firefox Sync's storage does not open.
+    /// Firefox Sync's storage cannot be opened.
     #[cfg(feature = "firefox")]
     #[error("Firefox Sync's storage cannot be used: {0}")]
     Sync(#[from] flatbed_syncstorage::Error),
-    /// Whoever can connect there is an administrator.
+    /// The address would make every client that can connect an administrator.
     #[cfg(feature = "gateway")]
     #[error(
         "admin_listen: whoever can connect to {listen} would be an administrator. Listen on 127.0.0.1 or unix:PATH, or say admin_listen_anywhere = true if something else keeps strangers out"
     )]
     Administrators {
-        /// Where it would listen.
+        /// The address.
         listen: String,
     },
-    /// The server's own certificate cannot be used.
+    /// The server's certificate cannot be used.
     #[error("tls_certificate and tls_key: {0}")]
     Tls(#[from] TlsError),
-    /// The address means nothing to the system.
+    /// The address cannot be resolved.
     #[error("cannot listen on {listen}: {source}")]
     Address {
-        /// As it was given.
+        /// The address as given.
         listen: String,
         /// The operating system's reason.
         source: io::Error,
     },
-    /// The address is taken, or would be open to everyone.
+    /// The address is in use, or would be open to everyone.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The system has no threads for functions of design documents.
+    /// Threads for functions of design documents cannot be started.
     #[error("threads cannot be started: {0}")]
     Threads(io::Error),
-    /// The worker is not put together.
+    /// The worker cannot be assembled.
     #[cfg(feature = "worker")]
     #[error("the changes worker: {0}")]
     Worker(#[from] flatbed_dispatcher::StoreError),
-    /// Signals or randomness are not to be had.
+    /// Signals or randomness are not available.
     #[error("the operating system refuses: {0}")]
     System(#[from] io::Error),
 }
 
-/// What a server is started with beside its settings.
+/// The inputs of a server beside its settings.
 pub(crate) struct Given<'g> {
     /// The configuration file.
     pub config: Option<ConfigFile>,
     /// The environment.
     pub variables: &'g HashMap<String, String>,
-    /// Nothing counts that `_config` has changed.
+    /// True if changes made by `_config` are ignored.
     pub ignores_stored: bool,
 }
 
@@ -151,10 +149,10 @@ fn replicator_bounds(settings: &Settings) -> ReplicatorOptions {
     }
 }
 
-/// Serves until SIGINT or SIGTERM, and then until running requests are done.
+/// Serves until SIGINT or SIGTERM, and then until running requests end.
 ///
 /// # Errors
-/// [`ServeError`], all of them before the first request is taken.
+/// [`ServeError`], always before the first request.
 pub(crate) async fn serve(
     settings: &Settings,
     Given { config, variables, ignores_stored }: Given<'_>,
@@ -200,7 +198,7 @@ pub(crate) async fn serve(
     let may_be_open = values.section(ADMINS).next().is_none();
     let configuration = Configuration::open(layer.clone(), values, ignores_stored).await?;
     if ignores_stored && may_be_open && configuration.has_stored_admins().await? {
-        // Whoever keeps others out by what is stored must not be left out with it.
+        // The stored administrators keep strangers out, so they must not be ignored without a replacement.
         return Err(ServeError::NoAdmin);
     }
     configuration.on_change(move |settings| set_log_level(&settings.log.level));
@@ -241,12 +239,12 @@ pub(crate) async fn serve(
         tracing::warn!(connections_max, descriptors, "there are few file descriptors: so many connections are served");
     }
     for listen in server.listening() {
-        // On stdout and whatever the log's level: scripts that took port 0 read it here.
+        // On stdout, whatever the log's level: scripts that let the system choose the port read it here.
         println!("Flatbed {} serves {listen} from {storage}", env!("CARGO_PKG_VERSION"));
         tracing::info!(%listen, %storage, "serving");
     }
     for listen in sync.iter().flat_map(FirefoxSync::listening) {
-        // Who reads the first line may have gone by now.
+        // The reader of the first line may have closed the pipe.
         let _ = writeln!(io::stdout(), "Flatbed {} serves Firefox Sync on {listen}", env!("CARGO_PKG_VERSION"));
         tracing::info!(%listen, %storage, "serving Firefox Sync");
     }
@@ -277,7 +275,7 @@ pub(crate) async fn serve(
     background.start();
     let stop_jobs = worker.start();
     let beside = async {
-        // Jobs write to this server's databases, too.
+        // Jobs also write to this server's databases, so they stop first.
         stop_jobs.await;
         tokio::join!(replicator.stop(supervisor), background.stop());
         layer.shutdown();
@@ -303,7 +301,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// The one place where the parts of a server meet.
+/// Assembles the parts of a server. No other function does.
 async fn put_together(
     (listen, listening, connections_max): (&[Listen], &Listening, usize),
     cors: Cors,
@@ -313,7 +311,7 @@ async fn put_together(
     service: Service,
     (layer, authority): (&Layer, &Authority),
 ) -> Result<(Server<Couch>, Arc<Replicator>, Worker), ServeError> {
-    // Replications reach this server's own databases through its handlers, and its handlers ask for replications.
+    // Replications reach this server's own databases through its handlers, and its handlers start replications.
     let (connect, inside) = inside();
     let connect = Arc::new(move |owner: &Owner| connect(OnBehalf::of(owner.clone())));
     let as_server = connect.clone();
@@ -339,14 +337,14 @@ async fn put_together(
     Ok((server, replicator, worker))
 }
 
-/// Whom to trust over TLS, by a PEM file.
+/// Returns the TLS authorities of a PEM file.
 pub(crate) fn trusted(path: &Path) -> Result<Tls, ServeError> {
     let failed = |reason: String| ServeError::Certificates { path: path.to_owned(), reason };
     let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     Tls::with_authorities(&pem).map_err(|error| failed(error.to_string()))
 }
 
-/// What this process is started with of what `_config` has. Plain passwords of the file are hashed and written back.
+/// Returns the values of `_config` at the start. Plain passwords of the file are hashed and written back.
 fn values(settings: &Settings, config: Option<ConfigFile>, admin: Option<&str>) -> Result<Values, ServeError> {
     let mut values = Values::default();
     let set = |values: &mut Values, section: &str, key: &str, text: &str, source: Source| {
@@ -396,11 +394,11 @@ fn values(settings: &Settings, config: Option<ConfigFile>, admin: Option<&str>) 
     Ok(values)
 }
 
-/// The hash that `text` is, or that of the password that it is; and whether it was made just now.
+/// Returns `text` as a hash, or the hash of `text` as a password, and whether it was just computed.
 fn hash(text: &str, origin: impl Fn() -> String) -> Result<(PasswordHash, bool), ServeError> {
     match PasswordHash::parse(text) {
         Ok(hash) => Ok((hash, false)),
-        // A hash that was cut off must not become a password.
+        // A truncated hash must not become a password.
         Err(_) if text.starts_with("-pbkdf2") || text.starts_with("-hashed-") => Err(ServeError::Admin {
             origin: origin(),
             reason: "it looks like a hash and is none: write the password again",
@@ -413,19 +411,19 @@ fn hash(text: &str, origin: impl Fn() -> String) -> Result<(PasswordHash, bool),
     }
 }
 
-/// What the servers beside the first one learn that it stops from.
+/// The signal by which the additional servers stop.
 struct Stopped(tokio::sync::watch::Receiver<()>);
 
 impl Stopped {
-    /// Resolves when they are to stop.
+    /// Resolves when they must stop.
     fn stop(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut stopped = self.0.clone();
-        // Its sender says nothing, and goes.
+        // The sender sends nothing; its drop is the signal.
         async move { while stopped.changed().await.is_ok() {} }
     }
 }
 
-/// SIGINT and SIGTERM, which end the process, and SIGHUP, which does not.
+/// The handlers of SIGINT and SIGTERM, which end the process, and of SIGHUP, which does not.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -433,7 +431,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// From now on they end the process no longer by themselves.
+    /// Installs the handlers. The signals then no longer end the process by themselves.
     pub(crate) fn new() -> io::Result<Signals> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
@@ -442,8 +440,8 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal that ends the process. A SIGHUP is logged and ignored: certificates and keys are read again when
-    /// their files change, and settings change over HTTP, so nothing has to be reloaded.
+    /// Waits for the next signal that ends the process. SIGHUP is logged and ignored: certificates and keys are reread
+    /// when their files change, and settings change over HTTP.
     pub(crate) async fn next(&mut self) {
         loop {
             tokio::select! {
@@ -457,8 +455,8 @@ impl Signals {
     }
 }
 
-/// Without running destructors: those of a real libfdb_c must not meet its network thread while that still runs. What
-/// was acknowledged is on the disk.
+/// Exits without running destructors: those of a real libfdb_c must not run while its network thread does. Acknowledged
+/// writes are on the disk.
 fn exit_at_once() {
     // SAFETY: _exit ends the process and touches nothing of it.
     unsafe { libc::_exit(130) }

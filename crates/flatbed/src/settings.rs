@@ -1,5 +1,5 @@
-//! The settings of a server and where each comes from: the command line, else the environment, else the configuration
-//! file, else a default.
+//! The settings of a server and their sources: the command line, else the environment, else the configuration file,
+//! else a default.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,16 +21,16 @@ use crate::redact::Redact;
 use crate::syncstorage::SyncSettings;
 use crate::worker::WorkerSettings;
 
-/// A setting, known by one key everywhere: `cluster_file` in the file is `--cluster-file` on the command line and
+/// A setting. It has one key everywhere: `cluster_file` in the file is `--cluster-file` on the command line and
 /// `FLATBED_CLUSTER_FILE` in the environment.
 pub(crate) struct Setting {
     /// The key in the file.
     pub key: &'static str,
-    /// What the value is, for the help text.
+    /// The placeholder of the value in the help text.
     pub value: &'static str,
-    /// One line for the help text.
+    /// The line of the help text.
     pub help: &'static str,
-    /// Whether commands that only open the storage take it too.
+    /// True if commands that only open the storage accept it too.
     pub storage: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "cluster_file",
         value: "FILE",
-        help: "FoundationDB cluster file; one that says embedded:NAME@DIRECTORY opens the embedded engine",
+        help: "FoundationDB cluster file; embedded:NAME@DIRECTORY in it opens the embedded engine",
         storage: true,
     },
     Setting {
@@ -58,13 +58,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "listen",
         value: "ADDR",
-        help: "where to serve, several with commas between them: host:port, https://host:port, unix:PATH[?mode=660] [127.0.0.1:5984]",
+        help: "addresses to serve, separated by commas: host:port, https://host:port, unix:PATH[?mode=660] [127.0.0.1:5984]",
         storage: false,
     },
     Setting {
         key: "tls_certificate",
         value: "FILE",
-        help: "PEM file of the certificate for https, with those that lead from it to an authority; read again when it changes",
+        help: "PEM file of the certificate chain for https; reread when it changes",
         storage: false,
     },
     Setting { key: "tls_key", value: "FILE", help: "PEM file of its key", storage: false },
@@ -77,31 +77,31 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "forwarded_from",
         value: "ADDRS",
-        help: "the same, of proxies whose headers say whom they speak for",
+        help: "the same, of proxies whose headers state the client",
         storage: false,
     },
     Setting {
         key: "forwarded_header",
         value: "NAME",
-        help: "the header that these write: x-forwarded-for or forwarded [x-forwarded-for]",
+        help: "the header of these proxies: x-forwarded-for or forwarded [x-forwarded-for]",
         storage: false,
     },
     Setting {
         key: "unlimited",
         value: "ADDRS",
-        help: "clients that limits by address do not hold for [127.0.0.0/8,::1,unix]",
+        help: "clients without limits by address [127.0.0.0/8,::1,unix]",
         storage: false,
     },
     Setting {
         key: "connections",
         value: "N",
-        help: "connections at once, up to 1000000, as far as there are file descriptors for them and 512 more [20000]",
+        help: "most connections, up to 1000000, bounded by the file descriptors less 512 [20000]",
         storage: false,
     },
     Setting {
         key: "limits",
         value: "NAME=N,...",
-        help: "what a client may do, such as requests_by_address=500,head_seconds=10",
+        help: "limits of a client, such as requests_by_address=500,head_seconds=10",
         storage: false,
     },
     Setting { key: "console", value: "false", help: "serve no console at /_utils/ [true]", storage: false },
@@ -120,61 +120,56 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "database_bytes_max",
         value: "N",
-        help: "bytes that a database may hold, documents, attachments and views; 0 is no bound [0]",
+        help: "largest database, in bytes of documents, attachments and views; 0 is no limit [0]",
         storage: false,
     },
     Setting {
         key: "view_rows_max",
         value: "N",
-        help: "rows that a document may have in the views of a design document, up to 200000 [50000]",
+        help: "most rows of a document in the views of a design document, up to 200000 [50000]",
         storage: true,
     },
     Setting {
         key: "view_bytes_max",
         value: "N",
-        help: "bytes that these rows may take, up to 64000000 [64000000]",
+        help: "most bytes of these rows, up to 64000000 [64000000]",
         storage: true,
     },
     Setting {
         key: "view_row_bytes_max",
         value: "N",
-        help: "bytes of JSON that the key and value of one of them may have, up to 16000000 [8500000]",
+        help: "most bytes of JSON in the key and value of one such row, up to 16000000 [8500000]",
         storage: true,
     },
     Setting {
         key: "local_bytes_max",
         value: "N",
-        help: "bytes of a database's local documents together, of which clients without a name have an eighth [536870912]",
+        help: "most bytes of a database's local documents, an eighth of them for anonymous clients [536870912]",
         storage: true,
     },
     Setting {
         key: "replication_ca",
         value: "FILE",
-        help: "PEM file of certificates that replications, and jwks of [syncstorage], trust over https, beside Mozilla's authorities",
+        help: "PEM file of further authorities that replications and jwks of [syncstorage] trust, beside Mozilla's",
         storage: false,
     },
     Setting {
         key: "replication_allow",
         value: "LIST",
-        help: "addresses, networks and hosts within that replications of users who are no administrators may reach too",
+        help: "internal addresses, networks and hosts that replications of ordinary users may reach",
         storage: false,
     },
     Setting {
         key: "replication_jobs",
         value: "N",
-        help: "replications that run, or wait to be retried, at once in this process, 4 of 5 at most of users who are no administrators [500]",
+        help: "most replications that run or wait for a retry in this process; ordinary users have at most 4 of 5 [500]",
         storage: false,
     },
-    Setting {
-        key: "replication_user_jobs",
-        value: "N",
-        help: "the same of one user who is no administrator [20]",
-        storage: false,
-    },
+    Setting { key: "replication_user_jobs", value: "N", help: "the same for one ordinary user [20]", storage: false },
     Setting {
         key: "replication_user_documents",
         value: "N",
-        help: "unfinished documents of _replicator that such a user may have; a further one fails [100]",
+        help: "most unfinished _replicator documents of such a user; a further one fails [100]",
         storage: false,
     },
     Setting {
@@ -186,7 +181,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "worker_files",
         value: "DIR",
-        help: "directory that jobs write files and SQLite databases to; without it, they write none",
+        help: "directory to which jobs write files and SQLite databases; without it they write none",
         storage: false,
     },
     Setting {
@@ -198,31 +193,31 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "worker_allow",
         value: "LIST",
-        help: "addresses, networks and hosts within that jobs may reach beside the internet",
+        help: "internal addresses, networks and hosts that jobs may reach beside the internet",
         storage: false,
     },
     Setting {
         key: "worker_jobs",
         value: "N",
-        help: "jobs that run at once in this process, 1 to 1000 [100]",
+        help: "most jobs that run in this process, 1 to 1000 [100]",
         storage: false,
     },
     Setting {
         key: "worker_memory_mb",
         value: "N",
-        help: "what these jobs may hold of documents, all together, in MB, 128 to 1048576 [512]",
+        help: "memory for the documents of these jobs together, in MB, 128 to 1048576 [512]",
         storage: false,
     },
     Setting {
         key: "worker_lease_seconds",
         value: "N",
-        help: "a process that is silent for so long loses its jobs to another, 3 to 600 [15]",
+        help: "silence after which a process loses its jobs to another, 3 to 600 [15]",
         storage: false,
     },
     Setting {
         key: "syncstorage_listen",
         value: "ADDR",
-        help: "where to serve Firefox Sync, as in --listen; without it or a path, it is not served",
+        help: "addresses to serve Firefox Sync, as in --listen; without it or a path, it is not served",
         storage: false,
     },
     Setting {
@@ -234,67 +229,67 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "syncstorage_public_url",
         value: "URL",
-        help: "what devices know it by, with a proxy's path, such as https://example.org/sync [as in Host]",
+        help: "URL by which devices know it, with a proxy's path, such as https://example.org/sync [as in Host]",
         storage: false,
     },
     Setting {
         key: "syncstorage_master_secret_file",
         value: "FILE",
-        help: "file of the secret that its tokens are signed with, unless FLATBED_SYNCSTORAGE_MASTER_SECRET has it",
+        help: "file of the secret that signs its tokens, unless FLATBED_SYNCSTORAGE_MASTER_SECRET has it",
         storage: false,
     },
     Setting {
         key: "syncstorage_accounts",
         value: "ID,...",
-        help: "Mozilla accounts that may sync, by the ids that the log tells of those refused; * is all",
+        help: "ids of the Mozilla accounts that may sync (the log has those of refused accounts); * is all",
         storage: false,
     },
     Setting {
         key: "syncstorage_first_users",
         value: "N",
-        help: "the first that come may sync, up to so many users, 1000 at most [0]",
+        help: "the first accounts may sync, up to this number of users, at most 1000 [0]",
         storage: false,
     },
     Setting {
         key: "syncstorage_jwks",
         value: "URL",
-        help: "URL or file of the keys that accounts sign with [https://oauth.accounts.firefox.com/v1/jwks]",
+        help: "URL or file of the accounts' signing keys [https://oauth.accounts.firefox.com/v1/jwks]",
         storage: false,
     },
     Setting {
         key: "syncstorage_issuer",
         value: "TEXT",
-        help: "what the accounts' tokens say has issued them [https://accounts.firefox.com]",
+        help: "issuer in the accounts' tokens [https://accounts.firefox.com]",
         storage: false,
     },
     Setting {
         key: "syncstorage_token_seconds",
         value: "N",
-        help: "how long a token lasts, 60 to 86400 [3600]",
+        help: "validity of a token, 60 to 86400 [3600]",
         storage: false,
     },
     Setting {
         key: "syncstorage_limits",
         value: "NAME=N,...",
-        help: "what devices may send, such as max_post_records=100,quota_bytes=1000000000",
+        help: "limits of devices' requests, such as max_post_records=100,quota_bytes=1000000000",
         storage: false,
     },
     Setting {
         key: "gateway_listen",
         value: "ADDR",
-        help: "where to serve Sync Gateway's API to users, as in --listen; without it, it is not served",
+        help: "addresses to serve Sync Gateway's API to users, as in --listen; without it, it is not served",
         storage: false,
     },
     Setting {
         key: "admin_listen",
         value: "ADDR",
-        help: "where to serve it to administrators: whoever can connect is one, so loopback addresses and unix sockets alone",
+        help: "addresses to serve it to administrators, without authentication: loopback addresses and unix sockets only",
         storage: false,
     },
     Setting {
         key: "admin_listen_anywhere",
         value: "true",
-        help: "take other addresses there, too, behind what keeps strangers out [false]",
+        help: "allow other addresses there, if a firewall keeps strangers out [false]",
         storage: false,
     },
     Setting { key: "log_format", value: "FORMAT", help: "text or json, to stderr [text]", storage: true },
@@ -307,61 +302,60 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         key: "redact",
         value: "HOW",
-        help: "names of users, ids of documents and what quotes them in the log: none, mark or hide [none]",
+        help: "redact user names, document ids and quotations of them in the log: none, mark or hide [none]",
         storage: true,
     },
 ];
 
 const DEFAULT_DATA_DIR: &str = "flatbed-data";
-/// What a list of addresses is.
+/// The form of a list of addresses, for messages.
 pub(crate) const ALLOWED: &str =
     "a list of addresses, networks such as 10.0.0.0/8 and names of hosts, with commas between";
 
 impl Setting {
-    /// `--cluster-file`, without the dashes in front.
+    /// Returns the option's name without dashes.
     pub(crate) fn flag(&self) -> String {
         self.key.replace('_', "-")
     }
 
-    /// `FLATBED_CLUSTER_FILE`.
+    /// Returns the environment variable's name.
     pub(crate) fn variable(&self) -> String {
         format!("FLATBED_{}", self.key.to_uppercase())
     }
 }
 
-/// A value and where it was found.
+/// A value and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The text of the value.
     pub text: String,
-    /// For messages: `--listen`, `FLATBED_LISTEN`, `listen in flatbed.toml`.
+    /// The source in messages: `--listen`, `FLATBED_LISTEN`, `listen in flatbed.toml`.
     pub origin: String,
-    /// What a relative path is relative to, if not the working directory.
+    /// The directory that a relative path starts from; `None`: the working directory.
     pub base: Option<PathBuf>,
 }
 
-/// The values that one source gives, by key.
+/// The values of one source, by key.
 pub(crate) type Layer = BTreeMap<&'static str, Found>;
 
-/// Why the settings cannot be used. Each message stands alone and says what to change.
+/// The reason why the settings cannot be used. Each message stands alone and says what to change.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     /// A value of the wrong form.
     #[error("{origin}: {text:?} is not {expected}")]
     Value {
-        /// Where it was found.
         origin: String,
         /// The value.
         text: String,
-        /// What it should be.
+        /// The expected form.
         expected: String,
     },
-    /// A limit that there is not, or that it cannot be.
+    /// An unknown limit, or an invalid value of one.
     #[error("{origin}: {error}")]
     Limit {
         /// Where it was found.
         origin: String,
-        /// What is wrong with it.
+        /// The defect.
         error: LimitError,
     },
     /// Two settings of one source that exclude each other.
@@ -369,7 +363,6 @@ pub(crate) enum SettingsError {
     Both {
         /// Where the first was found.
         first: String,
-        /// Where the second was found.
         second: String,
     },
     /// A setting of a part that is not built.
@@ -377,54 +370,54 @@ pub(crate) enum SettingsError {
     Part(#[from] NotBuilt),
 }
 
-/// Where the data lie.
+/// The place of the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StorageChoice {
-    /// What the cluster file at this path says.
+    /// The cluster, or the engine, that this cluster file names.
     ClusterFile(PathBuf),
     /// The embedded engine in this directory.
     DataDirectory(PathBuf),
 }
 
-/// How the log is written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
-    /// A line of text an event.
+    /// A line of text for each event.
     Text,
-    /// A JSON object an event.
+    /// A JSON object for each event.
     Json,
 }
 
-/// Settings with their defaults filled in.
+/// The settings, with defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Cluster file or data directory.
     pub storage: StorageChoice,
-    /// `libfdb_c.so`, where it is not to be looked for.
+    /// The path of `libfdb_c.so`; `None`: the system's loader finds it.
     pub fdb_library: Option<PathBuf>,
-    /// The prefix of all keys, if not the layer's default.
+    /// The prefix of all keys; `None`: the layer's default.
     pub root: Option<String>,
-    /// How the server is reached.
+    /// The listeners and limits.
     pub listening: Listening,
     /// Whether the console is served.
     pub has_console: bool,
-    /// `run_bytes` of new databases, if not the layer's default.
+    /// `run_bytes` of new databases; `None`: the layer's default.
     pub run_bytes: Option<u32>,
-    /// The largest document, if not the layer's default.
+    /// The largest document, in bytes; `None`: the layer's default.
     pub document_bytes_max: Option<u64>,
-    /// The bound of one database, in bytes. `None`: the layer's default.
+    /// The limit of one database, in bytes; `None`: the layer's default.
     pub database_bytes_max: Option<u64>,
-    /// Rows that a document may have in a group of views, if not the layer's default.
+    /// The most rows of a document in a view group; `None`: the layer's default.
     pub view_rows_max: Option<usize>,
-    /// What they may take, likewise.
+    /// The bytes of these rows; `None`: the layer's default.
     pub view_bytes_max: Option<u64>,
-    /// What one of them may have, likewise.
+    /// The bytes of one such row; `None`: the layer's default.
     pub view_row_bytes_max: Option<usize>,
-    /// The bound of a database's local documents, in bytes. `None`: the layer's default.
+    /// The limit of a database's local documents, in bytes; `None`: the layer's default.
     pub local_bytes_max: Option<u64>,
-    /// Certificates that replications trust, beside those that they trust anyhow.
+    /// Additional certificates that replications trust.
     pub replication_ca: Option<PathBuf>,
-    /// What replications of users may reach beside the internet.
+    /// Addresses beside the internet that users' replications may reach.
     pub replication_allow: Allowed,
     /// The most replications of this process. `None`: the replicator's default.
     pub replication_jobs: Option<usize>,
@@ -432,9 +425,9 @@ pub(crate) struct Settings {
     pub replication_user_jobs: Option<usize>,
     /// The most unfinished documents of one user. `None`: the replicator's default.
     pub replication_user_documents: Option<usize>,
-    /// Firefox Sync, if it is served.
+    /// Firefox Sync; `None`: it is not served.
     pub syncstorage: Option<SyncSettings>,
-    /// Sync Gateway's API, if it is served.
+    /// Sync Gateway's API; `None`: it is not served.
     pub gateway: Option<GatewaySettings>,
     /// The changes worker.
     pub worker: WorkerSettings,
@@ -442,9 +435,9 @@ pub(crate) struct Settings {
     pub log_format: LogFormat,
     /// A level, or targets with levels.
     pub log_level: String,
-    /// Where that was found, if anywhere.
+    /// The source of the level, if it is set.
     pub log_level_source: Option<Source>,
-    /// What becomes of user data in the log.
+    /// The treatment of user data in the log.
     pub redact: Redact,
 }
 
@@ -452,12 +445,12 @@ impl Settings {
     /// Takes each setting from the first of `layers` that has it.
     ///
     /// # Errors
-    /// [`SettingsError`] for a value of the wrong form, for a cluster file beside a data directory in one layer, and for
-    /// settings of parts that are not built.
+    /// [`SettingsError`] for a value of the wrong form, for both a cluster file and a data directory in one layer, and
+    /// for settings of parts that are not built.
     pub(crate) fn resolve(layers: &[Layer]) -> Result<Settings, SettingsError> {
         part::check_settings(layers)?;
         let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
-        // As `layers` come: see `settle`.
+        // In the order of `layers`: see `settle`.
         let sources = [Source::CommandLine, Source::Environment, Source::File];
         let source =
             |key: &str| sources.into_iter().zip(layers).find_map(|(source, layer)| layer.get(key).map(|_| source));
@@ -521,7 +514,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// What of them concerns the document layer.
+    /// Returns the options of the document layer.
     pub(crate) fn layer_options(&self) -> LayerOptions {
         let defaults = LayerOptions::default();
         LayerOptions {
@@ -541,17 +534,17 @@ impl Settings {
 }
 
 impl Found {
-    /// The path that it is.
+    /// Returns the value as a path.
     pub(crate) fn path(&self) -> PathBuf {
         self.relative(Path::new(&self.text))
     }
 
-    /// A path that stands in it.
+    /// Resolves a path relative to the setting's base.
     pub(crate) fn relative(&self, path: &Path) -> PathBuf {
         self.base.as_deref().unwrap_or(Path::new("")).join(path)
     }
 
-    /// A number within bounds.
+    /// Parses a number within bounds.
     pub(crate) fn number<N>(&self, range: RangeInclusive<N>) -> Result<N, SettingsError>
     where
         N: FromStr + PartialOrd + fmt::Display,
@@ -563,7 +556,7 @@ impl Found {
             .ok_or_else(|| self.is_not(format!("a number from {} to {}", range.start(), range.end())))
     }
 
-    /// Yes or no.
+    /// Parses a truth value.
     pub(crate) fn truth(&self) -> Result<bool, SettingsError> {
         match self.text.as_str() {
             "true" => Ok(true),
@@ -572,14 +565,14 @@ impl Found {
         }
     }
 
-    /// That it is not what it should be.
+    /// Returns the error for a value that is not as expected.
     pub(crate) fn is_not(&self, expected: impl Into<String>) -> SettingsError {
         SettingsError::Value { origin: self.origin.clone(), text: self.text.clone(), expected: expected.into() }
     }
 }
 
-/// A cluster file and a data directory are two answers to one question: the source that comes first decides, so that
-/// `--data-dir` overrides a `FLATBED_CLUSTER_FILE`.
+/// Chooses between a cluster file and a data directory: the first source with either decides, so that `--data-dir`
+/// overrides `FLATBED_CLUSTER_FILE`.
 fn storage(layers: &[Layer]) -> Result<StorageChoice, SettingsError> {
     for layer in layers {
         return Ok(match (layer.get("cluster_file"), layer.get("data_dir")) {
@@ -595,7 +588,7 @@ fn storage(layers: &[Layer]) -> Result<StorageChoice, SettingsError> {
     Ok(StorageChoice::DataDirectory(PathBuf::from(DEFAULT_DATA_DIR)))
 }
 
-/// The settings that the environment's variables give; an empty variable counts as not set.
+/// Returns the settings in the environment. An empty variable counts as not set.
 pub(crate) fn from_environment(variables: &HashMap<String, String>) -> Layer {
     SETTINGS
         .iter()

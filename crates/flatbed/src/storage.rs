@@ -21,18 +21,18 @@ use foundationdb_sys::backend::{self, Backend, LoadError};
 
 use crate::settings::{Settings, StorageChoice};
 
-/// How long a cluster may take to answer before the start is given up.
+/// The time that a cluster has to answer at the start.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// `transaction_timed_out`.
+/// FoundationDB's error `transaction_timed_out`.
 const TIMED_OUT: i32 = 1031;
 
-/// Why the storage does not open. Each message stands alone and says what to do.
+/// The reason why the storage cannot be opened. Each message stands alone and says what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StorageError {
     /// The cluster file cannot be used.
     #[error("{0}: give a cluster file with --cluster-file, or a directory for the embedded engine with --data-dir")]
     ClusterFile(#[from] ClusterFileError),
-    /// There is no library to speak to a cluster with, or none that fits.
+    /// The client library for a cluster is missing or does not fit.
     #[error("libfdb_c cannot be used: {0}")]
     Library(#[from] LoadError),
     /// The data directory is in use.
@@ -41,10 +41,10 @@ pub(crate) enum StorageError {
     /// The data directory cannot be opened for another reason.
     #[error(transparent)]
     Directory(OpenError),
-    /// A setting for tests that means nothing.
+    /// An invalid setting for tests.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// No answer in [`ANSWER_WAIT`].
+    /// The cluster did not answer within [`ANSWER_WAIT`].
     #[error(
         "the cluster of {} does not answer within {} s: see what fdbcli -C {} --exec status says",
         .0.display(), ANSWER_WAIT.as_secs(), .0.display()
@@ -53,12 +53,12 @@ pub(crate) enum StorageError {
     /// Any other error of FoundationDB's.
     #[error("FoundationDB refuses to start: {0}")]
     Fdb(#[from] FdbError),
-    /// The binding takes no other paths.
+    /// The binding accepts only UTF-8 paths.
     #[error("the path {0:?} is not UTF-8")]
     Path(PathBuf),
 }
 
-/// An open database, and the network thread of FoundationDB's client under it.
+/// An open database, with the network thread of FoundationDB's client.
 pub(crate) struct Storage {
     database: Arc<Database>,
     network: NetworkAutoStop,
@@ -68,10 +68,10 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    /// Opens what the settings choose, once in a process.
+    /// Opens the storage of the settings, once in a process.
     ///
     /// # Errors
-    /// [`StorageError`]; a cluster that does not answer is given up after 10 s.
+    /// [`StorageError`], also for a cluster that does not answer within 10 s.
     pub(crate) async fn open(settings: &Settings) -> Result<Storage, StorageError> {
         match &settings.storage {
             StorageChoice::DataDirectory(directory) => Storage::embedded(directory),
@@ -147,22 +147,22 @@ impl Storage {
         };
         drop(transaction);
         let description = format!("the cluster of {}", path.display());
-        // A cluster mends itself; whether it answers is seen by asking.
+        // The health of a cluster is seen only by a request.
         let (health, figures) = (StorageHealth::new("cluster"), FiguresElsewhere::default());
         Ok(Storage { database: Arc::new(database), network, description, health, figures })
     }
 
-    /// The database; to be dropped everywhere before [`Storage::close`].
+    /// Returns the database, which must be dropped everywhere before [`Storage::close`].
     pub(crate) fn database(&self) -> Arc<Database> {
         self.database.clone()
     }
 
-    /// Where the engine tells that its disk has failed.
+    /// Returns the health of the engine's disk.
     pub(crate) fn health(&self) -> StorageHealth {
         self.health.clone()
     }
 
-    /// What the engine counts; to be dropped as the database is.
+    /// Returns the engine's metrics, which must be dropped as the database is.
     pub(crate) fn figures(&self) -> FiguresElsewhere {
         self.figures.clone()
     }
@@ -180,7 +180,7 @@ impl fmt::Display for Storage {
     }
 }
 
-/// The embedded engine's figures; a cluster has its own (`fdbcli --exec status`).
+/// Returns the embedded engine's metrics; a cluster has its own (`fdbcli --exec status`).
 fn engine_figures(stats: &Stats, has_faults: bool) -> Vec<Family> {
     let mut families: Vec<Family> = vec![
         Family::gauge("flatbed_engine_map_bytes", "Address space that the data file has.", stats.map_bytes as f64),
@@ -237,6 +237,7 @@ fn engine_figures(stats: &Stats, has_faults: bool) -> Vec<Family> {
 fn boot() -> Result<NetworkAutoStop, FdbError> {
     let network = FdbApiBuilder::default().build()?;
     // SAFETY: the guard is dropped before the process ends: by `Storage::close`, or on the way out with an error. Where
-    // the process exits without that, foundationdb-sys stops the network. A second signal runs nothing of the library's.
+    // the process exits without that, foundationdb-sys stops the network. A second signal runs nothing of the
+    // library's.
     unsafe { network.boot() }
 }

@@ -1,4 +1,5 @@
-//! Firefox Sync beside CouchDB's API: its settings, its server on a listener of its own, and `flatbed check --syncstorage`.
+//! Firefox Sync beside CouchDB's API: its settings, its server with a listener of its own, and `flatbed check
+//! --syncstorage`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -20,53 +21,53 @@ use crate::serve::ServeError;
 use crate::settings::{Found, Layer, Settings, SettingsError};
 use crate::storage::Storage;
 
-/// The environment's variable for the secret; it has no option, which other users of the machine would see.
+/// The environment variable of the secret. There is no option, since other users of the machine could read it.
 pub(crate) const SECRET_VARIABLE: &str = "FLATBED_SYNCSTORAGE_MASTER_SECRET";
 
-/// Where Mozilla's accounts publish their keys.
+/// The URL of the keys of Mozilla's accounts.
 const JWKS: &str = "https://oauth.accounts.firefox.com/v1/jwks";
-/// What they call themselves.
+/// The issuer in their tokens.
 const ISSUER: &str = "https://accounts.firefox.com";
 
-/// A shorter secret is guessed.
+/// The shortest secret, in bytes: a shorter one can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: u64 = 4_096;
 
-/// Memory of requests' bodies: a hundred of the largest.
+/// The memory for request bodies: a hundred of the largest.
 const BODY_MEMORY_BYTES: usize = 256 * 1024 * 1024;
 
-/// A page of a list: records of 1 MB together, or one larger one.
+/// The bytes of a list's page: records of 1 MB together, or a larger one.
 const PAGE_BYTES: usize = 4_000_000;
 
-/// Where the keys of the accounts are.
+/// The source of the accounts' keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Jwks {
-    /// Behind a URL.
+    /// A URL.
     Url(String),
-    /// In a file.
+    /// A file.
     File(PathBuf),
 }
 
-/// Settings of Firefox Sync.
+/// The settings of Firefox Sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyncSettings {
-    /// Where it listens by itself.
+    /// The addresses of its own listeners.
     pub places: Vec<Place>,
-    /// The path of CouchDB's listeners that it is at.
+    /// Its path on CouchDB's listeners.
     pub path: Option<String>,
-    /// What clients know it by.
+    /// The URL by which clients know it.
     pub public_url: Option<PublicUrl>,
-    /// The file of the secret, without the environment's.
+    /// The file of the secret. The environment may have it instead.
     pub master_secret_file: Option<PathBuf>,
-    /// Which accounts may have a user. Without any there is no token server.
+    /// The accounts that may have a user. If there are none, there is no token server.
     pub admission: Admission,
-    /// Where the keys of the accounts are.
+    /// The source of the accounts' keys.
     pub jwks: Jwks,
-    /// Who has signed their tokens.
+    /// The issuer of their tokens.
     pub issuer: String,
-    /// How long a token lasts.
+    /// The validity of a token, in seconds.
     pub token_seconds: u64,
-    /// What clients may send.
+    /// The limits of clients' requests.
     pub limits: Limits,
 }
 
@@ -116,7 +117,7 @@ impl SyncSettings {
             admission.first_users = found.number(0..=Admission::FIRST_USERS_MAX)?;
         }
         let mut limits = Limits::default();
-        // One by one: a limit of the command line leaves those of the file.
+        // One by one, so that a limit on the command line keeps the other limits of the file.
         for found in layers.iter().rev().filter_map(|layer| layer.get("syncstorage_limits")) {
             for limit in found.text.split(',').map(str::trim).filter(|limit| !limit.is_empty()) {
                 set_limit(&mut limits, limit).ok_or_else(|| found.is_not(LIMITS_FORM))?;
@@ -138,10 +139,10 @@ impl SyncSettings {
         }))
     }
 
-    /// The secret, of the environment or of its file.
+    /// Returns the secret of the environment or of its file.
     ///
     /// # Errors
-    /// [`ServeError::Secret`] where there is none, or none that can be used.
+    /// [`ServeError::Secret`] if it is missing or invalid.
     pub(crate) fn secret(&self, variables: &HashMap<String, String>) -> Result<Secret, ServeError> {
         let text = match (variables.get(SECRET_VARIABLE).filter(|text| !text.is_empty()), &self.master_secret_file) {
             (Some(text), _) => text.clone(),
@@ -160,7 +161,7 @@ impl SyncSettings {
         !self.places.is_empty()
     }
 
-    /// The path of CouchDB's listeners that it is at.
+    /// Returns its path on CouchDB's listeners.
     pub(crate) fn path(&self) -> Option<&str> {
         self.path.as_deref()
     }
@@ -170,7 +171,8 @@ impl SyncSettings {
     }
 }
 
-/// Whether a path may be Firefox Sync's: plain segments, of which the first does not look like one of CouchDB's own.
+/// Returns whether a path may be Firefox Sync's: plain segments, the first of which does not look like one of CouchDB's
+/// own.
 fn is_path(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let is_segment = |segment: &str| {
@@ -211,7 +213,7 @@ fn read_secret(path: &Path) -> Result<String, ServeError> {
     Ok(text)
 }
 
-/// Firefox Sync, about to be served.
+/// Firefox Sync, before it serves.
 pub(crate) struct FirefoxSync {
     server: Server<Firefox>,
     maintenance: Maintenance,
@@ -219,7 +221,7 @@ pub(crate) struct FirefoxSync {
 }
 
 impl FirefoxSync {
-    /// Opens its storage, and takes its addresses.
+    /// Opens its storage, and binds its addresses.
     ///
     /// # Errors
     /// [`ServeError`].
@@ -275,23 +277,23 @@ impl FirefoxSync {
         Ok(FirefoxSync { server, maintenance, figures })
     }
 
-    /// What CouchDB's server has at a path of its listeners, where it is to have it.
+    /// Returns its mount at a path of CouchDB's listeners.
     pub(crate) fn mount(&self) -> Mount {
         self.server.as_mount()
     }
 
-    /// Where it listens.
+    /// Returns its addresses.
     pub(crate) fn listening(&self) -> Vec<Listen> {
         self.server.listening()
     }
 
-    /// What it has counted, whenever it is asked.
+    /// Returns a function that reads its metrics.
     pub(crate) fn figures(&self) -> impl Fn() -> Vec<Family> + Send + Sync + 'static {
         let figures = self.figures.clone();
         move || figures()
     }
 
-    /// Serves until `shutdown` resolves, and then until running requests are done.
+    /// Serves until `shutdown` resolves, and then until running requests end.
     pub(crate) async fn serve(self, shutdown: impl Future<Output = ()>) {
         self.maintenance.start();
         let maintenance = self.maintenance;
@@ -299,7 +301,7 @@ impl FirefoxSync {
     }
 }
 
-/// What tells this surface's figures from those of CouchDB's.
+/// Adds the label that distinguishes this surface's metrics from those of CouchDB's.
 fn labelled(family: Family) -> Family {
     family.labelled("surface", "syncstorage")
 }
@@ -315,10 +317,11 @@ fn memory(shell: &Shell<flatbed_firefox::Route>) -> [Family; 2] {
     [used, limit]
 }
 
-/// How long keys are right that cannot be read again.
+/// The time for which keys stay valid if they cannot be read again.
 const KEYS_LAST: Duration = Duration::from_secs(86_400);
 
-/// A file may change at any time, and costs little to read; what is behind a URL seldom does.
+/// Returns the options of the keys' reads. A file is cheap to read and may change at any time; a URL's content seldom
+/// changes.
 fn jwks_options(settings: &Settings, jwks: &Jwks) -> JwksOptions {
     let (fetch, keep, pause) = match jwks {
         Jwks::File(path) => (jwks::from_file(path), 10, 2),
@@ -327,9 +330,9 @@ fn jwks_options(settings: &Settings, jwks: &Jwks) -> JwksOptions {
     JwksOptions { fetch, keep: Duration::from_secs(keep), pause: Duration::from_secs(pause), last: KEYS_LAST }
 }
 
-/// Checks what is stored of Firefox Sync and prints what is wrong with it, a line each, and a summary.
+/// Checks the stored data of Firefox Sync, and prints each problem on a line, and a summary.
 ///
-/// Returns whether nothing is wrong.
+/// Returns whether there is no problem.
 ///
 /// # Errors
 /// If the storage cannot be opened or read.

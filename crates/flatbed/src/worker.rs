@@ -1,4 +1,4 @@
-//! The changes worker: its settings, and what it is made of.
+//! The changes worker: its settings and its assembly.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,28 +20,28 @@ use flatbed_worker::secret::ENV_PREFIX;
 use crate::serve::ServeError;
 use crate::settings::{ALLOWED, Found, Layer, SETTINGS, SettingsError};
 
-/// Jobs at once.
+/// The default number of jobs at once.
 const JOBS_MAX: usize = 100;
 
-/// Until another process takes a job over.
+/// The default time after which another process takes a job over.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// Whether jobs run in this process, and how.
+/// The settings of jobs in this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkerSettings {
-    /// Whether they do.
+    /// True if jobs run in this process.
     pub runs: bool,
-    /// Where they write files.
+    /// The directory to which they write files.
     pub files: Option<PathBuf>,
-    /// Where their secrets lie.
+    /// The directory of their secrets.
     pub secrets: Option<PathBuf>,
-    /// What they may reach beside the internet.
+    /// Addresses beside the internet that they may reach.
     pub allow: Allowed,
-    /// How many at once.
+    /// The most jobs at once.
     pub jobs: usize,
-    /// What they may hold of documents, all together, in bytes.
+    /// The memory for documents of all jobs, in bytes.
     pub memory: usize,
-    /// How long a process may be silent.
+    /// The silence after which a process loses its jobs.
     pub lease: Duration,
 }
 
@@ -76,14 +76,15 @@ impl WorkerSettings {
         })
     }
 
-    /// How jobs run. Of the environment they see what is theirs; whom to trust over TLS is the same as for replications.
+    /// Returns the dispatcher's options. Jobs see only their own environment variables, and trust the same TLS
+    /// authorities as replications.
     fn options(&self, variables: &HashMap<String, String>, tls: Tls, connect: Connect) -> DispatcherOptions {
         let (secrets, network) = self.reach(variables);
         let options = DispatcherOptions::new(secrets, self.files.clone(), network, tls, connect);
         DispatcherOptions { jobs_max: self.jobs, lease: self.lease, memory: Memory::new(self.memory), ..options }
     }
 
-    /// The same, of a process that keeps its jobs at a server elsewhere, which says how long a process may be silent.
+    /// Returns the options of a process that keeps its jobs at another server, which defines the permitted silence.
     pub(crate) fn elsewhere(
         &self,
         variables: &HashMap<String, String>,
@@ -96,7 +97,7 @@ impl WorkerSettings {
     }
 
     fn reach(&self, variables: &HashMap<String, String>) -> (Secrets, Network) {
-        // The settings' own variables begin so, too.
+        // The settings' own variables have the same prefix.
         let is_setting = |name: &str| SETTINGS.iter().any(|setting| setting.variable() == name);
         let is_ours = |(name, _): &(&String, &String)| name.starts_with(ENV_PREFIX) && !is_setting(name);
         let variables = variables.iter().filter(is_ours).map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -105,19 +106,19 @@ impl WorkerSettings {
     }
 }
 
-/// Functions that judge documents of `_worker`, too.
+/// Adds the functions that judge documents of `_worker`.
 pub(crate) fn judging(functions: Functions) -> Functions {
     functions.judging_worker(check_document)
 }
 
-/// The changes worker of a server: its API shows and steers jobs also where they do not run in this process.
+/// The changes worker of a server. Its API shows and controls jobs even if they do not run in this process.
 pub(crate) struct Worker {
     dispatcher: Arc<Dispatcher>,
     runs: bool,
 }
 
 impl Worker {
-    /// Makes it; `connect` makes its connections to the server itself.
+    /// Creates the worker. `connect` makes its connections to the server itself.
     ///
     /// # Errors
     /// [`ServeError::Worker`].
@@ -131,7 +132,7 @@ impl Worker {
         Ok(Worker { dispatcher: Dispatcher::new(layer, actor, options)?, runs: settings.runs })
     }
 
-    /// CouchDB's API with that of the worker.
+    /// Adds the worker's API to CouchDB's.
     pub(crate) fn with_api(&self, couch: Couch) -> Couch {
         couch.with_worker(self.dispatcher.clone())
     }
@@ -142,7 +143,7 @@ impl Worker {
         move || dispatcher.families()
     }
 
-    /// Starts jobs if they run in this process. The future ends them, each after the batch that is under way.
+    /// Starts jobs if they run in this process. The future ends them, each after its current batch.
     pub(crate) fn start(&self) -> impl Future<Output = ()> + 'static {
         let (dispatcher, jobs) = (self.dispatcher.clone(), self.runs.then(|| self.dispatcher.start()));
         async move {

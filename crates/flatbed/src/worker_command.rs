@@ -15,22 +15,22 @@ use crate::{logging, settle, url};
 /// A command of `flatbed worker`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WorkerCommand {
-    /// Make jobs of what the Python worker has left.
+    /// Create jobs from the files of the Python worker.
     Import(Import),
-    /// Run the jobs of a server elsewhere.
+    /// Run the jobs of another server.
     Run {
-        /// The server.
+        /// The server and the account.
         home: Home,
-        /// How jobs run.
+        /// The settings of the jobs.
         given: Given,
     },
 }
 
 impl WorkerCommand {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// Why it is not done.
+    /// The reason why it failed.
     pub(crate) fn run(self, variables: &HashMap<String, String>, runtime: &Runtime) -> Result<(), Box<dyn Error>> {
         match self {
             WorkerCommand::Import(mut options) => {
@@ -49,10 +49,10 @@ impl WorkerCommand {
     }
 }
 
-/// Reads the arguments after `worker`.
+/// Parses the arguments after `worker`.
 ///
 /// # Errors
-/// [`UsageError`] says what does not fit.
+/// [`UsageError`].
 pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     let (mut import, mut words) = (Import::default(), Vec::new());
     let (mut home, mut given) = (Home::default(), Given::default());
@@ -91,21 +91,21 @@ pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Command, UsageError> 
 fn help() -> String {
     format!(
         "flatbed worker --url URL [OPTIONS]\n\n\
-         Runs jobs of a server's changes worker in a process of its own, which shares them with all others. Jobs, leases and\n\
-         the queue are kept at the server, which is asked as one of its administrators; files and secrets are this machine's.\n\n  \
+         Runs jobs of a server's changes worker in a separate process, which shares them with other processes. The server\n\
+         keeps jobs, leases and the queue; the process accesses it as an administrator. Files and secrets are local.\n\n  \
          --url URL              the server, http:// or https://, without a password in it [FLATBED_URL]\n  \
          --user NAME            an administrator of the server [FLATBED_USER]\n  \
-         --password-file FILE   a file of their password [FLATBED_PASSWORD_FILE, or FLATBED_PASSWORD with the password];\n                         \
-         outside of worker_secrets, whose files jobs may name\n{}\n{IMPORT_HELP}",
+         --password-file FILE   a file with the password [FLATBED_PASSWORD_FILE, or FLATBED_PASSWORD with the password];\n                         \
+         it must be outside of worker_secrets, whose files jobs may name\n{}\n{IMPORT_HELP}",
         setting_lines(Takes::Worker)
     )
 }
 
 const IMPORT_HELP: &str = "\
-flatbed worker import DIR [OPTIONS]: make jobs of a running server's changes worker of the files that the Python worker
-change_stream_db has left: config.json, mappings/, checkpoint.json, failed_docs.jsonl. Jobs are not enabled: look at them first.
+flatbed worker import DIR [OPTIONS]: create jobs of a running server's changes worker from the files of the Python worker
+change_stream_db: config.json, mappings/, checkpoint.json, failed_docs.jsonl. The jobs are disabled: review them first.
 
-  --job ID               what the job is to be called [imported]
+  --job ID               the id of the new job [imported]
   --secrets DIR          the server's worker_secrets: passwords are written there, as files of mode 600 [FLATBED_WORKER_SECRETS]
   --url URL              the server, with name:password@ if it needs them [FLATBED_URL, else http://127.0.0.1:5984]
 ";

@@ -1,4 +1,4 @@
-//! `flatbed worker import`: what the Python worker has left becomes documents of a running server's `_worker`.
+//! `flatbed worker import`: turns files of the Python worker into documents of a running server's `_worker`.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -10,51 +10,51 @@ use flatbed_worker::import;
 use hyper::Method;
 use serde_json::{Value, json};
 
-/// The longest file of a mapping, and of a checkpoint.
+/// The longest file of a mapping, and of a checkpoint, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Mappings of a directory.
+/// The most mappings of a directory.
 const MAPPINGS_MAX: usize = 1_000;
 
-/// Bytes of entries that are sent at once.
+/// The bytes of entries sent at once.
 const SENT_BYTES: usize = 4 << 20;
 
-/// What is to be imported.
+/// The options of the import.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Import {
-    /// Where the Python worker's files are.
+    /// The directory of the Python worker's files.
     pub directory: PathBuf,
-    /// What the job is to be called.
+    /// The id of the new job.
     pub job: String,
     /// The server, if not `FLATBED_URL` or the default.
     pub url: Option<String>,
-    /// Where secrets are written to.
+    /// The directory for secrets.
     pub secrets: Option<PathBuf>,
 }
 
-/// Why it is not.
+/// The reason why an import failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImportError {
     /// A file cannot be read or written.
     #[error("{path}: {error}", path = .0.display(), error = .1)]
     File(PathBuf, io::Error),
-    /// What it says makes nothing.
+    /// The files have invalid content.
     #[error(transparent)]
     Import(#[from] import::ImportError),
-    /// The server.
+    /// The server cannot be reached.
     #[error("the server: {0}")]
     Server(#[from] flatbed_client::Error),
-    /// What the server says.
+    /// The server refuses a request.
     #[error("{what}: {status} {reason}")]
     Refused {
-        /// What was asked.
+        /// The refused request.
         what: String,
         /// HTTP's status.
         status: u16,
-        /// In its words.
+        /// The server's reason.
         reason: String,
     },
-    /// There are secrets, and nowhere to write them.
+    /// The files have secrets, and no directory for them is given.
     #[error("config.json has secrets: say with --secrets where the server's worker_secrets are")]
     Secrets,
 }
@@ -106,7 +106,7 @@ impl Server {
         Err(ImportError::Refused { what: path.to_owned(), status, reason })
     }
 
-    /// Writes a document in the place of what is there; of connections those with other ids stay.
+    /// Writes a document over the existing one. Connections with other ids in it stay.
     async fn put(&mut self, id: &str, mut document: Value) -> Result<(), ImportError> {
         let path = format!("/_worker/{}", encode_segment(id));
         let (status, before) = self.ask(Method::GET, &path, String::new()).await?;
@@ -124,10 +124,10 @@ impl Server {
     }
 }
 
-/// Imports, and prints what was done and what a person should know.
+/// Imports the files, and prints a summary and advice.
 ///
 /// # Errors
-/// [`ImportError`]; what was written before stays, and is written again the next time.
+/// [`ImportError`]. Documents written before the error stay; the next import overwrites them.
 pub(crate) async fn import(options: &Import, url: &Url) -> Result<(), ImportError> {
     let at = |name: &str| options.directory.join(name);
     let config = read(&at("config.json"), import::CONFIG_BYTES_MAX as u64)?;
@@ -164,7 +164,7 @@ pub(crate) async fn import(options: &Import, url: &Url) -> Result<(), ImportErro
             }
         }
     }
-    // Jobs last: what they name is there then.
+    // Jobs come last, so that the documents that they name exist.
     let is_job = |id: &str| id.starts_with("job::");
     let (last, first): (Vec<_>, Vec<_>) = imported.documents.iter().partition(|(id, _)| is_job(id));
     for (id, document) in first.into_iter().chain(last) {
@@ -185,7 +185,7 @@ fn optional(path: &Path) -> Result<Option<String>, ImportError> {
     if path.exists() { read(path, FILE_BYTES_MAX).map(Some) } else { Ok(None) }
 }
 
-/// Sends the lines of failed documents; how many became entries.
+/// Sends the lines of failed documents. Returns how many became entries.
 async fn failed(server: &mut Server, job: &str, path: &Path) -> Result<u64, ImportError> {
     let failed = |error| ImportError::File(path.to_owned(), error);
     let lines = io::BufRead::lines(io::BufReader::new(fs::File::open(path).map_err(failed)?));

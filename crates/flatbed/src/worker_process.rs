@@ -1,5 +1,5 @@
-//! `flatbed worker --url`: jobs of the changes worker in a process without a storage. Jobs, leases and the queue are kept at a
-//! running server, which is asked over HTTP.
+//! `flatbed worker --url`: jobs of the changes worker in a process without a storage. A running server keeps the jobs,
+//! leases and the queue, and the process reaches them over HTTP.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,51 +15,51 @@ use flatbed_worker::secret::{SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
 use crate::serve::{ServeError, Signals, trusted};
 use crate::settings::Settings;
 
-/// Where the server is, and who asks it.
+/// The server, and the account at it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Home {
     /// The server, if not `FLATBED_URL`.
     pub url: Option<String>,
     /// An administrator's name, if not `FLATBED_USER`.
     pub user: Option<String>,
-    /// The file of the password, if not `FLATBED_PASSWORD_FILE` or, itself, `FLATBED_PASSWORD`.
+    /// The password's file; `None`: `FLATBED_PASSWORD_FILE`, or the password itself in `FLATBED_PASSWORD`.
     pub password_file: Option<PathBuf>,
 }
 
-/// Why there is no such process. No message has the password.
+/// The reason why the process cannot run. No message contains the password.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProcessError {
     /// No server is named.
     #[error("flatbed worker needs --url URL or FLATBED_URL: the server that has the jobs (flatbed worker --help)")]
     NoUrl,
-    /// Others on the machine see command lines.
+    /// The URL has a password, which other users of the machine could read.
     #[error("the URL must have no name and password in it: give --user and --password-file, or FLATBED_PASSWORD")]
     Credentials,
     /// The URL cannot be read.
     #[error("--url: {0}")]
     Url(#[from] UrlError),
-    /// A name without a password, or the other way round.
+    /// A name without a password, or a password without a name.
     #[error("{0}")]
     Account(&'static str),
     /// The password's file cannot be read.
     #[error("the password's file {path}: {error}", path = .0.display(), error = .1)]
     File(PathBuf, io::Error),
-    /// What is there is no password.
+    /// The password is invalid.
     #[error("the password: {0}")]
     Password(#[from] SecretError),
-    /// Certificates, or the operating system.
+    /// Certificates or the operating system failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// Signals.
+    /// Signals are not available.
     #[error("the operating system refuses: {0}")]
     System(#[from] io::Error),
-    /// The parts do not fit together.
+    /// The parts cannot be assembled.
     #[error("the changes worker: {0}")]
     Worker(#[from] StoreError),
 }
 
 impl Home {
-    /// What is not given from the environment.
+    /// Fills in missing values from the environment.
     ///
     /// # Errors
     /// [`ProcessError`].
@@ -101,7 +101,7 @@ fn read(path: &Path) -> Result<Secret, ProcessError> {
     Ok(Secret::of(&SecretRef::File(path.display().to_string()), &bytes)?)
 }
 
-/// Runs jobs until a signal, and then until the batches that are under way are done. A server that does not answer is waited for.
+/// Runs jobs until a signal, and then until the current batches end. Waits for a server that does not answer.
 ///
 /// # Errors
 /// [`ProcessError`], all of them before the first job runs.
@@ -123,7 +123,7 @@ pub(crate) async fn run(
     let dispatcher = Dispatcher::elsewhere(options)?;
     let jobs = dispatcher.start();
     let node = dispatcher.node();
-    // Who reads the first line may have gone by now.
+    // The reader of the first line may have closed the pipe.
     let _ = writeln!(io::stdout(), "Flatbed {} works for {} as {node}", env!("CARGO_PKG_VERSION"), server.url);
     tracing::info!(server = %server.url, node, "working");
     signals.next().await;

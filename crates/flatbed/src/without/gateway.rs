@@ -1,4 +1,4 @@
-//! In the place of Sync Gateway's API in a build without the feature `gateway`. Its settings are refused
+//! The stub of Sync Gateway's API in a build without the feature `gateway`. Its settings are refused
 //! ([`part`](crate::part)).
 
 use flatbed_http::Listen;
@@ -13,7 +13,7 @@ use crate::settings::{Layer, Settings, SettingsError};
 pub(crate) enum GatewaySettings {}
 
 impl GatewaySettings {
-    /// Takes none of `layers`.
+    /// Reads none of `layers`.
     ///
     /// # Errors
     /// None.
@@ -31,7 +31,7 @@ impl GatewaySettings {
 pub(crate) enum GatewayServer {}
 
 impl GatewayServer {
-    /// Is not called, as there are no settings.
+    /// Never called, since there are no settings.
     ///
     /// # Errors
     /// None.

@@ -1,4 +1,4 @@
-//! In the place of traces in a build without the feature `otel`.
+//! The stub of traces in a build without the feature `otel`.
 
 use flatbed_http::ContinueTrace;
 use tokio::runtime::Handle;
@@ -13,7 +13,7 @@ pub(crate) const CONTINUE_TRACE: Option<ContinueTrace> = None;
 /// Running traces: no value exists.
 pub(crate) enum Traces {}
 
-/// Refuses to send traces, for which the variable `asked` of the environment asks.
+/// Refuses to send traces, which the environment variable `asked` requests.
 ///
 /// # Errors
 /// [`TracesError`], always.

@@ -1,5 +1,4 @@
-//! In the place of Firefox Sync in a build without the feature `firefox`. Its settings are refused
-//! ([`part`](crate::part)).
+//! The stub of Firefox Sync in a build without the feature `firefox`. Its settings are refused ([`part`](crate::part)).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,7 +18,7 @@ use crate::settings::{Layer, Settings, SettingsError};
 pub(crate) enum SyncSettings {}
 
 impl SyncSettings {
-    /// Takes none of `layers`.
+    /// Reads none of `layers`.
     ///
     /// # Errors
     /// None.
@@ -40,7 +39,7 @@ impl SyncSettings {
         match *self {}
     }
 
-    /// The path of CouchDB's listeners that it is at.
+    /// Returns its path on CouchDB's listeners.
     pub(crate) fn path(&self) -> Option<&str> {
         match *self {}
     }
@@ -50,7 +49,7 @@ impl SyncSettings {
 pub(crate) enum FirefoxSync {}
 
 impl FirefoxSync {
-    /// Is not called, as there are no settings.
+    /// Never called, since there are no settings.
     ///
     /// # Errors
     /// None.
@@ -84,7 +83,7 @@ impl FirefoxSync {
     }
 }
 
-/// Refuses to check what is stored of Firefox Sync.
+/// Refuses to check the stored data of Firefox Sync.
 ///
 /// # Errors
 /// Always.

@@ -1,4 +1,4 @@
-//! In the place of the changes worker in a build without the feature `worker`. Its settings are refused
+//! The stub of the changes worker in a build without the feature `worker`. Its settings are refused
 //! ([`part`](crate::part)), and no document is written to `_worker`.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub(crate) type Connect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 pub(crate) struct WorkerSettings;
 
 impl WorkerSettings {
-    /// Takes none of `layers`.
+    /// Reads none of `layers`.
     ///
     /// # Errors
     /// None.
@@ -32,7 +32,7 @@ impl WorkerSettings {
     }
 }
 
-/// The functions as they are.
+/// Returns the functions unchanged.
 pub(crate) fn judging(functions: Functions) -> Functions {
     functions
 }
@@ -41,7 +41,7 @@ pub(crate) fn judging(functions: Functions) -> Functions {
 pub(crate) struct Worker;
 
 impl Worker {
-    /// Makes it.
+    /// Creates the stub.
     ///
     /// # Errors
     /// None.
@@ -54,12 +54,12 @@ impl Worker {
         Ok(Worker)
     }
 
-    /// CouchDB's API as it is.
+    /// Returns CouchDB's API unchanged.
     pub(crate) fn with_api(&self, couch: Couch) -> Couch {
         couch
     }
 
-    /// It counts nothing.
+    /// Returns no metrics.
     pub(crate) fn figures(&self) -> fn() -> Vec<Family> {
         Vec::new
     }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::support::{flatbed, storage};
 
-/// What the command prints; panics where it fails, unless `fails` is in what it says.
+/// Returns the command's output. Panics if it fails, unless its message contains `fails`.
 fn done(data: &Path, arguments: &[&str], password: &str, fails: Option<&str>) -> String {
     let mut command = flatbed();
     command.args(arguments).args(storage(data));

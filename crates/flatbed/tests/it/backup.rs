@@ -1,4 +1,4 @@
-//! `flatbed backup` beside a server that is written to, and `flatbed restore` of it. Always on the embedded engine.
+//! `flatbed backup` beside a server under writes, and `flatbed restore` of the copy. Always on the embedded engine.
 
 use std::{
     collections::HashMap,
@@ -20,14 +20,14 @@ use serde_json::Value;
 
 const WRITERS: usize = 6;
 
-/// Restores that are killed, if none of them is done before.
+/// The restores to kill, unless one completes before.
 const ROUNDS: u64 = 40;
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// A path as an argument.
+/// Returns a path as an argument.
 fn argument(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
@@ -40,7 +40,7 @@ fn restore(out: &Path, data: &Path) -> Output {
     run(&["restore", argument(out), "--data-dir", argument(data)])
 }
 
-/// It fails with status 2 and one line, which holds all of `parts`.
+/// Checks that the command failed with status 2 and one line that contains all of `parts`.
 fn assert_refused(output: &Output, parts: &[&str]) {
     let text = text(output);
     assert_eq!(output.status.code(), Some(2), "{text}");
@@ -53,7 +53,7 @@ fn assert_clean(database: &str, data: &Path) {
     assert!(check.status.success(), "{}", text(&check));
 }
 
-/// Generation of what was acknowledged last, by document.
+/// The generation of the last acknowledged write, by document.
 type Acknowledged = Arc<Mutex<HashMap<String, u64>>>;
 
 fn generation(rev: &Value) -> u64 {
@@ -61,7 +61,7 @@ fn generation(rev: &Value) -> u64 {
     digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("no revision: {rev}"))
 }
 
-/// Makes and edits documents, some of which are large, until told to stop.
+/// Creates and edits documents, some of them large, until told to stop.
 async fn write(url: Url, writer: usize, acknowledged: Acknowledged, is_over: Arc<AtomicBool>) {
     let mut connection = Connection::open(&url).await.expect("the server answers");
     for number in 0.. {
@@ -111,7 +111,7 @@ async fn a_backup_beside_writers_is_restored() {
     let seen = seen.last().expect("a row")["seq"].as_str().expect("a sequence").to_owned();
     let output = tokio::task::block_in_place(|| backup(&data, &out));
     assert!(output.status.success() && text(&output).contains(" MB copied from "), "{}", text(&output));
-    // The writers go on, and their server with them.
+    // The writers and their server continue.
     written(50).await;
     let after = acknowledged.lock().unwrap().clone();
     assert_refused(&backup(&data, &out), &[argument(&out), "is not empty"]);
@@ -129,7 +129,7 @@ async fn a_backup_beside_writers_is_restored() {
         assert!(found.get(id).is_some_and(|found| found >= generation), "{id} was acknowledged before the backup");
     }
     for (id, generation) in &found {
-        // The last answer of each writer may have been on its way.
+        // The last answer of each writer may be outstanding.
         let known = after.get(id).copied().unwrap_or(0);
         assert!(*generation <= known + 1, "{id} at {generation} is newer than the backup");
     }
@@ -142,7 +142,7 @@ async fn a_backup_beside_writers_is_restored() {
     }
     let (_, only) = call(&mut connection, Method::GET, "/idle/only", "").await;
     assert_eq!(only["a"], serde_json::json!([1, null]));
-    // A follower of the lost history begins at the beginning; a new one goes on from where it is.
+    // A follower of the lost history starts over; a new one continues.
     let anew = rows(&restored, &format!("/db/_changes?since={seen}")).await;
     assert_eq!(anew.len(), found.len());
     let last = anew.last().expect("a row")["seq"].as_str().expect("a sequence").to_owned();
@@ -164,7 +164,7 @@ async fn a_backup_beside_writers_is_restored() {
     assert!(server.stop());
     assert_clean("db", &data);
 
-    // The same backup once more is another history: what was followed at the first means nothing.
+    // The same backup once more is another history: sequences of the first are invalid.
     let twice = directory.path().join("twice");
     assert!(restore(&out, &twice).status.success());
     let server = Server::start_with(&["--data-dir", argument(&twice)]);
@@ -187,7 +187,7 @@ async fn a_killed_restore_leaves_no_half_database() {
     assert!(server.stop());
     assert!(backup(&data, &out).status.success());
 
-    // Kills come later and later, until one comes too late. All begins again if none met a restore under way.
+    // The kills come later and later, until one comes too late. All starts over if none met a running restore.
     let is_done = || new.join("data.mdb").exists();
     let (mut round, mut has_met) = (0, false);
     until_blocking("a kill meets a restore under way", || {

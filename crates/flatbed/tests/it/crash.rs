@@ -1,7 +1,7 @@
-//! kill -9 while writers write and views are built: every acknowledged write is there afterwards, in views and a json index
-//! too, and the checker finds nothing.
+//! kill -9 while writers write and views are built. Afterwards every acknowledged write exists, also in views and a
+//! json index, and the checker finds no problem.
 //!
-//! `FLATBED_CRASH_KILLS` says how often (`make crash`: 50).
+//! `FLATBED_CRASH_KILLS` is the number of kills (`make crash`: 50).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 const WRITERS: usize = 8;
 
-/// What a writer knows of a document: what was acknowledged last, and whether a later write was on its way.
+/// A writer's knowledge of a document: the last acknowledged state, and whether a later write was outstanding.
 #[derive(Clone, Default)]
 struct Known {
     acknowledged: Option<String>,
@@ -45,7 +45,7 @@ async fn acknowledged_writes_outlive_a_kill() {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| tokio::spawn(write(server.url.clone(), format!("{round}-{writer}"), documents.clone())))
             .collect();
-        // Some kills meet the first commits, some the hundredth; none comes before there was one.
+        // Some kills meet the first commits, some the hundredth; none comes before the first.
         pass(Duration::from_millis(60 + (round * 137) % 600)).await;
         until("a write is acknowledged", async || {
             acknowledged(&documents) > acknowledged_before || writers.iter().all(JoinHandle::is_finished)
@@ -72,7 +72,7 @@ fn acknowledged(documents: &Documents) -> usize {
     documents.lock().unwrap().values().filter(|known| known.acknowledged.is_some()).count()
 }
 
-/// Makes, edits and deletes documents, one of them large enough to be staged, until the connection breaks.
+/// Creates, edits and deletes documents, one of them large enough to be staged, until the connection breaks.
 async fn write(url: Url, writer: String, documents: Documents) {
     let Ok(mut connection) = Connection::open(&url).await else { return };
     for number in 0.. {
@@ -94,8 +94,8 @@ async fn write(url: Url, writer: String, documents: Documents) {
     }
 }
 
-/// Groups of views. What a killed process builds it holds for some seconds more than a round takes, so that in most rounds another
-/// one is built.
+/// The number of view groups. A killed process holds its builds for longer than a round takes, so most rounds build
+/// another group.
 const GROUPS: u64 = 4;
 
 /// Defines the views of a round, and an index.
@@ -114,7 +114,7 @@ async fn define(server: &Server, round: u64) {
     assert!(matches!(status, 201 | 409), "{status}");
 }
 
-/// Asks for a round's views until the connection breaks: they are built meanwhile.
+/// Queries a round's views until the connection breaks, so that they are built meanwhile.
 async fn ask(url: Url, round: u64) {
     let Ok(mut connection) = Connection::open(&url).await else { return };
     let path = format!("/crash/_design/d{}/_view/sum", round % GROUPS);
@@ -123,7 +123,7 @@ async fn ask(url: Url, round: u64) {
     }
 }
 
-/// Views and the index are what documents say.
+/// Checks that views and the index match the documents.
 async fn must_equal(server: &Server, kills: u64) {
     let mut connection = server.connect().await;
     let mut get = async |path: &str| {
@@ -178,7 +178,8 @@ fn known(documents: &Documents, id: &str) -> Known {
     documents.lock().unwrap().get(id).cloned().unwrap_or_default()
 }
 
-/// Each document is what was acknowledged last; a write without an answer may have landed on top of it, once.
+/// Checks that each document is in its last acknowledged state; one write without an answer may have landed on top of
+/// it.
 async fn verify(server: &Server, documents: &Documents, round: u64) {
     let mut connection = server.connect().await;
     let all: Vec<_> = documents.lock().unwrap().iter().map(|(id, known)| (id.clone(), known.clone())).collect();
@@ -197,7 +198,7 @@ async fn verify(server: &Server, documents: &Documents, round: u64) {
         };
         assert!(as_acknowledged || landed(), "round {round}, {id}: {:?} but {status} {found:?}", known.acknowledged);
         if known.unsure {
-            // It is decided now: what is there must stay.
+            // The result is decided now: this state must stay.
             let now = Known {
                 acknowledged: found.map(str::to_owned).or(known.acknowledged),
                 deleted: document["reason"] == "deleted",

@@ -1,5 +1,5 @@
-//! The disk under a running server fails: writes are refused, `/_up`, the log and `/metrics` say so, reads go on, and after
-//! a restart everything acknowledged is there.
+//! The disk under a running server fails. Writes are refused, `/_up`, the log and `/metrics` report it, and reads
+//! continue. After a restart every acknowledged write exists.
 
 #[path = "../../../fdb-embedded/tests/failing_disk/faults.rs"]
 #[allow(dead_code, reason = "the tests of the engine use the rest")]
@@ -16,7 +16,7 @@ use flatbed_client::Connection;
 use hyper::Method;
 use serde_json::Value;
 
-/// Writes documents until one is refused, and then more in every way; the ids of those acknowledged.
+/// Writes documents until one is refused, and then more in every way. Returns the acknowledged ids.
 async fn write_until_refused(connection: &mut Connection, body: &str) -> Vec<String> {
     let mut acknowledged = Vec::new();
     loop {
@@ -49,7 +49,7 @@ fn refused(status: u16, answer: &Value) {
     assert!(answer["reason"].as_str().is_some_and(|reason| reason.contains("FoundationDB error")), "{answer}");
 }
 
-/// What a server says of itself whose disk has failed.
+/// Checks the reports of a server whose disk has failed.
 async fn says_so(server: &Server, log: &Path, advice: &str) {
     let mut connection = server.connect().await;
     let (status, answer) = call(&mut connection, Method::GET, "/_up", "").await;
@@ -65,7 +65,7 @@ async fn says_so(server: &Server, log: &Path, advice: &str) {
     assert!(errors[0].contains("the storage has failed") && errors[0].contains(reason), "{log}");
 }
 
-/// Whatever was acknowledged can be read.
+/// Checks that every acknowledged document can be read.
 async fn reads(server: &Server, acknowledged: &[String]) {
     let mut connection = server.connect().await;
     for id in acknowledged {
@@ -73,13 +73,13 @@ async fn reads(server: &Server, acknowledged: &[String]) {
     }
     let (status, rows) = call(&mut connection, Method::GET, "/db/_all_docs", "").await;
     let found = rows["rows"].as_array().map_or(0, Vec::len);
-    // A write whose result is unknown may be there as well.
+    // A write with an unknown result may exist as well.
     assert!(status == 200 && (acknowledged.len()..=acknowledged.len() + 1).contains(&found), "{status} {rows}");
     let (status, changes) = call(&mut connection, Method::GET, "/db/_changes", "").await;
     assert_eq!((status, changes["results"].as_array().map_or(0, Vec::len)), (200, found), "{changes}");
 }
 
-/// Starts it again without the fault.
+/// Restarts the server without the fault.
 async fn mended(data: &Path, acknowledged: &[String]) {
     let output = crate::support::check("db", data);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -114,7 +114,7 @@ async fn a_write_or_sync_fails() {
         let (status, answer) = call(&mut connection, Method::GET, "/_up", "").await;
         assert_eq!((status, &answer), (200, &serde_json::json!({"status": "ok", "seeds": {}})));
         assert_eq!(counters(&server, "flatbed_storage_failed").await, 0.0);
-        // Some documents go well; then the first, the second or the third call of a commit fails.
+        // Some documents succeed; then the first, the second or the third call of a commit fails.
         faults.arm(20 + case as u64, mode, errno);
         let acknowledged = write_until_refused(&mut connection, r#"{"a":["body"]}"#).await;
         assert!(!acknowledged.is_empty());
@@ -146,7 +146,7 @@ async fn the_limit_on_the_size_of_files_is_reached() {
     let server = Server::start_as(&mut command, &["--data-dir", data.to_str().unwrap()]);
     let mut connection = server.connect().await;
     assert_eq!(call(&mut connection, Method::PUT, "/db", "").await.0, 201);
-    // Nothing that compresses well.
+    // Data that hardly compresses.
     let number = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let text: String = (0..20_000).map(|at| format!("{:016x}", number(at))).collect();
     let body = format!("{{\"text\":\"{text}\"}}");

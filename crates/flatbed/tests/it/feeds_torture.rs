@@ -1,5 +1,5 @@
-//! The built server under writers and followers, killed and started again in the middle: see `torture`.
-//! `FLATBED_TEST_SECONDS` says for how long.
+//! The built server under writers and followers, killed and restarted meanwhile: see `torture`. `FLATBED_TEST_SECONDS`
+//! is the duration.
 
 #[path = "../../../couch/tests/torture/mod.rs"]
 mod torture;
@@ -11,7 +11,7 @@ use crate::support::{Server, check, counters, faults, flatbed, has_engine, stora
 use flatbed_testkit::{Random, length, pass, seed, until};
 use torture::{Plan, World, run};
 
-/// How often the server is killed.
+/// The number of kills.
 const KILLS: u32 = 4;
 
 fn address(server: &Server) -> SocketAddr {
@@ -23,7 +23,7 @@ async fn followers_lose_nothing_when_the_server_is_killed() {
     torture(&[], Plan { may_break: true, ..Plan::DEFAULT }).await;
 }
 
-/// With shards, on an engine that answers as late as a cluster.
+/// With shards, on an engine with a cluster's latencies.
 #[tokio::test(flavor = "multi_thread")]
 async fn nor_on_what_is_like_a_cluster() {
     if !has_engine() {
@@ -68,7 +68,7 @@ async fn torture(environment: &[(&str, &str)], plan: Plan) {
         println!("{kills} kills, {joint} joint commits before them");
         server
     };
-    // The last one lives until everybody has seen the end.
+    // The last server lives until all followers have seen the end.
     let mut last = None;
     run(world.clone(), length, async { last = Some(killing.await) }).await;
     assert!(last.expect("a server").stop());

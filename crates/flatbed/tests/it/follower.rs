@@ -15,7 +15,7 @@ use serde_json::Value;
 const WRITERS: u64 = 16;
 const DOCUMENTS_EACH: u64 = 60;
 
-/// The next row; heartbeats are passed over. `None` once the feed has ended.
+/// Returns the next row, skipping heartbeats. `None`: the feed has ended.
 async fn row(feed: &mut Lines) -> Option<Value> {
     loop {
         let line = feed.next().await.ok()??;
@@ -29,7 +29,7 @@ fn text(row: &Value, name: &str) -> String {
     row[name].as_str().unwrap_or_else(|| panic!("{name} of {row}")).to_owned()
 }
 
-/// Writes documents of its own, every third one twice.
+/// Writes its own documents, every third one twice.
 async fn write(url: Url, writer: u64) {
     let mut connection = Connection::open(&url).await.expect("the server answers");
     for number in 0..DOCUMENTS_EACH {
@@ -60,7 +60,7 @@ async fn follow(faults: Option<String>) {
     let mut feed = lines(&server, "/feed/_changes?feed=continuous&since=0&include_docs=true&heartbeat=10000").await;
     let writers: Vec<_> = (0..WRITERS).map(|writer| tokio::spawn(write(server.url.clone(), writer))).collect();
 
-    // A document that is written twice may be seen at its second revision alone, as in CouchDB; never twice at one.
+    // As in CouchDB, a document that is written twice may appear only at its second revision; never twice at one.
     let mut seen: HashMap<String, Vec<String>> = HashMap::new();
     let mut last = String::new();
     let finished = |seen: &HashMap<String, Vec<String>>| {
@@ -90,9 +90,9 @@ async fn follow(faults: Option<String>) {
             "no faults were injected"
         );
     } else {
-        // Nothing is written: a follower that is woken by the watch makes no reads. What its rights rest on is looked at each
-        // 600 ms, all of it in one transaction for all followers of a process; safety re-reads may fall in here. What the
-        // writes left to be done is over after some time.
+        // Without writes, a follower that waits for the watch reads nothing. Its rights are checked each 600 ms, in one
+        // transaction for all followers of a process; safety rereads may fall in here. Background work after the writes
+        // ends after some time.
         until("an idle feed reads nothing", async || {
             let (began, before) = (Instant::now(), counters(&server, "transactions").await);
             pass(Duration::from_secs(3)).await;
@@ -104,13 +104,13 @@ async fn follow(faults: Option<String>) {
         .await;
     }
 
-    // Woken by one write.
+    // One write wakes it.
     let (_, made) = call(&mut server.connect().await, Method::PUT, "/feed/one-more", "{}").await;
     let woken = soon(row(&mut feed)).await.expect("the feed stays open");
     assert_eq!((text(&woken, "id"), text(&woken["changes"][0], "rev")), ("one-more".into(), text(&made, "rev")));
     last = text(&woken, "seq");
 
-    // The server goes away, and the feed ends with it; another takes its place.
+    // The server stops, and the feed ends with it; another server takes its place.
     assert!(server.stop(), "an open feed does not hold the server up");
     while let Some(end) = soon(row(&mut feed)).await {
         assert_eq!(text(&end, "last_seq"), last, "only the end is reported");

@@ -1,4 +1,4 @@
-//! Inputs that no client means: each is refused with a clear status, and the server goes on.
+//! Malformed inputs: each is refused with a clear status, and the server continues.
 
 use std::{
     io::{Read, Write},
@@ -9,11 +9,11 @@ use crate::support::{Server, call};
 use flatbed_testkit::{PATIENCE, Random};
 use hyper::Method;
 
-/// Sends bytes and reads what comes, until the server closes.
+/// Sends bytes, and reads until the server closes.
 fn exchange(server: &Server, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(server.url.authority()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The server may close before it has read all.
+    // The server may close before it has read everything.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
@@ -62,7 +62,7 @@ async fn bodies() {
         let start: String = body.chars().take(60).collect();
         assert_eq!(found, expected, "{start}: {answer}");
     }
-    // Refused for its depth or for what parsing it would take.
+    // Refused for its depth or for the cost of parsing it.
     let brackets = call(&mut connection, Method::PUT, "/db/brackets", &"[".repeat(3_000_000)).await;
     assert!(matches!(brackets.0, 400 | 413), "{brackets:?}");
     let invalid = connection.call(Method::PUT, "/db/utf8", &b"{\"a\":\"\xFF\"}"[..]).await.unwrap();

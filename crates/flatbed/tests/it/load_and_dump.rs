@@ -19,7 +19,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The lines of a dump, sorted: a full dump is in the order of changes.
+/// Returns the sorted lines of a dump: a full dump is in the order of changes.
 fn sorted(output: &Output) -> Vec<String> {
     let mut lines: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
     lines.sort_unstable();
@@ -56,7 +56,7 @@ fn load_and_dump(faults: Option<String>) {
         lines.sort_by_key(|line| by_id(line).into_keys().next());
         assert!(dumped.lines().eq(lines), "{database}: the same text, the names in their order");
 
-        // With revisions, into another database: the same revisions come out.
+        // With revisions, into another database: the dump has the same revisions.
         let with_revisions = run(&["dump", database, "--url", &url]);
         let file = directory.path().join("dump.jsonl");
         fs::write(&file, &with_revisions.stdout).unwrap();
@@ -126,7 +126,7 @@ async fn all_leaves_come_back_with_their_attachments() {
     }
     let (_, both) = call(&mut connection, Method::GET, "/again/both?attachments=true", "").await;
     assert_eq!((&both["_rev"], &both["_attachments"]["a.txt"]["data"]), (&"2-c".into(), &data.into()), "{both}");
-    // Revisions that exist already are no failure.
+    // Existing revisions are no failure.
     let loaded = load("again", &dump.stdout);
     assert!(loaded.status.success(), "{}", text(&loaded));
     assert_eq!(sorted(&run(&["dump", "again", "--url", &url])), sorted(&dump));
@@ -138,7 +138,7 @@ async fn all_leaves_come_back_with_their_attachments() {
     let (_, both) = call(&mut connection, Method::GET, "/anew/both?attachments=true", "").await;
     assert_eq!(both["_attachments"]["b"]["data"], "AAEC", "{both}");
 
-    // A stub without data, as in older dumps, fails its document alone.
+    // A stub without data, as in older dumps, fails only its own document.
     let stub = b"{\"_id\":\"s\",\"_attachments\":{\"a\":{\"stub\":true,\"revpos\":1}}}\n{\"_id\":\"fresh\"}\n";
     let loaded = load("anew", stub);
     assert_eq!(loaded.status.code(), Some(1), "{}", text(&loaded));
@@ -146,7 +146,7 @@ async fn all_leaves_come_back_with_their_attachments() {
     assert!(text(&loaded).contains("1 documents loaded"), "{}", text(&loaded));
 }
 
-/// Documents do not tell what their database is.
+/// A dump warns about properties of the database that its documents do not contain.
 #[tokio::test]
 async fn what_a_dump_does_not_hold_is_said() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The log: each line of a request carries its id, the line of each request on demand, and no secret in any.
+//! The log: each line of a request carries its id, requests are logged on demand, and no line contains a secret.
 
 use std::{
     fs::{self, File},
@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use serde_json::Value;
 
-/// A server that logs to a file.
+/// Starts a server that logs to a file.
 fn start(directory: &Path, faults: Option<&str>, arguments: &[&str]) -> Server {
     let mut command = flatbed();
     command.stderr(File::create(directory.join("log")).expect("a file"));
@@ -25,7 +25,7 @@ fn log(directory: &Path) -> String {
     fs::read_to_string(directory.join("log")).expect("the log")
 }
 
-/// A request, its status and its id.
+/// Sends a request, and returns its status and its id.
 async fn ask(connection: &mut Connection, method: Method, path: &str, body: &str) -> (u16, String) {
     let answer = connection.send(method, path, body.to_owned().into()).await.expect("an answer");
     let id = answer.headers().get("x-couch-request-id").expect("an id").to_str().expect("text").to_owned();
@@ -68,7 +68,7 @@ async fn a_line_a_request() {
     }
 }
 
-/// Names of users and ids of documents stand between marks, or not at all, whatever is logged.
+/// Names of users and ids of documents are between marks or absent, whatever is logged.
 #[tokio::test]
 async fn user_data_are_redacted() {
     for (how, format) in [("mark", "text"), ("hide", "json"), ("hide", "text"), ("none", "text")] {
@@ -107,7 +107,7 @@ async fn user_data_are_redacted() {
                 "none" => assert!(found.count() > 0, "{word} in {log}"),
                 _ => {
                     for line in found {
-                        // What stands outside of marks.
+                        // The text outside of marks.
                         let outside =
                             line.split("<ud>").map(|part| part.split_once("</ud>").map_or(part, |(_, rest)| rest));
                         let outside: Vec<&str> = outside.collect();
@@ -159,7 +159,7 @@ async fn lines_of_a_request_carry_its_id() {
     ids.push(ask(&mut connection, Method::PUT, "/db", "").await.1);
     for at in 0..24 {
         ids.push(ask(&mut connection, Method::PUT, &format!("/db/d{at}"), "{}").await.1);
-        // A stream's task is another one than its request's.
+        // A stream's task is not its request's.
         ids.push(ask(&mut connection, Method::GET, "/db/_all_docs?include_docs=true", "").await.1);
     }
     assert!(server.stop());
@@ -195,7 +195,7 @@ async fn no_secret_is_logged_at_any_level() {
     assert_eq!(ask(&mut connection, Method::PUT, "/db", "").await.0, 201);
     let mut stranger = Connection::open(&with("erraten")).await.expect("the server answers");
     assert_eq!(ask(&mut stranger, Method::GET, "/db?token=gefragt", "").await.0, 401);
-    // The other side refuses them, or is no server of this kind.
+    // The peer refuses them, or is no such server.
     let other = server.url.authority();
     let plain = format!(r#""http://bob:heimlich@{other}/db""#);
     let auth =
@@ -209,7 +209,7 @@ async fn no_secret_is_logged_at_any_level() {
     assert!(server.stop());
     let log = log(directory.path());
     assert!(log.contains("anna") && log.contains("a replication failed"), "{log}");
-    // As they are, and in Base64 behind the user's name.
+    // In plain text, and in Base64 behind the user's name.
     let secrets = [
         "verschlossen",
         "erraten",
@@ -226,7 +226,7 @@ async fn no_secret_is_logged_at_any_level() {
     }
 }
 
-/// No text of a database's begins a line, or moves a terminal's cursor.
+/// No text from a database begins a line, or moves a terminal's cursor.
 #[tokio::test]
 async fn an_event_is_one_line() {
     let directory = tempfile::tempdir().unwrap();

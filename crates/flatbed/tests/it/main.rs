@@ -1,5 +1,5 @@
-//! The tests of the binary, one program: linking takes longer than compiling them. What needs a process of its own
-//! is a program beside this one and says why.
+//! The tests of the binary, in one program: linking takes longer than compiling them. Tests that need a process of
+//! their own are programs beside this one and say why.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 mod accounts;

@@ -1,4 +1,4 @@
-//! `/metrics` as Prometheus reads it: every line is parsed, and the figures move with what is done.
+//! `/metrics` as Prometheus reads it: every line is parsed, and the metrics move with the work.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,10 +10,10 @@ use hyper::Method;
 /// A time series: its name and its labels.
 type Series = (String, BTreeMap<String, String>);
 
-/// The figures at one time.
+/// The metrics at one time.
 #[derive(Default)]
 struct Scrape {
-    /// By name.
+    /// The types by name.
     kinds: BTreeMap<String, String>,
     values: BTreeMap<Series, f64>,
 }
@@ -25,7 +25,7 @@ impl Scrape {
         Scrape::parse(std::str::from_utf8(&answer.body).expect("UTF-8"))
     }
 
-    /// Reads the text form strictly; panics at what Prometheus would refuse or mistake.
+    /// Parses the text form strictly. Panics if Prometheus would refuse or misread it.
     fn parse(text: &str) -> Scrape {
         assert!(text.ends_with('\n') && !text.contains("\n\n") && !text.contains('\r'));
         let mut scrape = Scrape::default();
@@ -61,7 +61,7 @@ impl Scrape {
         scrape
     }
 
-    /// Buckets never fall, and the last one is the count.
+    /// Checks that buckets never fall, and that the last one equals the count.
     fn check_histograms(&self) {
         let names = self.kinds.iter().filter(|(_, kind)| *kind == "histogram").map(|(name, _)| name);
         for name in names {
@@ -84,7 +84,7 @@ impl Scrape {
         }
     }
 
-    /// The sum of the series of that name that have all these labels.
+    /// Returns the sum of the series of that name that have all these labels.
     fn get(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let has = |of: &BTreeMap<String, String>| {
             labels.iter().all(|(name, value)| of.get(*name).is_some_and(|of| of == value))
@@ -92,7 +92,7 @@ impl Scrape {
         self.values.iter().filter(|((of, with), _)| of == name && has(with)).map(|(_, value)| value).sum()
     }
 
-    /// Nothing that only grows has fallen or is gone.
+    /// Checks that no counter has fallen or vanished.
     fn comes_after(&self, before: &Scrape) {
         for ((name, labels), was) in &before.values {
             let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -111,7 +111,7 @@ fn is_name(text: &str, colons: bool) -> bool {
     text.bytes().all(legal) && text.bytes().next().is_some_and(|first| !first.is_ascii_digit())
 }
 
-/// `name{label="value",...} number`, without a time.
+/// Parses `name{label="value",...} number`, without a time.
 fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
     let end = line.find(['{', ' ']).unwrap_or_else(|| panic!("{line}"));
     let (name, mut rest) = line.split_at(end);
@@ -177,12 +177,12 @@ async fn figures_move_with_what_is_done() {
     for _ in 0..5 {
         assert!(feed.next().await.expect("readable").is_some());
     }
-    // What comes while the feed waits is counted as well.
+    // Rows that arrive while the feed waits are counted as well.
     assert_eq!(status(&mut connection, Method::PUT, "/secretive/d4", body).await, 201);
     assert!(feed.next().await.expect("readable").is_some());
 
-    // Connections: this one, the feed's and the request's own. Requests: the feed and the request itself. Earlier connections
-    // are gone once the server has noticed.
+    // Connections: this one, the feed's and the request's own. Requests: the feed and the request itself. Earlier
+    // connections vanish when the server has noticed their end.
     let are_alone = async || {
         let now = Scrape::of(&server, "/metrics").await;
         now.get("flatbed_connections", &[]) == 3.0 && now.get("flatbed_requests_in_flight", &[]) == 2.0
@@ -232,10 +232,10 @@ async fn figures_move_with_what_is_done() {
         assert!(!is_told, "{name} {labels:?}");
     }
 
-    // The client of the feed goes away in the middle.
+    // The client of the feed closes it in the middle.
     drop(feed);
     until("the feed ends", async || {
-        // A feed notices when it next has something to say.
+        // A feed notices when it next writes.
         status(&mut connection, Method::POST, "/secretive", "{}").await;
         Scrape::of(&server, "/metrics").await.get("flatbed_followers", &[("feed", "continuous")]) == 0.0
     })

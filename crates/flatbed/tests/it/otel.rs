@@ -1,4 +1,4 @@
-//! Traces over OTLP: what a receiver gets.
+//! Traces over OTLP, as a receiver gets them.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -10,7 +10,7 @@ use crate::support::{Server, call, flatbed, storage};
 use flatbed_testkit::PATIENCE;
 use hyper::Method;
 
-/// Takes one request after the other on connections of their own: their heads and bodies.
+/// Accepts one request after the other, each on its own connection, and sends their heads and bodies.
 fn receive(listener: TcpListener, sender: mpsc::Sender<(String, Vec<u8>)>) {
     for stream in listener.incoming() {
         let mut reader = BufReader::new(stream.expect("a connection"));
@@ -51,12 +51,12 @@ async fn requests_and_transactions_come_as_spans() {
     assert_eq!(call(&mut connection, Method::PUT, "/db", "").await.0, 201);
     assert_eq!(call(&mut connection, Method::PUT, "/db/d", "{}").await.0, 201);
     assert_eq!(call(&mut connection, Method::GET, "/db/d", "").await.0, 200);
-    // What has not been sent yet is sent at the end.
+    // Remaining spans are sent at the end.
     assert!(server.stop());
     let (head, body) = received.recv_timeout(PATIENCE).expect("traces");
     assert!(head.starts_with("post /v1/traces ") && head.contains("x-key: k1"), "{head}");
     assert!(head.contains("content-type: application/x-protobuf"), "{head}");
-    // A text stands in protobuf as it is.
+    // Protobuf contains texts literally.
     let count = |text: &str| body.windows(text.len()).filter(|window| *window == text.as_bytes()).count();
     assert_eq!((count("GET /{db}/{docid}"), count("PUT /{db}/{docid}"), count("PUT /{db}")), (1, 1, 2));
     assert_eq!((count("request_id"), count("service.name")), (3, 1));

@@ -1,5 +1,5 @@
-//! `flatbed renew` between two servers: killed and begun again, what it makes of feeds and replicas, and what a server says
-//! that is started too soon.
+//! `flatbed renew` between two servers: killed and restarted, its effect on feeds and replicas, and the message of a
+//! server that is started too early.
 
 use std::{path::Path, process::Stdio, time::Duration};
 
@@ -9,7 +9,7 @@ use flatbed_testkit::{pass_blocking, until_blocking};
 use hyper::Method;
 use serde_json::{Value, json};
 
-/// Renewals that are killed, if none of them is done before.
+/// The renewals to kill, unless one completes before.
 const ROUNDS: u64 = 100;
 
 fn arguments(command: &str, data: &Path) -> Vec<String> {
@@ -18,7 +18,7 @@ fn arguments(command: &str, data: &Path) -> Vec<String> {
     arguments
 }
 
-/// Status, stdout and stderr.
+/// Returns status, stdout and stderr.
 fn done(command: &str, data: &Path) -> (Option<i32>, String, String) {
     let arguments = arguments(command, data);
     let output = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
@@ -56,7 +56,7 @@ async fn a_killed_renewal_goes_on_and_feeds_begin_anew() {
         ok(&mut connection, Method::POST, "/db/_bulk_docs", json!({ "docs": documents })).await;
     }
     ok(&mut connection, Method::PUT, "/other/a", json!({"a": 1})).await;
-    // A replica of before, with its checkpoint.
+    // A replica from before, with its checkpoint.
     let replicate = json!({"source": "other", "target": "copy", "create_target": true});
     let first = ok(&mut connection, Method::POST, "/_replicate", replicate.clone()).await;
     assert_eq!(first["history"][0]["docs_written"], 1);
@@ -66,7 +66,7 @@ async fn a_killed_renewal_goes_on_and_feeds_begin_anew() {
     assert_eq!(rows(&mut connection, &format!("/db/_changes?since={seen}")).await.len(), 0);
     assert!(server.stop());
 
-    // Kills come later and later, until one comes too late. They begin again if none met a renewal under way.
+    // The kills come later and later, until one comes too late. They start over if none met a running renewal.
     let (mut round, mut refused) = (0, 0);
     until_blocking("a kill meets a renewal under way", || {
         let mut child =
@@ -84,7 +84,7 @@ async fn a_killed_renewal_goes_on_and_feeds_begin_anew() {
         if !checked.status.success() {
             let reason = String::from_utf8_lossy(&checked.stderr).into_owned();
             assert!(reason.contains("interrupted"), "{:?} {reason}", checked.status);
-            // A server that is started now says what to do.
+            // A server started now says what to do.
             let (status, _, error) = done("serve", &data);
             let command = arguments("renew", &data).join(" ");
             assert_eq!((status, error.lines().count()), (Some(2), 1), "{error}");
@@ -107,7 +107,7 @@ async fn a_killed_renewal_goes_on_and_feeds_begin_anew() {
     assert!(found == before, "all of them, in their order");
     let updates = format!("/_db_updates?since={}", seen_updates.as_str().unwrap());
     assert_eq!(rows(&mut connection, &updates).await.len(), 6);
-    // A checkpoint of before means the beginning, on both sides: what has come since is found, and nothing is lost.
+    // A checkpoint from before is invalid on both sides: replication starts over, finds new changes, and loses none.
     ok(&mut connection, Method::PUT, "/other/b", json!({"b": 1})).await;
     let again = ok(&mut connection, Method::POST, "/_replicate", replicate).await;
     let last = &again["history"][0];

@@ -1,4 +1,4 @@
-//! Followers that do not read: what they have not read yet takes no memory, however much it is.
+//! Followers that do not read: their backlog takes no memory, however large it is.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ const FOLLOWERS: usize = 100;
 const DOCUMENTS: usize = 120;
 const DOCUMENT_BYTES: usize = 100_000;
 
-/// What the process has in memory, in bytes.
+/// Returns the process's resident memory, in bytes.
 fn resident_bytes(server: &Server) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("the process is there");
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("a figure");
@@ -25,12 +25,12 @@ async fn a_backlog_takes_no_memory() {
     let server = Server::start(directory.path());
     let mut connection = server.connect().await;
     assert_eq!(call(&mut connection, Method::PUT, "/db", "").await.0, 201);
-    // Half of them begin at the beginning, half are there while the documents are written.
+    // Half of them start at the beginning, half exist while the documents are written.
     let follow = |since: &str| {
         let mut stream = TcpStream::connect(server.url.authority()).unwrap();
         let path = format!("/db/_changes?feed=continuous&include_docs=true&heartbeat=1000&since={since}");
         stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).unwrap();
-        // It is under way.
+        // The answer has begun.
         stream.read_exact(&mut [0; 15]).unwrap();
         stream
     };
@@ -49,8 +49,8 @@ async fn a_backlog_takes_no_memory() {
         largest = largest.max(resident_bytes(&server));
     }
     let backlog = FOLLOWERS * DOCUMENTS * DOCUMENT_BYTES;
-    // Each holds a page of 1 MB at most, as far as there is room, and two pieces: a tenth of the backlog. The early ones alone would hold
-    // half of it.
+    // Each holds a page of at most 1 MB, if there is room, and two pieces: a tenth of the backlog. The early ones alone
+    // would otherwise hold half of it.
     println!("{before} bytes before, {largest} with all followers; {backlog} bytes wait for them");
     assert!(largest < backlog / 3, "{largest} bytes for a backlog of {backlog}");
     drop((early, late));

@@ -1,4 +1,4 @@
-//! How the server starts, refuses to start, and stops.
+//! The server's start, its refusals to start, and its stop.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use crate::support::{Server, call, counters, flatbed, lines, run, signal};
 use flatbed_testkit::{until, until_blocking};
 use hyper::Method;
 
-/// Runs `flatbed` with `arguments`, which must fail with one line on stderr that holds all of `parts`.
+/// Runs `flatbed` with `arguments`. It must fail with one line on stderr that contains all of `parts`.
 fn refused(arguments: &[&str], parts: &[&str]) {
     let output = run(arguments);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -159,7 +159,7 @@ async fn administrators() {
     assert_eq!(call(&mut connection, Method::PUT, "/db", "").await.0, 201);
     assert!(server.stop());
 
-    // The hash stands for the password from now on, and is not hashed again.
+    // The hash has replaced the password, and is not hashed again.
     let server = Server::start_with(&["--data-dir", data_text, "--config", config.to_str().unwrap()]);
     assert_eq!(fs::read_to_string(&config).unwrap(), written);
     let url = format!("http://anna:plain%20secret@{}", server.url.authority());
@@ -187,11 +187,11 @@ async fn signals() {
     let server = Server::start(directory.path());
     let mut request = std::net::TcpStream::connect(server.url.authority()).unwrap();
     request.write_all(b"PUT /db/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{").unwrap();
-    // It, and the one that asks.
+    // The waiting request, and this one.
     let in_flight = async || counters(&server, "flatbed_requests_in_flight").await;
     until("the request is under way", async || in_flight().await >= 2.0).await;
     signal(server.pid(), "TERM");
-    // The first one has come once nobody is let in any more.
+    // The first signal has arrived when no connection is accepted any more.
     let lets_in = || std::net::TcpStream::connect(server.url.authority()).is_ok();
     until("nobody is let in", async || !lets_in()).await;
     let code = server.end("TERM");
@@ -209,7 +209,7 @@ fn logs_as_json() {
         .spawn()
         .unwrap();
     let (mut stderr, mut text) = (BufReader::new(child.stderr.take().unwrap()), String::new());
-    // It knows what to do about signals by then.
+    // The signal handlers are installed by then.
     while !text.contains("serving") {
         assert!(stderr.read_line(&mut text).unwrap() > 0, "{text}");
     }

@@ -1,4 +1,4 @@
-//! What the black-box tests share: the built binary started on a free port, and requests to it.
+//! Shared helpers of the black-box tests: the built binary on a free port, and requests to it.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -12,12 +12,12 @@ use flatbed_testkit::Faults;
 use hyper::Method;
 use serde_json::Value;
 
-/// The binary under test, with the settings of the machine's environment left out.
+/// Returns the binary under test, without the machine's environment of settings.
 pub fn flatbed() -> Command {
     program(Path::new(env!("CARGO_BIN_EXE_flatbed")))
 }
 
-/// Another program in the place of [`flatbed`].
+/// Returns another program in place of [`flatbed`].
 pub fn program(path: &Path) -> Command {
     let mut command = Command::new(path);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FLATBED_")) {
@@ -31,8 +31,8 @@ pub fn run(arguments: &[&str]) -> Output {
     flatbed().args(arguments).stdin(Stdio::null()).output().expect("the binary runs")
 }
 
-/// The arguments for a storage of the test's own: the embedded engine in `data`, or the cluster that
-/// `FLATBED_CLUSTER_FILE` names, with the library of `FLATBED_FDB_LIBRARY` and under a root that stands for `data`.
+/// Returns the arguments for a storage of the test's own: the embedded engine in `data`, or the cluster that
+/// `FLATBED_CLUSTER_FILE` names, with the library of `FLATBED_FDB_LIBRARY` and a root derived from `data`.
 pub fn storage(data: &Path) -> Vec<String> {
     let Ok(cluster_file) = std::env::var("FLATBED_CLUSTER_FILE") else {
         return vec!["--data-dir".into(), data.to_str().expect("UTF-8").into()];
@@ -47,8 +47,8 @@ pub fn storage(data: &Path) -> Vec<String> {
     arguments
 }
 
-/// Whether [`storage`] is the embedded engine. Tests that need it (its faults, its files) are skipped elsewhere, and a line
-/// says so.
+/// Returns whether [`storage`] is the embedded engine. Tests that need the engine (its faults, its files) are skipped
+/// otherwise, and print a line.
 pub fn has_engine() -> bool {
     let has_engine = std::env::var_os("FLATBED_CLUSTER_FILE").is_none();
     if !has_engine {
@@ -57,8 +57,8 @@ pub fn has_engine() -> bool {
     has_engine
 }
 
-/// The program from before, which `FLATBED_BEFORE` names, where there is a cluster on which it can run beside this one: the
-/// embedded engine is of one process. A test is skipped without, and a line says so.
+/// Returns the older program that `FLATBED_BEFORE` names, if there is a cluster on which both can run: only one process
+/// can use the embedded engine. Without it a test is skipped, and prints a line.
 pub fn before() -> Option<PathBuf> {
     let before = std::env::var_os("FLATBED_BEFORE").filter(|_| std::env::var_os("FLATBED_CLUSTER_FILE").is_some());
     if before.is_none() {
@@ -67,7 +67,7 @@ pub fn before() -> Option<PathBuf> {
     before.map(PathBuf::from)
 }
 
-/// The value of `FLATBED_FDB_BUGGIFY` for servers under faults. `None` on a cluster, which does not know it.
+/// Returns the value of `FLATBED_FDB_BUGGIFY` for servers under faults. `None` on a cluster, which has no such faults.
 pub fn faults() -> Option<String> {
     std::env::var_os("FLATBED_CLUSTER_FILE").is_none().then(Faults::text)
 }
@@ -80,27 +80,27 @@ pub fn check(database: &str, data: &Path) -> Output {
     run(&arguments)
 }
 
-/// A server on a port of its own; killed when dropped.
+/// A server on its own port; killed when dropped.
 pub struct Server {
     pub url: Url,
-    /// Sync Gateway's API, for users and for administrators, as far as the arguments ask for it.
+    /// Sync Gateway's API, for users and for administrators, if the arguments request it.
     pub gateway: Vec<Url>,
     child: Child,
 }
 
 impl Server {
-    /// Starts one on the storage that `data` stands for.
+    /// Starts a server on the storage that `data` stands for.
     pub fn start(data: &Path) -> Server {
         let storage = storage(data);
         Server::start_with(&storage.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Starts one with these arguments.
+    /// Starts a server with these arguments.
     pub fn start_with(arguments: &[&str]) -> Server {
         Server::start_as(&mut flatbed(), arguments)
     }
 
-    /// Starts one as [`Server::start`], on an engine that injects `faults`, if any.
+    /// Starts a server as [`Server::start`], on an engine that injects `faults`, if any.
     pub fn start_under(faults: &Option<String>, data: &Path) -> Server {
         let storage = storage(data);
         let mut command = flatbed();
@@ -108,7 +108,7 @@ impl Server {
         Server::start_as(&mut command, &storage.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Starts one as `command` says, which is [`flatbed`] with an environment or limits of its own.
+    /// Starts a server by `command`, which is [`flatbed`] with its own environment or limits.
     pub fn start_as(command: &mut Command, arguments: &[&str]) -> Server {
         let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"])
@@ -137,18 +137,18 @@ impl Server {
         self.child.id()
     }
 
-    /// SIGKILL, and waits until the process is gone.
+    /// Sends SIGKILL, and waits for the end.
     pub fn kill(mut self) {
         self.child.kill().expect("the server runs");
         self.child.wait().expect("the server ends");
     }
 
-    /// SIGTERM, and waits; true if the server ended with status 0.
+    /// Sends SIGTERM, and waits; true if the server ended with status 0.
     pub fn stop(self) -> bool {
         self.end("TERM") == Some(0)
     }
 
-    /// Sends a signal by its name, and returns the status with which the server ends.
+    /// Sends a signal by its name, and returns the server's exit status.
     pub fn end(mut self, name: &str) -> Option<i32> {
         signal(self.pid(), name);
         self.child.wait().expect("the server ends").code()
@@ -172,14 +172,14 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.expect("sh runs").success());
 }
 
-/// A request, with its status and JSON answer.
+/// Sends a request, and returns its status and JSON answer.
 pub async fn call(connection: &mut Connection, method: Method, path: &str, body: &str) -> (u16, Value) {
     let answer = connection.call(method, path, body.to_owned()).await.expect("an answer");
     let value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
     (answer.status, value)
 }
 
-/// A streamed answer's lines.
+/// Returns the lines of a streamed answer.
 pub async fn lines(server: &Server, path: &str) -> Lines {
     let mut connection = server.connect().await;
     let response = connection.send(Method::GET, path, Default::default()).await.expect("an answer");
@@ -187,7 +187,7 @@ pub async fn lines(server: &Server, path: &str) -> Lines {
     Lines::new(response.into_body())
 }
 
-/// The sum of the server's counters whose name contains `part`.
+/// Returns the sum of the server's counters whose name contains `part`.
 pub async fn counters(server: &Server, part: &str) -> f64 {
     let answer = server.connect().await.call(Method::GET, "/metrics", "").await.expect("an answer");
     assert_eq!(answer.status, 200, "/metrics");

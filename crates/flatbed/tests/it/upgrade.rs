@@ -1,6 +1,7 @@
-//! An older program that serves while this one is started beside it, on a cluster: the store is upgraded under load.
+//! An older program serves while this one is started beside it, on a cluster: the store is upgraded under load.
 //!
-//! `FLATBED_BEFORE` names a program whose stores this one upgrades. The first release has none, so the test is for later ones.
+//! `FLATBED_BEFORE` names a program whose stores this one upgrades. The first release has none, so the test is for
+//! later ones.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,21 +16,21 @@ use serde_json::Value;
 const DATABASES: usize = 4;
 const WRITERS: usize = 8;
 
-/// Written before the newer one is started.
+/// The documents written before the newer program starts.
 const ENOUGH: usize = 400;
 
 fn name(writer: usize) -> String {
     format!("db{}", writer % DATABASES)
 }
 
-/// What a writer has written, and the answer that ended it.
+/// The documents of a writer, and the answer that ended it.
 struct Written {
     database: String,
     ids: Vec<String>,
     refused: (u16, Value),
 }
 
-/// Writes documents one after the other until one is refused.
+/// Writes documents in sequence until one is refused.
 async fn write(server: &Server, writer: usize, is_upgraded: Arc<AtomicBool>, count: Arc<AtomicUsize>) -> Written {
     let mut connection = server.connect().await;
     let (database, mut ids) = (name(writer), Vec::new());
@@ -79,7 +80,7 @@ async fn an_older_program_refuses_what_is_upgraded_while_it_serves() {
         assert_eq!(some.refused.0, 503, "{}", some.refused.1);
         written.push(some);
     }
-    // All that it acknowledged is there, and at most what each writer was refused beside.
+    // Every acknowledged write exists, and at most the refused one of each writer besides.
     let mut new = newer.connect().await;
     for some in &written {
         for id in &some.ids {
@@ -93,7 +94,7 @@ async fn an_older_program_refuses_what_is_upgraded_while_it_serves() {
         let count = info["doc_count"].as_u64().unwrap() as usize;
         assert!((acknowledged..=acknowledged + WRITERS / DATABASES).contains(&count), "{count}, {acknowledged}");
     }
-    // It refuses everything from there on, however it is asked; the newer one serves.
+    // From then on it refuses every request; the newer one serves.
     let requests = [
         (Method::PUT, "/db0/later", "{}"),
         (Method::POST, "/db1/_bulk_docs", r#"{"docs":[{"_id":"later"}]}"#),
@@ -112,7 +113,7 @@ async fn an_older_program_refuses_what_is_upgraded_while_it_serves() {
     let named =
         |name: &str| updates["results"].as_array().is_some_and(|rows| rows.iter().any(|row| row["db_name"] == name));
     assert!((0..DATABASES).all(|n| named(&name(n))) && named("later"), "{updates}");
-    // Nor can it be started again.
+    // It cannot be restarted either.
     older_cannot_start(&before, &arguments);
     drop((connection, new));
     assert!(newer.stop());

@@ -1,4 +1,4 @@
-//! The binary with `--worker`: killed in the midst of work, and what another worker has left taken in.
+//! The binary with `--worker`: killed during work, and the import of another worker's files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,13 +17,13 @@ fn start(data: &Path, files: &Path) -> Server {
     Server::start_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Asks until it is as wanted.
+/// Repeats a request until its answer is as wanted.
 async fn until_answer(server: &Server, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     until_wanted(path, async || call(&mut server.connect().await, Method::GET, path, "").await.1, wanted).await
 }
 
 fn numbers(file: &Path) -> Vec<i64> {
-    // The job makes the file and the table when it begins.
+    // The job creates the file and the table when it starts.
     if !file.exists() {
         return Vec::new();
     }
@@ -55,7 +55,7 @@ async fn kills_lose_and_repeat_nothing() {
             (0..500).map(|at| json!({"_id": format!("d{at}"), "n": round * 500 + at})).collect();
         let mut connection = server.connect().await;
         if round > 0 {
-            // In the place of what is there.
+            // Replaces the existing document.
             let (_, all) = call(&mut connection, Method::GET, "/db/_all_docs", "").await;
             let of = |row: &Value| json!({"_id": row["id"], "_rev": row["value"]["rev"], "_deleted": true});
             let gone: Vec<Value> = all["rows"].as_array().unwrap().iter().map(of).collect();
@@ -64,7 +64,7 @@ async fn kills_lose_and_repeat_nothing() {
         let (status, _) =
             call(&mut connection, Method::POST, "/db/_bulk_docs", &json!({"docs": documents}).to_string()).await;
         assert_eq!(status, 201);
-        // In the midst of them.
+        // Amid the batches.
         let is_begun = async || numbers(&file).iter().any(|n| n / 500 == round);
         until("some are delivered", is_begun).await;
         server.kill();

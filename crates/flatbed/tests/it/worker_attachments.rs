@@ -1,4 +1,4 @@
-//! Attachments that clients write over HTTP, brought by the binary's own worker to an endpoint and into a file.
+//! Attachments that clients write over HTTP, delivered by the binary's own worker to an endpoint and into a file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +14,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{Server, call, counters, storage};
 
-/// What an endpoint stores: by path, the digest that it came with and its bytes.
+/// The content of an endpoint: by path, the digest and the bytes.
 type Stored = Arc<Mutex<BTreeMap<String, (String, Vec<u8>)>>>;
 
-/// Stores what is put, with its digest, and tells that of what it has.
+/// Starts an endpoint that stores what is put with its digest, and returns the digests of what it has.
 async fn endpoint() -> (String, Stored) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -78,7 +78,7 @@ async fn rev(server: &Server, id: &str) -> String {
     ok(server, Method::GET, &format!("/db/{id}"), "").await["_rev"].as_str().unwrap().to_owned()
 }
 
-/// The bytes that the source has of each document's attachments, by document and name.
+/// Returns the attachments of each document at the source, by document and name.
 async fn at_source(server: &Server) -> BTreeMap<String, BTreeMap<String, Vec<u8>>> {
     let all = ok(server, Method::GET, "/db/_all_docs?include_docs=true", "").await;
     let mut found = BTreeMap::new();
@@ -96,7 +96,7 @@ async fn at_source(server: &Server) -> BTreeMap<String, BTreeMap<String, Vec<u8>
     found
 }
 
-/// What an endpoint has of documents: the bytes of those attachments that they have. `None`: one of them is not there.
+/// Returns an endpoint's attachments of each document. `None`: one of them is missing.
 fn at_endpoint(stored: &Stored) -> Option<BTreeMap<String, BTreeMap<String, Vec<u8>>>> {
     let stored = stored.lock().unwrap();
     let documents = stored.iter().filter_map(|(path, (_, body))| Some((path.strip_prefix("/in/")?, body)));
@@ -116,11 +116,11 @@ fn at_endpoint(stored: &Stored) -> Option<BTreeMap<String, BTreeMap<String, Vec<
     Some(found)
 }
 
-/// The same of the last line of each document in a file.
+/// Returns these from the last line of each document in a file.
 fn in_file(file: &Path) -> BTreeMap<String, BTreeMap<String, Vec<u8>>> {
     let mut found = BTreeMap::new();
     for line in std::fs::read_to_string(file).unwrap_or_default().lines() {
-        // One may be under way.
+        // The last line may be incomplete.
         let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
         let id = line["id"].as_str().unwrap().to_owned();
         if line["deleted"] == true {
@@ -151,12 +151,12 @@ async fn targets_have_the_attachments_that_the_source_has() {
     );
     let server = Server::start_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     ok(&server, Method::PUT, "/db", "").await;
-    // One that is more than what is read of an answer at once, and not text.
+    // One is larger than a single read of an answer, and not text.
     let large: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
     let within = json!({"n": 1, "_attachments": {"x.png": {"content_type": "image/png", "data": BASE64.encode([0_u8, 255, 128])}, "y": {"content_type": "text/plain", "data": BASE64.encode("y")}}});
     ok(&server, Method::PUT, "/db/a", within.to_string()).await;
     ok(&server, Method::PUT, "/db/b/large", large.clone()).await;
-    // It came with an earlier revision, and the endpoint does not have it for all that.
+    // It came with an earlier revision, which the endpoint does not have.
     let mut b = ok(&server, Method::GET, "/db/b", "").await;
     b["n"] = 1.into();
     ok(&server, Method::PUT, "/db/b", b.to_string()).await;
@@ -173,14 +173,15 @@ async fn targets_have_the_attachments_that_the_source_has() {
         job("f", "cloud", file, "inline"),
     ] {
         let path = format!("/_worker/job::{}", job["id"].as_str().unwrap());
-        // The database is made when the server begins.
+        // The server creates the database when it starts.
         let put = async || call(&mut server.connect().await, Method::PUT, &path, &job.to_string()).await;
         until_wanted("the job is written", put, |answer| answer.0 == 201).await;
     }
     let file = files.join("x.jsonl");
     until_equal(&server, &stored, &file).await;
     assert_eq!(at_endpoint(&stored).unwrap()["b"]["large"], large);
-    // The document changes, and has its attachments by stubs; one has other bytes; one comes; one goes; a document goes.
+    // Document `a` changes and has its attachments by stubs: one with other bytes, one new, one removed; another
+    // document is deleted.
     let mut a = ok(&server, Method::GET, "/db/a", "").await;
     a["n"] = 2.into();
     ok(&server, Method::PUT, "/db/a", a.to_string()).await;
@@ -194,7 +195,7 @@ async fn targets_have_the_attachments_that_the_source_has() {
     assert_eq!(endpoint.keys().collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(endpoint["a"].keys().collect::<Vec<_>>(), ["x.png"]);
     assert_eq!(&*endpoint["b"]["large"], b"small");
-    // What the endpoint had was not fetched for it again, once the document's change was seen apart from those of its attachments.
+    // Attachments that the endpoint had were not fetched again, since the document's change was separated from theirs.
     let told = |id: &'static str| {
         let server = &server;
         async move { ok(server, Method::GET, &format!("/_worker/_api/jobs/{id}"), "").await["attachments"].clone() }

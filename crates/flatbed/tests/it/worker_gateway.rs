@@ -1,4 +1,5 @@
-//! Jobs of the binary's own worker that read Sync Gateway's API as a user of it: what is theirs comes, and what is no longer goes.
+//! Jobs of the binary's own worker that read Sync Gateway's API as one of its users: visible documents arrive, and
+//! revoked ones are removed.
 
 use std::path::Path;
 
@@ -27,12 +28,12 @@ async fn ask(url: &Url, method: Method, path: &str, body: &Value) -> Value {
 
 fn rows(file: &Path) -> Vec<String> {
     let connection = rusqlite::Connection::open(file).unwrap();
-    // It is made when the job begins.
+    // The table exists once the job starts.
     let Ok(mut statement) = connection.prepare("SELECT id || n FROM t ORDER BY id") else { return Vec::new() };
     statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
 
-/// Jobs by their names: what they ask of the feed.
+/// Returns the jobs by name, with their feed parameters.
 fn jobs() -> [(&'static str, Value); 5] {
     [
         ("longpoll", json!({"feed_type": "longpoll"})),

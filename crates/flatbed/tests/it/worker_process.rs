@@ -1,4 +1,5 @@
-//! `flatbed worker --url`: processes that keep their jobs at a server, stopped, continued, and with the server restarted under them.
+//! `flatbed worker --url`: processes that keep their jobs at a server, suspended, resumed, and with the server
+//! restarted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -22,7 +23,7 @@ use crate::support::{Server, call, flatbed, signal, storage};
 const PASSWORD: &str = "hunter2-of-root";
 const TOKEN: &str = "hunter2-of-the-target";
 
-/// What lies on the disk of one test.
+/// The files of one test.
 pub struct Place {
     directory: tempfile::TempDir,
 }
@@ -49,7 +50,7 @@ impl Place {
         File::options().append(true).create(true).open(self.path(&format!("{name}.log"))).unwrap()
     }
 
-    /// A server with an administrator, and leases of 3 s.
+    /// Starts a server with an administrator, and leases of 3 s.
     pub fn server(&self, more: &[&str]) -> Server {
         let mut arguments = storage(&self.path("data"));
         arguments.extend(["--worker-lease-seconds", "3", "--log-level", "debug"].map(str::to_owned));
@@ -65,7 +66,7 @@ impl Place {
         self.worker_at(&server.url.authority(), name, "trace")
     }
 
-    /// A process that keeps its jobs there.
+    /// Starts a process that keeps its jobs there.
     pub fn worker_at(&self, authority: &str, name: &str, log_level: &str) -> Worker {
         let mut child = flatbed()
             .args(["worker", "--url", &format!("http://{authority}"), "--user", "root"])
@@ -93,7 +94,7 @@ impl Worker {
         signal(self.child.id(), name);
     }
 
-    /// SIGTERM, and waits; true if it ended with status 0.
+    /// Sends SIGTERM, and waits; true if it ended with status 0.
     pub fn end(mut self) -> bool {
         self.signal("TERM");
         self.child.wait().unwrap().success()
@@ -117,12 +118,12 @@ async fn ok(server: &Server, method: Method, path: &str, body: Value) {
     assert!(status < 300, "{path}: {status} {answer}");
 }
 
-/// Asks until it is as wanted.
+/// Repeats a request until its answer is as wanted.
 async fn until(server: &Server, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     until_wanted(path, async || ask(server, Method::GET, path, Value::Null).await.1, wanted).await
 }
 
-/// Numbers that were written into the table, each as often as it was.
+/// Returns the numbers written into the table, with repetitions.
 fn written(file: &Path) -> Vec<i64> {
     let connection = rusqlite::Connection::open(file).unwrap();
     connection.busy_timeout(PATIENCE).unwrap();
@@ -135,7 +136,7 @@ async fn until_written(file: &Path, numbers: std::ops::Range<i64>) {
     until_wanted("the numbers are written", look, |found| *found == numbers.clone().collect()).await;
 }
 
-/// A table whose every write leaves a row in another one.
+/// Creates a table whose every write adds a row to another one.
 fn table(file: &Path) {
     let connection = rusqlite::Connection::open(file).unwrap();
     let statements = "CREATE TABLE t (id TEXT PRIMARY KEY, n INTEGER); CREATE TABLE written (n INTEGER);
@@ -161,14 +162,14 @@ async fn put(server: &Server, numbers: std::ops::Range<i64>) {
     ok(server, Method::POST, "/db/_bulk_docs", json!({"docs": documents})).await;
 }
 
-/// Waits until another process than that has the job, and gives its epoch.
+/// Waits until a wanted process has the job, and returns it with its epoch.
 async fn had_by(server: &Server, id: &str, wanted: impl Fn(&str) -> bool) -> (String, u64) {
     let is_so = |job: &Value| job["state"] == "running" && job["node"].as_str().is_some_and(&wanted);
     let job = until(server, &format!("/_worker/_api/jobs/{id}"), is_so).await;
     (job["node"].as_str().unwrap().to_owned(), job["epoch"].as_u64().unwrap())
 }
 
-/// An endpoint that refuses all, and says what it was asked with.
+/// Starts an endpoint that refuses all requests, and counts them.
 async fn careless_endpoint() -> (String, Arc<Mutex<u32>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -208,7 +209,7 @@ async fn one_that_was_stopped_delivers_nothing_twice() {
     put(&server, 0..50).await;
     let workers = [place.worker(&server, "one"), place.worker(&server, "two")];
     put_job(&server, &into_sqlite("j")).await;
-    // What goes wrong is logged, and the log is looked through at the end.
+    // Failures are logged, and the log is checked at the end.
     let (url, asked) = careless_endpoint().await;
     let auth = json!({"method": "bearer", "token": "file:token"});
     let endpoint = json!({"type": "job", "id": "h", "inputs": [{"id": "in", "source_type": "flatbed", "local": "db"}], "output_type": "http",
@@ -221,12 +222,12 @@ async fn one_that_was_stopped_delivers_nothing_twice() {
     for _ in 0..2 {
         let worker = workers.iter().find(|worker| worker.node == stopped).expect("it is one of them");
         worker.signal("STOP");
-        // It has asked for these, and finds them when it goes on.
+        // It has requested these, and finds them when it resumes.
         put(&server, numbers..numbers + 50).await;
         let (other, risen) = had_by(&server, "j", |node| node != stopped).await;
         assert!(risen > epoch, "{risen} {epoch}");
         until_written(&file, 0..numbers + 50).await;
-        // Its lease is another's by now.
+        // Another process has its lease by now.
         pass(Duration::from_secs(1)).await;
         put(&server, numbers + 50..numbers + 75).await;
         worker.signal("CONT");
@@ -263,7 +264,7 @@ async fn the_server_is_restarted_under_them() {
     let place = Place::new();
     let file = place.path("files/j.sqlite");
     table(&file);
-    // No other test listens at this address, so that none takes the port while the server is away.
+    // No other test listens at this address, so the port stays free while the server is away.
     let server = place.server(&["--listen", "127.0.5.1:0"]);
     let address = server.url.authority();
     ok(&server, Method::PUT, "/db", Value::Null).await;
@@ -276,7 +277,7 @@ async fn the_server_is_restarted_under_them() {
     for _ in 0..2 {
         put(&server, numbers..numbers + 50).await;
         server.kill();
-        // Longer than whoever has the job may go on without it.
+        // Longer than the job's owner may continue without the server.
         pass(Duration::from_secs(3)).await;
         server = place.server(&["--listen", &address]);
         put(&server, numbers + 50..numbers + 100).await;
@@ -287,7 +288,7 @@ async fn the_server_is_restarted_under_them() {
         epoch = now;
     }
     assert_eq!(written(&file), (0..numbers).collect::<Vec<_>>());
-    // What somebody wants to be done reaches who has the job.
+    // A request to reset reaches the job's owner.
     ok(&server, Method::POST, "/_worker/_api/jobs/j/reset", json!({"to": "now"})).await;
     until(&server, "/_worker/_api/jobs/j", |job| job["orders"] == json!([])).await;
     ok(&server, Method::POST, "/_worker/_api/jobs/j/stop", Value::Null).await;
@@ -327,7 +328,7 @@ async fn beside_a_server_that_runs_jobs_itself() {
     assert!(risen > epoch);
     until_written(&at(there), 0..100).await;
     worker.signal("CONT");
-    // There is room for the other one in the process alone.
+    // Only the process has room for the other one.
     ok(&server, Method::POST, &format!("/_worker/_api/jobs/{here}/start"), Value::Null).await;
     had_by(&server, here, |node| node == worker.node).await;
     put(&server, 100..150).await;
@@ -367,13 +368,13 @@ async fn leases_are_the_administrators() {
     let epoch = taken["epoch"].as_u64().unwrap();
     let told = json!({"owner": one, "told": {"epoch": epoch, "node": "x"}});
     assert_eq!(ask(&server, Method::POST, hold, told.clone()).await.1["ours"], true);
-    // It is another's, who is not silent.
+    // Another process has it, and is not silent.
     let (_, others) = ask(&server, Method::POST, take, json!({"owner": two})).await;
     assert_eq!((&others["ours"], &others["lease"]["owner"]), (&json!(false), &json!(one)));
     assert_eq!(ask(&server, Method::POST, hold, told.clone()).await.1["ours"], true);
     let (_, still) = ask(&server, Method::POST, take, json!({"owner": two, "stale": others["lease"]})).await;
     assert_eq!(still["ours"], false, "it was held since");
-    // Silent since: taken over, with what was told and a higher epoch.
+    // Silent since: taken over, with its state and a higher epoch.
     let (_, risen) = ask(&server, Method::POST, take, json!({"owner": two, "stale": still["lease"]})).await;
     assert_eq!((&risen["ours"], &risen["told"]["node"]), (&json!(true), &json!("x")));
     let risen = risen["epoch"].as_u64().unwrap();
@@ -381,7 +382,7 @@ async fn leases_are_the_administrators() {
     assert_eq!(ask(&server, Method::POST, hold, told.clone()).await.1["ours"], false);
     let told_of_two = json!({"owner": two, "told": {"epoch": risen}});
     assert_eq!(ask(&server, Method::POST, hold, told_of_two.clone()).await.1["ours"], true);
-    // Several at once: each is asked for by itself.
+    // Several at once, each with a result of its own.
     let all = "/_worker/_api/leases";
     let of =
         |owner: &str, id: &str, epoch: u64| json!({"owner": owner, "held": [{"id": id, "told": {"epoch": epoch}}]});
@@ -416,7 +417,7 @@ async fn leases_are_the_administrators() {
         assert_eq!(ask(&server, Method::POST, all, json!({"owner": two, "held": held})).await.0, 400);
     }
     assert_eq!(ask(&server, Method::POST, all, json!({"owner": "x", "held": []})).await.0, 400);
-    // Given back; what was sent under the old epoch comes late, from who has it again.
+    // Released; a request of the old epoch comes late, from a process that has the lease again.
     let release = "/_worker/_api/leases/j/release";
     assert_eq!(ask(&server, Method::POST, release, told_of_two).await.1["ours"], true);
     assert_eq!(ask(&server, Method::POST, take, json!({"owner": one})).await.1["ours"], true);
@@ -434,7 +435,7 @@ async fn leases_are_the_administrators() {
     ] {
         assert_eq!(ask(&server, method, path, body).await.0, status, "{path}");
     }
-    // No epoch that would be the last.
+    // An epoch must have a successor.
     let last = json!({"owner": one, "told": {"epoch": u64::MAX}});
     assert_eq!(ask(&server, Method::POST, hold, last).await.1["ours"], false);
     assert!(server.stop());

@@ -1,19 +1,20 @@
-//! Documents with updates, deletions, keys that move and arrays that shrink, brought by the changes worker into all kinds of targets at
-//! once, while all that takes part in it fails.
+//! Documents with updates, deletions, moving keys and shrinking arrays, delivered by the changes worker to all kinds of
+//! targets at once, while every participant fails.
 //!
-//! Two processes work for one server. They are killed every few seconds, and stopped for three lease times; the server is killed, and
-//! ended, and comes back; each target suffers what its kind may suffer (`target.rs`), one thing after the other; the disk of the files
-//! is full. Some documents are poison: no target can map them (1 %), or those that judge refuse them (1 %).
+//! Two processes work for one server. They are killed every few seconds, and suspended for three lease times. The
+//! server is killed, ended, and restarted. Each target suffers the faults of its kind (`target.rs`), one after the
+//! other. The disk of the files fills up. Some documents are poison: no target can map them (1 %), or judging targets
+//! refuse them (1 %).
 //!
-//! Meanwhile, where there are few documents, each target that loses nothing has what its job says that it has, or the queue does. At the end
-//! each target has what the source has, but for documents whose newest state is poison, of which it may have rows of an older
-//! one; the queue has each of those and nothing that another thing than its document was to blame for. Once the documents and the
-//! targets are mended and the queue is replayed, it is empty, and each target has all.
+//! Meanwhile, with few documents, each lossless target has everything that its job reports as delivered, or the queue
+//! has it. At the end each target has the source's content, except documents whose newest state is poison, of which it
+//! may have rows of an older state. The queue has each of those, and no entry that was not its document's fault. After
+//! the documents and the targets are mended and the queue is replayed, it is empty, and each target has everything.
 //!
-//! SQLite, HTTP and a file take part always; PostgreSQL, MariaDB and an S3 server (`FLATBED_MOTO_SERVER`), as far as they are
-//! there, where `FLATBED_TEST_SECONDS` says for how long there are changes and faults, or `FLATBED_REQUIRE_SERVERS=1` is set.
-//! `FLATBED_TEST_DOCUMENTS` says how many documents, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the same, and
-//! not what comes of it. A disk is filled where `FLATBED_TEST_SECONDS` is set and the test may mount one of its own.
+//! SQLite, HTTP and a file always take part. PostgreSQL, MariaDB and an S3 server (`FLATBED_MOTO_SERVER`) do if they
+//! are available and `FLATBED_TEST_SECONDS`, the duration of changes and faults, or `FLATBED_REQUIRE_SERVERS=1` is set.
+//! `FLATBED_TEST_DOCUMENTS` is the number of documents and `FLATBED_TEST_SEED` the seed, which repeats the choices and
+//! not their interleaving. A disk is filled if `FLATBED_TEST_SECONDS` is set and the test may mount one.
 
 mod endpoint;
 mod gate;
@@ -51,26 +52,27 @@ use source::{Place as InFeed, Source};
 use tables::Tables;
 use target::{Fault, Target, job_of};
 
-/// A target loses a table, and is filled anew, so often at most: each document comes once more.
+/// The most times that a target loses a table and is refilled. Each document then comes once more.
 const DROPPED_MAX: u32 = 2;
 
-/// Replays of a queue while all fails: ten that fail exhaust an entry.
+/// The replays of a queue amid faults: ten failed ones exhaust an entry.
 const REPLAYS_MAX: u32 = 5;
 
-/// Documents of a request.
+/// The documents of a request.
 const AT_ONCE: usize = 500;
 
-/// Seconds of changes and faults, where nothing is said.
+/// The default duration of changes and faults, in seconds.
 const SHORT: f64 = 6.5;
 
-/// Looks at what is passed while an endpoint is away, and the pause between them: a lease tells of it meanwhile.
+/// The checks of the passed position while an endpoint is away, and the pause between them, in which a lease reports
+/// it.
 const LOOKS: u32 = 20;
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause between two looks at whether all is as it should be, at least.
+/// The shortest pause between two checks of the final state.
 const SETTLE_PAUSE: Duration = Duration::from_millis(300);
 
-/// A disk of its own for files, where this may be had.
+/// A separate disk for files, if it can be mounted.
 struct Disk(Option<PathBuf>);
 
 impl Disk {
@@ -84,7 +86,7 @@ impl Disk {
         Disk(is_mounted.then(|| directory.to_owned()))
     }
 
-    /// Is full now and then.
+    /// Fills up from time to time.
     fn suffers(&self, mut random: Random, is_over: &AtomicBool) {
         let Some(directory) = &self.0 else { return };
         let filler = directory.join("filler");
@@ -109,7 +111,7 @@ impl Drop for Disk {
     }
 }
 
-/// What makes everything fail, on threads of its own. Dropped, it ends before what it makes fail.
+/// The threads that cause faults. Dropped, it ends before the servers and processes that it disturbs.
 struct Chaos {
     place: Arc<Place>,
     is_over: Arc<AtomicBool>,
@@ -132,7 +134,7 @@ impl Chaos {
         Some(std::thread::spawn(move || what(&place, &is_over)))
     }
 
-    /// What is left of it, each unharmed.
+    /// Ends it, and returns the server and the processes, each unharmed.
     async fn end(mut self) -> (Server, Vec<Worker>) {
         self.is_over.store(true, Ordering::Relaxed);
         let joined = move || {
@@ -150,7 +152,7 @@ impl Chaos {
 impl Drop for Chaos {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // Each ends with its processes.
+        // Each thread ends with its processes.
         self.server.take().map(JoinHandle::join);
         self.workers.drain(..).for_each(|worker| drop(worker.join()));
     }
@@ -159,11 +161,11 @@ impl Drop for Chaos {
 struct Torture {
     source: Source,
     targets: Vec<Arc<dyn Target>>,
-    /// The limit for what is left to be done behind the end, far beyond what so many documents take.
+    /// The time limit for the remaining work at the end, far beyond what so many documents need.
     at_last: Duration,
 }
 
-/// One fault after the other.
+/// Causes one fault after the other.
 fn suffer(target: &dyn Target, source: &Source, mut random: Random, is_over: &AtomicBool, handle: &Handle) {
     let mut dropped = 0;
     while !target.faults().is_empty() {
@@ -189,7 +191,7 @@ fn suffer(target: &dyn Target, source: &Source, mut random: Random, is_over: &At
 }
 
 impl Torture {
-    /// What is not as it should be now: of targets, and of their queues. `is_mended`: no document is poison.
+    /// Returns the current defects of targets and their queues. `is_mended`: no document is poison.
     async fn look(&self, is_mended: bool) -> Vec<String> {
         let (documents, entries) = (self.source.documents().await, self.source.entries().await);
         let mut wrong = Vec::new();
@@ -233,8 +235,8 @@ impl Torture {
         wrong
     }
 
-    /// What a job says that it has done is done: of targets that lose nothing each document up to there is in it, or in the queue.
-    /// `None`: somebody was away.
+    /// Checks that a lossless target, or its queue, has each document up to the position that its job reports. `None`:
+    /// a participant was away.
     async fn passed(&self) -> Option<Vec<String>> {
         let reached = self.source.reached().await?;
         let documents = self.source.changes().await?;
@@ -254,12 +256,12 @@ impl Torture {
                 }
             }
         }
-        // What has changed meanwhile was there, perhaps.
+        // Documents that changed meanwhile may have been there.
         let now: HashSet<InFeed> = self.source.changes().await?.into_iter().map(|(seq, _)| seq).collect();
         Some(wrong.into_iter().filter(|(seq, _)| now.contains(*seq)).map(|(_, text)| text).collect())
     }
 
-    /// While nothing is taken no job may say that it was, however long it waits.
+    /// While nothing is accepted, no job may report progress, however long it waits.
     async fn an_endpoint_is_away(&self, documents: &mut Documents) {
         let Some(endpoint) = self.targets.iter().find(|target| target.id() == "http") else { return };
         endpoint.suffers(Fault::Answers(503), true);
@@ -273,7 +275,7 @@ impl Torture {
         endpoint.suffers(Fault::Answers(503), false);
     }
 
-    /// Waits until all is as it should be.
+    /// Waits until there is no defect.
     async fn settle(&self, is_mended: bool) {
         let mut wrong = Vec::new();
         let settled = async {
@@ -288,7 +290,7 @@ impl Torture {
                         self.source.replay(target.id()).await;
                     }
                 }
-                // Many documents are not looked at all the time.
+                // Many documents are not checked all the time.
                 flatbed_testkit::pass(looked.elapsed().max(SETTLE_PAUSE)).await;
             }
         };
@@ -321,7 +323,7 @@ async fn targets_have_what_the_source_has() {
             targets.push(Arc::new(store));
         }
     }
-    // No other test listens at this address, so that none takes the port while the server is away.
+    // No other test listens at this address, so the port stays free while the server is away.
     let server = place.server(&["--listen", "127.0.5.2:0", "--log-level", "warn"]);
     let address = server.url.authority();
     let source = Source { url: server.url.clone() };

@@ -1,5 +1,5 @@
-//! An HTTP endpoint. It may be sent a state twice, and an older one late by a process that was stopped: of what it took for a document
-//! it keeps what has the highest epoch and sequence, by the headers.
+//! An HTTP endpoint. It may get a state twice, and an older one late from a suspended process. Of the states of a
+//! document it keeps the one with the highest epoch and sequence, by the headers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -15,9 +15,9 @@ use super::target::{Fault, Target};
 
 #[derive(Default)]
 struct State {
-    /// By document: epoch, number of the sequence, what was sent.
+    /// By document: epoch, number of the sequence, and the body.
     taken: Mutex<HashMap<String, (u64, u64, Value)>>,
-    /// What is answered in the place of all else; 0: nothing is.
+    /// The status that replaces all others; 0: none.
     status: AtomicU16,
     denies: AtomicBool,
     relents: AtomicBool,
@@ -72,7 +72,7 @@ impl State {
     fn take(&self, id: &str, epoch: u64, seq: u64, body: &[u8]) -> u16 {
         match self.status.load(Ordering::Relaxed) {
             0 => {}
-            // Of what is to go that means that it is gone.
+            // For a deletion this would mean that the object is gone.
             404 if body.is_empty() => return 500,
             status => return status,
         }

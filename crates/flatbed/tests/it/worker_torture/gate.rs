@@ -1,4 +1,4 @@
-//! Between the worker and a server: connections are passed on, refused, cut, or stand still.
+//! A gate between the worker and a server. Connections pass, are refused, are cut, or stall.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -7,9 +7,9 @@ use tokio::sync::watch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Passes,
-    /// Those that are there are cut, and new ones end at once.
+    /// Existing connections are cut, and new ones end at once.
     Refuses,
-    /// Nothing goes through; what was sent arrives when it passes again, whoever has gone meanwhile.
+    /// Data stalls, and arrives when the gate opens again, even if its sender has gone.
     Hangs,
 }
 

@@ -1,4 +1,5 @@
-//! Lines of JSON, in a file or in objects of a store: of a document the line with the highest sequence counts, wherever it stands.
+//! Lines of JSON in a file, or in objects of a store. The line of a document with the highest sequence counts, wherever
+//! it is.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,11 +14,11 @@ use super::gate::{Gate, Mode};
 use super::model::{Rows, add_sent_rows};
 use super::target::{Fault, Target};
 
-/// What the lines of all these texts are together.
+/// Returns the rows in all these texts.
 fn rows_of<'t>(texts: impl IntoIterator<Item = &'t [u8]>) -> Rows {
     let mut newest: HashMap<String, (u64, Value)> = HashMap::new();
     for line in texts.into_iter().flat_map(|text| text.split(|byte| *byte == b'\n')) {
-        // A disk that was full, and a process that was killed, leave the beginning of one.
+        // A full disk or a killed process leaves an incomplete line.
         let Ok(line) = serde_json::from_slice::<Value>(line) else { continue };
         let number = line["seq"].as_str().unwrap().split('-').next().unwrap().parse().unwrap();
         let before = newest.entry(line["id"].as_str().unwrap().to_owned()).or_default();
@@ -57,7 +58,7 @@ impl Target for LinesFile {
         rows_of([std::fs::read(&self.0).unwrap_or_default().as_slice()])
     }
 
-    /// Its disk, which it shares, is another's.
+    /// It shares the disk, which has faults of its own.
     fn faults(&self) -> &'static [Fault] {
         &[]
     }
@@ -65,7 +66,7 @@ impl Target for LinesFile {
     fn suffers(&self, _: Fault, _: bool) {}
 }
 
-/// moto's server, which checks no signature here; `crates/worker/tests/it/s3.rs` has it do so.
+/// moto's server, which does not check signatures here; `crates/worker/tests/it/s3.rs` makes it do so.
 pub(super) struct Store {
     process: Child,
     port: u16,
@@ -94,7 +95,7 @@ impl Store {
                 break url.trim().rsplit(':').next().unwrap().parse().unwrap();
             }
         };
-        // What it logs is to be read by somebody.
+        // Its log must be drained.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let store = Store { process, port, gate: Gate::to(port).await };
         store.ask("PUT", "/bucket");

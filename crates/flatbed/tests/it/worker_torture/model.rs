@@ -1,31 +1,32 @@
-//! Documents that change at random, and the rows that each of their states is.
+//! Random changes of documents, and the rows of each of their states.
 //!
-//! A document is an order: a row whose key is `k`, and a row for each of its items. No two documents have one `k`, but one may take what
-//! another has given up, and two may exchange theirs. How often what happens stands in [`Documents::change`].
+//! A document is an order: a row with the key `k`, and a row for each item. No two documents have the same `k`, but a
+//! document may take a key that another has given up, and two may exchange theirs. [`Documents::change`] has the
+//! frequencies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use flatbed_testkit::Random;
 use serde_json::{Value, json};
 
-/// From here on a `weight` is too heavy for targets that judge it.
+/// The least `weight` that is too heavy for judging targets.
 pub(super) const HEAVY: i64 = 1_000;
 
-/// Rows of a target: table, key and the document that has the row; the values of the row as a text. Where there are no tables a document
-/// whose newest state was refused may still have a key that is another's by now.
+/// The rows of a target: table, key and the row's document; the values of the row as a text. Without tables, a document
+/// whose newest state was refused may still have a key that belongs to another by now.
 pub(super) type Rows = BTreeMap<(&'static str, i64, i64, String), String>;
 
-/// What a document is of which no target makes rows.
+/// Returns whether no target can map a document.
 pub(super) fn is_unmappable(document: &Value) -> bool {
     document["t"] == "order" && document["weight"].is_string()
 }
 
-/// What some targets refuse.
+/// Returns whether judging targets refuse a document.
 pub(super) fn is_heavy(document: &Value) -> bool {
     document["t"] == "order" && document["weight"].as_i64().is_some_and(|weight| weight >= HEAVY)
 }
 
-/// Adds the rows that a document is.
+/// Adds the rows of a document.
 pub(super) fn add_rows(id: &str, document: &Value, rows: &mut Rows) {
     if document["t"] != "order" {
         return;
@@ -39,7 +40,7 @@ pub(super) fn add_rows(id: &str, document: &Value, rows: &mut Rows) {
     }
 }
 
-/// Rows of what targets without tables were sent: an object with an array for each table.
+/// Adds the rows in an object that a target without tables got: an array for each table.
 pub(super) fn add_sent_rows(sent: &Value, rows: &mut Rows) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for row in sent["orders"].as_array().into_iter().flatten() {
@@ -52,7 +53,7 @@ pub(super) fn add_sent_rows(sent: &Value, rows: &mut Rows) {
     }
 }
 
-/// What is different, ten at most; rows of documents that are excused may be there besides.
+/// Returns at most ten differences. Rows of excused documents may exist besides.
 pub(super) fn differences(expected: &Rows, found: &Rows, excused: &HashSet<String>) -> Vec<String> {
     let wrong = expected.iter().filter(|(key, row)| found.get(key) != Some(row));
     let wrong = wrong.map(|(key, row)| format!("{key:?}: {row:?} expected, {:?} found", found.get(key)));
@@ -60,21 +61,21 @@ pub(super) fn differences(expected: &Rows, found: &Rows, excused: &HashSet<Strin
     wrong.chain(surplus.map(|(key, row)| format!("{key:?}: {row:?} should not be there"))).take(10).collect()
 }
 
-/// A document as it was acknowledged last.
+/// The last acknowledged state of a document.
 #[derive(Clone, Default)]
 struct Document {
     rev: Option<String>,
-    /// `None`: it is deleted.
+    /// The body; `None`: the document is deleted.
     body: Option<Value>,
-    /// What came of a write is not known: another may have its key.
+    /// True if the result of a write is unknown, so that another document may have its key.
     is_unclear: bool,
 }
 
-/// What is at the source, as far as it is known.
+/// The known content of the source.
 pub(super) struct Documents {
     documents: Vec<Document>,
     random: Random,
-    /// Who has which key, and those that nobody has any more.
+    /// The documents by key, and the free keys.
     holders: HashMap<i64, usize>,
     free: BTreeSet<i64>,
     next_key: i64,
@@ -106,7 +107,7 @@ impl Documents {
         self.next_key
     }
 
-    /// Sometimes one that was given up: who takes it may meet whoever has not left it yet at the target.
+    /// Returns a key, sometimes a free one, which its former document may still have at the target.
     fn key(&mut self) -> i64 {
         let some = self.random.below(self.next_key as u64 + 1) as i64;
         match self.free.range(some..).next().copied().filter(|_| some % 3 == 0) {
@@ -130,7 +131,7 @@ impl Documents {
         json!({"t": "order", "k": k, "n": self.next_n, "name": self.random.one_of(&NAMES), "weight": weight, "items": items})
     }
 
-    /// What is written first.
+    /// Returns the initial documents.
     pub(super) fn first(&mut self, range: std::ops::Range<usize>) -> Vec<Value> {
         let mut batch = Vec::new();
         for at in range {
@@ -141,7 +142,7 @@ impl Documents {
         batch
     }
 
-    /// Changes of some documents, for one request.
+    /// Returns changes of some documents, for one request.
     pub(super) fn change(&mut self, count: usize) -> Vec<Value> {
         let chosen: BTreeSet<usize> = (0..count).map(|_| self.random.index(self.documents.len())).collect();
         let mut chosen = chosen.into_iter();
@@ -151,7 +152,7 @@ impl Documents {
             let own = key_of(body.as_ref()).filter(|_| !is_unclear);
             let next = match (own, self.random.below(100)) {
                 (Some(_), ..12) => None,
-                // No longer of a kind that is wanted.
+                // It changes to a kind that is not selected.
                 (Some(k), 12..18) => {
                     self.next_n += 1;
                     Some(json!({"t": "note", "k": k, "n": self.next_n}))
@@ -191,7 +192,7 @@ impl Documents {
         batch
     }
 
-    /// New keys for whatever may have another's.
+    /// Returns new keys for documents that may have another's.
     pub(super) fn cleared(&mut self) -> Vec<Value> {
         let unclear = (0..self.documents.len()).filter(|at| self.documents[*at].is_unclear);
         let mut batch = Vec::new();
@@ -203,7 +204,7 @@ impl Documents {
         batch
     }
 
-    /// What no target can map, as something that it can.
+    /// Turns documents that no target can map into mappable ones.
     pub(super) fn mended(&mut self) -> Vec<Value> {
         let mut batch = Vec::new();
         for (at, document) in self.documents.iter().enumerate() {
@@ -233,7 +234,7 @@ impl Documents {
         let (before, after) = (key_of(self.documents[at].body.as_ref()), key_of(body.as_ref()));
         if let Some(k) = before.filter(|k| before != after && self.holders.get(k) == Some(&at)) {
             self.holders.remove(&k);
-            // Who knows who else has it otherwise.
+            // A document with a known state is the key's owner.
             if !is_unclear && !self.documents[at].is_unclear {
                 self.free.insert(k);
             }
@@ -245,18 +246,18 @@ impl Documents {
         self.documents[at] = Document { rev: rev.map(str::to_owned), body, is_unclear };
     }
 
-    /// A document of a request was taken.
+    /// Notes that a document of a request was accepted.
     pub(super) fn acknowledge(&mut self, document: &Value, rev: &str) {
         let at = document["_id"].as_str().and_then(at_of).unwrap();
         self.set(at, Some(rev), Some(document), false);
     }
 
-    /// What the source has of a document after a request that was not answered, or in which it was refused.
+    /// Notes the source's state of a document after a request without an answer, or after a refusal.
     pub(super) fn find(&mut self, id: &str, rev: Option<&str>, body: Option<&Value>) {
         self.set(at_of(id).unwrap(), rev, body, true);
     }
 
-    /// Whether the source has what was acknowledged, and nothing besides.
+    /// Returns whether the source has exactly the acknowledged documents.
     pub(super) fn are(&self, at_source: &HashMap<String, (String, Value)>) -> bool {
         let there = self.documents.iter().enumerate().filter(|(_, document)| document.body.is_some());
         let is_same = |(at, document): (usize, &Document)| {

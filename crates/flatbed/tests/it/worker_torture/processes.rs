@@ -1,4 +1,5 @@
-//! The processes: a server that is killed or ended and comes back, and workers that are killed, or stopped for three lease times.
+//! The processes: a server that is killed or ended and restarted, and workers that are killed, or suspended for three
+//! lease times.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,13 +9,13 @@ use flatbed_testkit::{Random, pass_blocking};
 use crate::support::Server;
 use crate::worker_process::{Place, Worker};
 
-/// The pause between two looks at whether it is over.
+/// The pause between two checks for the end.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Of the leases that [`Place`] has, three.
+/// Three of the leases that [`Place`] configures.
 const STOPPED: Duration = Duration::from_secs(9);
 
-/// Lets time pass, but not beyond the end.
+/// Waits, but not beyond the end.
 pub(super) fn pass(time: Duration, is_over: &AtomicBool) {
     let mut left = time;
     while !left.is_zero() && !is_over.load(Ordering::Relaxed) {
@@ -28,7 +29,7 @@ pub(super) fn start(place: &Place, address: &str) -> Server {
     place.server(&["--listen", address, "--log-level", "warn"])
 }
 
-/// Until it is over; the server that is there then.
+/// Disturbs the server until the end, and returns the final one.
 pub(super) fn server(place: &Place, mut server: Server, mut random: Random, is_over: &AtomicBool) -> Server {
     let address = server.url.authority();
     loop {
@@ -46,7 +47,7 @@ pub(super) fn server(place: &Place, mut server: Server, mut random: Random, is_o
     }
 }
 
-/// Until it is over; the process that is there then. The first is stopped before it is killed.
+/// Disturbs a worker until the end, and returns the final one. The first is suspended before it is killed.
 pub(super) fn worker(place: &Place, address: &str, number: usize, mut random: Random, is_over: &AtomicBool) -> Worker {
     let name = format!("worker{number}");
     let mut process = place.worker_at(address, &name, "info");
@@ -60,7 +61,7 @@ pub(super) fn worker(place: &Place, address: &str, number: usize, mut random: Ra
             pass(STOPPED, is_over);
             process.signal("CONT");
         } else {
-            // Killed where it stands.
+            // Killed at any point.
             drop(process);
             process = place.worker_at(address, &name, "info");
         }

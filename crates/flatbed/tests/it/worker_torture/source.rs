@@ -1,4 +1,4 @@
-//! The server that has the documents, the jobs and their queue, as a client sees it. It may be away for a while.
+//! The server with the documents, the jobs and their queue, as a client sees it. It may be away for a while.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::model::Documents;
 
-/// Documents of a page.
+/// The documents of a page.
 const PAGE: usize = 1_000;
 
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub(super) why: String,
 }
 
-/// A place of the feed: the number, and within a transaction the rest as a text.
+/// A position in the feed: the number, and the rest as a text, which orders positions within a transaction.
 pub(super) type Place = (u64, String);
 
 fn place_of(seq: &Value) -> Option<Place> {
@@ -38,7 +38,7 @@ fn place_of(seq: &Value) -> Option<Place> {
 }
 
 impl Source {
-    /// Asks once. `None`: nobody answers, and what came of it is not known.
+    /// Sends a request once. `None`: there is no answer, and its result is unknown.
     async fn try_ask(&self, method: Method, path: &str, body: &Value) -> Option<(u16, Value)> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let asked = async {
@@ -49,7 +49,7 @@ impl Source {
         Some((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
     }
 
-    /// Asks until it is done: for what may be done twice.
+    /// Sends a request until it is done. The request must be idempotent.
     pub(super) async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
         let mut waiting = Waiting::begin();
         loop {
@@ -64,13 +64,13 @@ impl Source {
         }
     }
 
-    /// Waits until something is there.
+    /// Waits until something exists.
     pub(super) async fn until_there(&self, path: &str) {
         let look = async || self.try_ask(Method::GET, path, &Value::Null).await;
         until(path, async || look().await.is_some_and(|(status, _)| status == 200)).await;
     }
 
-    /// Writes documents, and notes what came of it.
+    /// Writes documents, and notes the results.
     pub(super) async fn write(&self, documents: &mut Documents, batch: &[Value]) {
         if batch.is_empty() {
             return;
@@ -91,27 +91,28 @@ impl Source {
         let found = self.ask(Method::POST, "/db/_all_docs?include_docs=true", json!({"keys": unclear})).await;
         for (id, row) in unclear.iter().zip(found["rows"].as_array().unwrap()) {
             let document = Some(&row["doc"]).filter(|document| document.is_object());
-            // Of one that is deleted a new edit needs no revision.
+            // A new edit of a deleted document needs no revision.
             let rev = document.and_then(|document| document["_rev"].as_str());
             documents.find(id.as_str().unwrap(), rev, document);
         }
     }
 
-    /// Up to where each job says that all is delivered or in its queue, as places of the feed. `None`: nobody answers.
+    /// Returns the position of each job up to which all is delivered or queued. `None`: there is no answer.
     pub(super) async fn reached(&self) -> Option<HashMap<String, Place>> {
         let (_, jobs) = self.try_ask(Method::GET, "/_worker/_api/jobs", &Value::Null).await?;
         let of = |job: &Value| Some((job["id"].as_str()?.to_owned(), place_of(&job["seq"])?));
         Some(jobs["jobs"].as_array()?.iter().filter_map(of).collect())
     }
 
-    /// Documents in the order of their last changes, with the places of those; deleted ones are left out. `None`: nobody answers.
+    /// Returns the documents in the order of their last changes, with positions and without deleted ones. `None`: there
+    /// is no answer.
     pub(super) async fn changes(&self) -> Option<Vec<(Place, Value)>> {
         let (_, feed) = self.try_ask(Method::GET, "/db/_changes?include_docs=true", &Value::Null).await?;
         let rows = feed["results"].as_array()?.iter().filter(|row| row["deleted"] != true);
         rows.map(|row| Some((place_of(&row["seq"])?, row["doc"].clone()))).collect()
     }
 
-    /// All documents, by id, with their revisions.
+    /// Returns all documents by id, with their revisions.
     pub(super) async fn documents(&self) -> HashMap<String, (String, Value)> {
         let mut all = HashMap::new();
         for mut document in self.all("/db", "d", "e").await {
@@ -138,7 +139,7 @@ impl Source {
         }
     }
 
-    /// Ids and revisions of documents in a job's queue. `None`: nobody answers.
+    /// Returns ids and revisions of the documents in a job's queue. `None`: there is no answer.
     pub(super) async fn queued(&self, job: &str) -> Option<HashSet<(String, String)>> {
         let path = format!("/_worker/_api/dlq?limit=1000&job={job}");
         let (_, list) = self.try_ask(Method::GET, &path, &Value::Null).await?;
@@ -166,7 +167,7 @@ impl Source {
         self.ask(Method::GET, "/_worker/_api/jobs", Value::Null).await
     }
 
-    /// From the beginning.
+    /// Resets a job to the beginning.
     pub(super) async fn reset(&self, job: &str) {
         self.ask(Method::POST, &format!("/_worker/_api/jobs/{job}/reset"), json!({"to": "beginning"})).await;
     }

@@ -1,4 +1,4 @@
-//! Targets with tables: SQLite, PostgreSQL, MariaDB. They refuse what is heavy by a rule of their own.
+//! Targets with tables: SQLite, PostgreSQL, MariaDB. Their own rules refuse heavy documents.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
@@ -19,7 +19,7 @@ enum Engine {
 
 pub(super) struct Tables {
     engine: Engine,
-    /// SQLite: who holds the file.
+    /// A connection that locks SQLite's file.
     held: Mutex<Option<rusqlite::Connection>>,
 }
 
@@ -108,7 +108,7 @@ impl Tables {
         connection
     }
 
-    /// Waits for whoever has a table, and tries again if the statement was the one to give way.
+    /// Executes a statement. Waits for a locked table, and retries after a deadlock.
     fn does(&self, statement: &str) {
         let mut error = String::new();
         until_blocking(statement, || {
@@ -237,7 +237,7 @@ impl Target for Tables {
             (Fault::Locked, true) => {
                 let Engine::Sqlite(file) = &self.engine else { panic!("it has no file") };
                 let connection = Tables::open(file);
-                // Where even this is not to be had, others hold it.
+                // If even this fails, another connection holds the file.
                 let _ = connection.execute_batch("BEGIN IMMEDIATE");
                 *self.held.lock().unwrap() = Some(connection);
             }

@@ -1,64 +1,64 @@
-//! What all targets have in common: the job that fills them, how their whole state is read, and what may be done to them.
+//! The common interface of all targets: the job that fills a target, the read of its state, and its faults.
 
 use serde_json::{Value, json};
 
 use super::model::Rows;
 
-/// What a target may suffer for some time. No document is to blame for any of it.
+/// A fault that a target suffers for some time. No document is to blame for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     Refuses,
     Hangs,
-    /// Its server is killed, and comes back.
+    /// Its server is killed and restarted.
     Killed,
     Revoked,
-    /// A table is elsewhere for a while.
+    /// A table is renamed for a while.
     Renamed,
-    /// A table is dropped, and made again without its rows; the job is reset.
+    /// A table is dropped and created again empty; the job is reset.
     Dropped,
-    /// It says that its disk is full.
+    /// It reports a full disk.
     Full,
-    /// Somebody else holds what is to be written.
+    /// Another client locks the data.
     Locked,
-    /// It answers with such a status.
+    /// It answers with this status.
     Answers(u16),
-    /// It takes what it is sent, and answers that it failed.
+    /// It accepts data, and answers that it failed.
     Denies,
 }
 
 pub(super) trait Target: Send + Sync {
-    /// Of its job.
+    /// Returns the id of its job.
     fn id(&self) -> &'static str;
 
-    /// Its job's `output_type`, and the output.
+    /// Returns its job's `output_type`, and the output.
     fn output(&self) -> (&'static str, Value);
 
-    /// Whether it refuses what is heavy, as the document's fault.
+    /// Returns whether it refuses heavy documents, as the documents' fault.
     fn judges(&self) -> bool;
 
     /// It refuses no document any more.
     fn relents(&self);
 
-    /// All that it has.
+    /// Returns its whole content.
     fn rows(&self) -> Rows;
 
-    /// Whether what it took is there whatever comes, and read in no time.
+    /// Returns whether accepted data stays whatever happens, and can be read quickly.
     fn keeps_what_it_has(&self) -> bool {
         false
     }
 
-    /// What is wrong beside its rows.
+    /// Returns a defect other than in its rows.
     fn complaint(&self, _rows: usize) -> Option<String> {
         None
     }
 
     fn faults(&self) -> &'static [Fault];
 
-    /// Begins or ends to suffer.
+    /// Starts or ends a fault.
     fn suffers(&self, fault: Fault, is_on: bool);
 }
 
-/// The job that fills a target from the database `db`.
+/// Returns the job that fills a target from the database `db`.
 pub(super) fn job_of(target: &dyn Target, batch: usize) -> Value {
     let column = |name: &str, path: &str, kind: &str| json!({"name": name, "path": path, "type": kind});
     let orders = json!({"name": "orders", "primary_key": "k", "columns": [
