@@ -186,7 +186,7 @@ fn password() -> Result<String> {
     }
     let password = line.trim_end_matches(['\r', '\n']);
     if password.is_empty() {
-        Err("the password is read from stdin, and there is none".into())
+        Err("the password is read from stdin, which is empty".into())
     } else {
         Ok(password.to_owned())
     }

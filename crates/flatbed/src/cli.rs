@@ -6,7 +6,7 @@ use lexopt::prelude::*;
 
 use crate::account::Account;
 use crate::part::{self, NotBuilt};
-use crate::settings::{Found, Layer, SETTINGS, Setting};
+use crate::settings::{Layer, SETTINGS, Setting, SettingValue};
 #[cfg(feature = "worker")]
 use crate::worker_command::{self, WorkerCommand};
 
@@ -16,41 +16,41 @@ pub(crate) enum Command {
     /// Print this text.
     Print(String),
     /// Serve HTTP until a signal.
-    Serve(Given),
+    Serve(CommandSettings),
     /// Check the keys of Firefox Sync.
-    CheckSyncstorage(Given),
+    CheckSyncstorage(CommandSettings),
     /// Check a database's keys.
     Check {
         /// The database's name.
         database: String,
         /// The settings, which name the storage.
-        given: Given,
+        given: CommandSettings,
     },
     /// Copy the embedded engine's database.
     Backup {
         /// The directory to copy into.
         out: PathBuf,
         /// The settings, which name the storage.
-        given: Given,
+        given: CommandSettings,
     },
     /// Restore such a copy.
     Restore {
         /// The directory that holds the copy.
         backup: PathBuf,
         /// The settings, which name the storage.
-        given: Given,
+        given: CommandSettings,
     },
     /// Renew a store that was restored into a cluster.
-    Renew(Given),
+    Renew(CommandSettings),
     /// Change administrators or users.
     Account {
         /// The change.
         what: Account,
         /// The settings, which name the storage.
-        given: Given,
+        given: CommandSettings,
     },
     /// Rotate the secret that signs sessions.
-    RotateSecret(Given),
+    RotateSecret(CommandSettings),
     /// Load documents.
     Load(Load),
     /// Dump documents.
@@ -62,7 +62,7 @@ pub(crate) enum Command {
 
 /// The settings on the command line, and the configuration file if it names one.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct CommandSettings {
     /// The settings by key.
     pub settings: Layer,
     /// `--config FILE`.
@@ -157,7 +157,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
 }
 
 fn serve(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
-    let mut given = Given::default();
+    let mut given = CommandSettings::default();
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(serve_help())),
@@ -173,7 +173,7 @@ fn serve(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
 }
 
 fn check(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
-    let mut given = Given::default();
+    let mut given = CommandSettings::default();
     let (mut database, mut is_syncstorage) = (None, false);
     while let Some(argument) = parser.next()? {
         match argument {
@@ -208,7 +208,7 @@ fn restore(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
 }
 
 fn renew(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
-    let mut given = Given::default();
+    let mut given = CommandSettings::default();
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(renew_help())),
@@ -223,7 +223,7 @@ fn renew(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
 }
 
 fn account(command: &'static str, parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
-    let (mut given, mut words, mut roles) = (Given::default(), Vec::new(), Vec::new());
+    let (mut given, mut words, mut roles) = (CommandSettings::default(), Vec::new(), Vec::new());
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(account_help())),
@@ -252,7 +252,7 @@ fn account(command: &'static str, parser: &mut lexopt::Parser) -> Result<Command
 }
 
 fn secret(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
-    let (mut given, mut rotate) = (Given::default(), false);
+    let (mut given, mut rotate) = (CommandSettings::default(), false);
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(secret_help())),
@@ -271,8 +271,8 @@ fn secret(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
 }
 
 /// Parses a directory and the settings; `None` if help is requested.
-fn directory(parser: &mut lexopt::Parser) -> Result<Option<(Option<PathBuf>, Given)>, UsageError> {
-    let mut given = Given::default();
+fn directory(parser: &mut lexopt::Parser) -> Result<Option<(Option<PathBuf>, CommandSettings)>, UsageError> {
+    let mut given = CommandSettings::default();
     let mut directory = None;
     while let Some(argument) = parser.next()? {
         match argument {
@@ -364,7 +364,7 @@ impl Takes {
     }
 }
 
-impl Given {
+impl CommandSettings {
     /// Parses an option with its value.
     ///
     /// # Errors
@@ -382,7 +382,7 @@ impl Given {
             None if setting.key == "worker" => "true".to_owned(),
             None => parser.value()?.string()?,
         };
-        self.settings.insert(setting.key, Found { text, origin: format!("--{flag}"), base: None });
+        self.settings.insert(setting.key, SettingValue { text, origin: format!("--{flag}"), base: None });
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use flatbed_http::Cors;
 use flatbed_service::configuration::Values;
 use toml_edit::{DocumentMut, Item, TableLike, Value};
 
-use crate::settings::{Found, Layer, SETTINGS};
+use crate::settings::{Layer, SETTINGS, SettingValue};
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const ADMINS: &str = "admins";
@@ -134,7 +134,7 @@ impl ConfigFile {
                     };
                     let origin = format!("{key} in {}", path.display());
                     let base = path.parent().map(Path::to_owned);
-                    file.settings.insert(setting.key, Found { text, origin, base });
+                    file.settings.insert(setting.key, SettingValue { text, origin, base });
                 }
                 (ADMINS, None) => file.read_admins(item)?,
                 (CORS, None) => file.read_cors(item)?,
@@ -208,7 +208,7 @@ impl ConfigFile {
             };
             let origin = format!("{key} in {}", self.path.display());
             let base = self.path.parent().map(Path::to_owned);
-            self.settings.insert(setting.key, Found { text, origin, base });
+            self.settings.insert(setting.key, SettingValue { text, origin, base });
         }
         Ok(())
     }

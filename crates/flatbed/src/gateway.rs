@@ -7,7 +7,7 @@ use flatbed_http::{Listen, Server, Shell, ShellOptions, inside};
 use flatbed_metrics::{Family, Kind, Value};
 use flatbed_service::Service;
 
-use crate::listening::{Listening, Place, places};
+use crate::listening::{ListenAddress, Listening, places};
 use crate::serve::ServeError;
 use crate::settings::{Layer, Settings, SettingsError};
 
@@ -18,9 +18,9 @@ const BODY_MEMORY_BYTES: usize = 256 * 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GatewaySettings {
     /// The users' port.
-    pub public: Vec<Place>,
+    pub public: Vec<ListenAddress>,
     /// The administrators' port.
-    pub administrators: Vec<Place>,
+    pub administrators: Vec<ListenAddress>,
     /// True if the administrators' port may be reachable from other machines.
     pub anywhere: bool,
 }
@@ -156,11 +156,11 @@ fn memory(shell: &Shell<Route>) -> [Family; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Found;
+    use crate::settings::SettingValue;
 
     fn resolve(values: &[(&'static str, &str)]) -> Result<Option<GatewaySettings>, SettingsError> {
         let found = |(key, text): &(&'static str, &str)| {
-            (*key, Found { text: (*text).to_owned(), origin: format!("{key} in x"), base: None })
+            (*key, SettingValue { text: (*text).to_owned(), origin: format!("{key} in x"), base: None })
         };
         GatewaySettings::resolve(&[values.iter().map(found).collect()])
     }

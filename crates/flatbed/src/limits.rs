@@ -18,7 +18,7 @@ pub(crate) fn raise_open_files() -> Option<u64> {
 /// Uses pages of 4 kB even where the allocator asks for pages of 2 MB. A connection touches only the start of its
 /// buffers: with large pages the whole buffers would be resident, a third more memory for each idle follower.
 pub(crate) fn use_small_pages() {
-    // SAFETY: sets a flag of this process and takes no pointer. An old kernel refuses it, and all goes on as it was.
+    // SAFETY: sets a flag of this process and takes no pointer. An old kernel refuses it, which changes nothing.
     #[cfg(target_os = "linux")]
     unsafe {
         libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);

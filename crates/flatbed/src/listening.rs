@@ -7,7 +7,7 @@ use std::sync::Arc;
 use flatbed_http::{Blocks, Limits, Listen, Proxies, Tls};
 
 use crate::serve::ServeError;
-use crate::settings::{Found, Layer, SettingsError};
+use crate::settings::{Layer, SettingValue, SettingsError};
 
 const DEFAULT: &str = "127.0.0.1:5984";
 
@@ -16,7 +16,7 @@ const MODE: u32 = 0o600;
 
 /// An address to listen on, with unresolved names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ListenAddress {
     /// `host:port`.
     Http(String),
     /// `host:port` over TLS.
@@ -29,7 +29,7 @@ pub(crate) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listening {
     /// The addresses; at least one.
-    pub places: Vec<Place>,
+    pub places: Vec<ListenAddress>,
     /// The certificate and its key.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// The proxies that state their clients.
@@ -50,7 +50,7 @@ impl Listening {
     pub(crate) fn resolve(layers: &[Layer]) -> Result<Listening, SettingsError> {
         let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
         let places = match first("listen") {
-            None => vec![Place::Http(DEFAULT.to_owned())],
+            None => vec![ListenAddress::Http(DEFAULT.to_owned())],
             Some(found) => places(found)?,
         };
         let tls = match (first("tls_certificate"), first("tls_key")) {
@@ -60,8 +60,8 @@ impl Listening {
                 return Err(only.is_not("enough: tls_certificate and tls_key belong together"));
             }
         };
-        if let (Some(Place::Https(_)), None, Some(found)) =
-            (places.iter().find(|place| matches!(place, Place::Https(_))), &tls, first("listen"))
+        if let (Some(ListenAddress::Https(_)), None, Some(found)) =
+            (places.iter().find(|place| matches!(place, ListenAddress::Https(_))), &tls, first("listen"))
         {
             return Err(found.is_not("possible without tls_certificate and tls_key"));
         }
@@ -117,14 +117,14 @@ impl Listening {
         let mut listen = Vec::new();
         for place in &self.places {
             match place {
-                Place::Http(host) => listen.extend(addresses(host).await?.map(Listen::Http)),
-                Place::Https(host) => {
+                ListenAddress::Http(host) => listen.extend(addresses(host).await?.map(Listen::Http)),
+                ListenAddress::Https(host) => {
                     let of = |tls: &Arc<Tls>, address| Listen::Https(address, tls.clone());
                     // Settings without a certificate were refused already.
                     let addresses = addresses(host).await?;
                     listen.extend(tls.iter().flat_map(|tls| addresses.clone().map(|address| of(tls, address))));
                 }
-                Place::Unix(path, mode) => listen.push(Listen::Unix(path.clone(), *mode)),
+                ListenAddress::Unix(path, mode) => listen.push(Listen::Unix(path.clone(), *mode)),
             }
         }
         Ok(listen)
@@ -138,20 +138,20 @@ async fn addresses(host: &str) -> Result<impl Iterator<Item = SocketAddr> + Clon
 }
 
 /// Parses addresses separated by commas.
-pub(crate) fn places(found: &Found) -> Result<Vec<Place>, SettingsError> {
+pub(crate) fn places(found: &SettingValue) -> Result<Vec<ListenAddress>, SettingsError> {
     let expected =
         "host:port, https://host:port or unix:PATH, such as 127.0.0.1:5984, or several with commas between them";
     let places: Option<Vec<_>> = found.text.split(',').map(|text| place(text.trim(), found)).collect();
     places.filter(|places| !places.is_empty()).ok_or_else(|| found.is_not(expected))
 }
 
-fn place(text: &str, found: &Found) -> Option<Place> {
+fn place(text: &str, found: &SettingValue) -> Option<ListenAddress> {
     if let Some(path) = text.strip_prefix("unix:") {
         let (path, mode) = match path.split_once("?mode=") {
             None => (path, MODE),
             Some((path, mode)) => (path, u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o777)?),
         };
-        return (!path.is_empty()).then(|| Place::Unix(found.relative(Path::new(path)), mode));
+        return (!path.is_empty()).then(|| ListenAddress::Unix(found.relative(Path::new(path)), mode));
     }
     let (host, is_https) = match text.strip_prefix("https://") {
         Some(host) => (host, true),
@@ -161,7 +161,7 @@ fn place(text: &str, found: &Found) -> Option<Place> {
     if name.is_empty() || name.contains('/') || port.parse::<u16>().is_err() {
         return None;
     }
-    Some(if is_https { Place::Https(host.to_owned()) } else { Place::Http(host.to_owned()) })
+    Some(if is_https { ListenAddress::Https(host.to_owned()) } else { ListenAddress::Http(host.to_owned()) })
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
     fn resolve(values: &[(&'static str, &str)]) -> Result<Listening, SettingsError> {
         let found = |(key, text): &(&'static str, &str)| {
             let origin = format!("{key} in x");
-            (*key, Found { text: (*text).to_owned(), origin, base: Some("etc".into()) })
+            (*key, SettingValue { text: (*text).to_owned(), origin, base: Some("etc".into()) })
         };
         Listening::resolve(&[values.iter().map(found).collect()])
     }
@@ -179,13 +179,13 @@ mod tests {
     #[test]
     fn places_to_listen() {
         let default = resolve(&[]).unwrap();
-        assert_eq!(default.places, [Place::Http("127.0.0.1:5984".into())]);
+        assert_eq!(default.places, [ListenAddress::Http("127.0.0.1:5984".into())]);
         assert_eq!((default.tls, default.unlimited, default.limits), (None, None, Limits::default()));
         let many = "[::1]:1, http://a:2,https://0.0.0.0:6984,unix:/run/a.sock?mode=660,unix:b.sock";
         let many = resolve(&[("listen", many), ("tls_certificate", "c.pem"), ("tls_key", "/k.pem")]).unwrap();
-        let unix = |path: &str, mode| Place::Unix(path.into(), mode);
-        let https = Place::Https("0.0.0.0:6984".into());
-        let wanted = [Place::Http("[::1]:1".into()), Place::Http("a:2".into()), https];
+        let unix = |path: &str, mode| ListenAddress::Unix(path.into(), mode);
+        let https = ListenAddress::Https("0.0.0.0:6984".into());
+        let wanted = [ListenAddress::Http("[::1]:1".into()), ListenAddress::Http("a:2".into()), https];
         assert_eq!(many.places[..3], wanted);
         assert_eq!(many.places[3..], [unix("/run/a.sock", 0o660), unix("etc/b.sock", 0o600)]);
         assert_eq!(many.tls, Some(("etc/c.pem".into(), "/k.pem".into())));
@@ -210,7 +210,7 @@ mod tests {
         for text in ["0", "1000001", "x", ""] {
             assert!(resolve(&[("connections", text)]).is_err(), "{text}");
         }
-        let of = |text: &str| Found { text: text.into(), origin: "x".into(), base: None };
+        let of = |text: &str| SettingValue { text: text.into(), origin: "x".into(), base: None };
         let layers = [("limits", of("head_seconds=1")), ("limits", of("head_seconds=2,body_seconds=3"))];
         let limits = Listening::resolve(&layers.map(|layer| Layer::from([layer]))).unwrap().limits;
         assert_eq!((limits.head_max.as_secs(), limits.body_max.as_secs()), (1, 3));

@@ -147,12 +147,12 @@ fn bytes_total(files: &[PathBuf]) -> Option<u64> {
 
 /// The position of a document in the input.
 #[derive(Clone, Debug)]
-struct Place {
+struct InputPosition {
     path: Arc<Path>,
     line: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for InputPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.path.display(), self.line)
     }
@@ -161,7 +161,7 @@ impl fmt::Display for Place {
 /// The documents of one request.
 #[derive(Default)]
 struct Batch {
-    documents: Vec<(Place, Vec<u8>)>,
+    documents: Vec<(InputPosition, Vec<u8>)>,
     bytes: usize,
     /// The documents are a replica's revisions, stored under the revisions that they name (`new_edits=false`).
     is_replica: bool,
@@ -216,7 +216,7 @@ fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> 
                 }
                 (batch.is_replica, batch.has_stub) = (is_replica, has_stub);
                 batch.bytes += text.len();
-                batch.documents.push((Place { path: shared.clone(), line }, text.into_owned()));
+                batch.documents.push((InputPosition { path: shared.clone(), line }, text.into_owned()));
             }
         }
         splitter.finish().map_err(split_failed)?;
@@ -290,7 +290,7 @@ impl Outcome {
     }
 
     /// Matches the answer's results to the documents: they come in the same order.
-    fn add_edits(&mut self, documents: &[(Place, Vec<u8>)], answer: &[u8]) {
+    fn add_edits(&mut self, documents: &[(InputPosition, Vec<u8>)], answer: &[u8]) {
         let mut splitter = Splitter::new(answer.len());
         splitter.push(answer);
         for (place, _) in documents {
@@ -314,7 +314,7 @@ impl Outcome {
                 Ok(Some(result)) => {
                     let name = |text: &[u8], id, rev| (string(text, id), string(text, rev));
                     let of_result = name(result.text, "id", "rev");
-                    let is_meant = |(_, text): &&(Place, Vec<u8>)| name(text, "_id", "_rev") == of_result;
+                    let is_meant = |(_, text): &&(InputPosition, Vec<u8>)| name(text, "_id", "_rev") == of_result;
                     let found = batch.documents.iter().find(is_meant).or(batch.documents.first());
                     if let Some((place, _)) = found {
                         self.failures.push(failure(place, result.text));
@@ -346,7 +346,7 @@ impl Outcome {
 }
 
 /// Formats the server's error for a refused document.
-fn failure(place: &Place, result: &[u8]) -> String {
+fn failure(place: &InputPosition, result: &[u8]) -> String {
     let text = |name| {
         let value = member(result, name).map_or(&b"?"[..], |member| &result[member.value]);
         String::from_utf8_lossy(value).into_owned()
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn results_are_matched_to_documents() {
-        let place = |line| Place { path: Path::new("f").into(), line };
+        let place = |line| InputPosition { path: Path::new("f").into(), line };
         let documents: Vec<_> = (1..=3).map(|line| (place(line), Vec::new())).collect();
         let mut outcome = Outcome::default();
         outcome.add_edits(
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn of_revisions_only_failures_are_answered() {
-        let place = |line| Place { path: Path::new("f").into(), line };
+        let place = |line| InputPosition { path: Path::new("f").into(), line };
         let line = |line: u64, text: &str| (place(line), text.as_bytes().to_vec());
         let documents = vec![
             line(1, r#"{"_id":"a","_rev":"1-b"}"#),

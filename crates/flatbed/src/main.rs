@@ -41,7 +41,7 @@ mod worker_process;
 
 use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode};
 
-use cli::{Command, Given};
+use cli::{Command, CommandSettings};
 use config_file::ConfigFile;
 use flatbed_client::Url;
 use settings::Settings;
@@ -86,7 +86,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
             let open_files = limits::raise_open_files();
             limits::use_small_pages();
             tracing::debug!(open_files, "limits");
-            let given = serve::Given { config, variables: &variables, ignores_stored };
+            let given = serve::ServeInputs { config, variables: &variables, ignores_stored };
             runtime.block_on(serve::serve(&settings, given, log.set_level.clone()))?;
             Ok(true)
         }
@@ -142,7 +142,10 @@ fn run() -> Result<bool, Box<dyn Error>> {
     }
 }
 
-fn settle(given: Given, variables: &HashMap<String, String>) -> Result<(Settings, Option<ConfigFile>), Box<dyn Error>> {
+fn settle(
+    given: CommandSettings,
+    variables: &HashMap<String, String>,
+) -> Result<(Settings, Option<ConfigFile>), Box<dyn Error>> {
     part::check_variables(variables)?;
     let named = variables.get("FLATBED_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
     let config = given.config.or(named).map(|path| ConfigFile::read(&path)).transpose()?;

@@ -99,11 +99,11 @@ fn check(key: &str, text: &str, origin: &str) -> Result<(), NotBuilt> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Found, SETTINGS, Settings};
+    use crate::settings::{SETTINGS, SettingValue, Settings};
 
     /// Returns the message with which a setting of a missing part is refused.
     fn refused(key: &'static str, text: &str) -> Option<String> {
-        let found = Found { text: text.to_owned(), origin: key.to_owned(), base: None };
+        let found = SettingValue { text: text.to_owned(), origin: key.to_owned(), base: None };
         let error = Settings::resolve(&[Layer::from([(key, found)])]).err()?.to_string();
         error.contains("was built without").then_some(error)
     }

@@ -87,7 +87,7 @@ impl<L> Redacting<L> {
 }
 
 /// A field's value.
-enum Given {
+enum FieldValue {
     Truth(bool),
     Signed(i64),
     Unsigned(u64),
@@ -97,15 +97,15 @@ enum Given {
     Written(field::DisplayValue<String>),
 }
 
-impl Given {
+impl FieldValue {
     fn value(&self) -> &dyn Value {
         match self {
-            Given::Truth(value) => value,
-            Given::Signed(value) => value,
-            Given::Unsigned(value) => value,
-            Given::Float(value) => value,
-            Given::Text(value) => value,
-            Given::Written(value) => value,
+            FieldValue::Truth(value) => value,
+            FieldValue::Signed(value) => value,
+            FieldValue::Unsigned(value) => value,
+            FieldValue::Float(value) => value,
+            FieldValue::Text(value) => value,
+            FieldValue::Written(value) => value,
         }
     }
 }
@@ -115,7 +115,7 @@ struct Taking<'l, L> {
     of: &'l Redacting<L>,
     /// True for Flatbed's own events. They quote user data only in fields, and never in the message.
     is_own: bool,
-    fields: Vec<(Field, Given)>,
+    fields: Vec<(Field, FieldValue)>,
 }
 
 /// Returns whether a target is one of Flatbed's own.
@@ -133,28 +133,28 @@ impl<L> Taking<'_, L> {
 impl<L> Visit for Taking<'_, L> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = self.text(field, format!("{value:?}"));
-        self.fields.push((field.clone(), Given::Written(field::display(text))));
+        self.fields.push((field.clone(), FieldValue::Written(field::display(text))));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
         let text = self.text(field, value.to_owned());
-        self.fields.push((field.clone(), Given::Text(text)));
+        self.fields.push((field.clone(), FieldValue::Text(text)));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.fields.push((field.clone(), Given::Truth(value)));
+        self.fields.push((field.clone(), FieldValue::Truth(value)));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.fields.push((field.clone(), Given::Signed(value)));
+        self.fields.push((field.clone(), FieldValue::Signed(value)));
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.fields.push((field.clone(), Given::Unsigned(value)));
+        self.fields.push((field.clone(), FieldValue::Unsigned(value)));
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.fields.push((field.clone(), Given::Float(value)));
+        self.fields.push((field.clone(), FieldValue::Float(value)));
     }
 }
 

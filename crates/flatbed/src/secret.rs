@@ -13,7 +13,7 @@ pub(crate) async fn rotate(settings: &Settings) -> Result<(), Box<dyn std::error
     let (layer, authority) = Layer::open(storage.database(), settings.layer_options(), None).await?;
     layer.rotate_secret().await?;
     tracing::info!(target: "audit", "the secret of sessions was rotated");
-    println!("another secret signs sessions in {storage}; those of before go on, and end when they would have ended");
+    println!("another secret signs sessions in {storage}; earlier sessions continue, and expire as before");
     layer.shutdown();
     drop((layer, authority));
     storage.close();

@@ -96,7 +96,7 @@ pub(crate) enum ServeError {
     /// The address would make every client that can connect an administrator.
     #[cfg(feature = "gateway")]
     #[error(
-        "admin_listen: whoever can connect to {listen} would be an administrator. Listen on 127.0.0.1 or unix:PATH, or say admin_listen_anywhere = true if something else keeps strangers out"
+        "admin_listen: every client that can connect to {listen} would be an administrator. Listen on 127.0.0.1 or unix:PATH, or set admin_listen_anywhere = true if a firewall keeps strangers out"
     )]
     Administrators {
         /// The address.
@@ -129,7 +129,7 @@ pub(crate) enum ServeError {
 }
 
 /// The inputs of a server beside its settings.
-pub(crate) struct Given<'g> {
+pub(crate) struct ServeInputs<'g> {
     /// The configuration file.
     pub config: Option<ConfigFile>,
     /// The environment.
@@ -155,7 +155,7 @@ fn replicator_bounds(settings: &Settings) -> ReplicatorOptions {
 /// [`ServeError`], always before the first request.
 pub(crate) async fn serve(
     settings: &Settings,
-    Given { config, variables, ignores_stored }: Given<'_>,
+    ServeInputs { config, variables, ignores_stored }: ServeInputs<'_>,
     set_log_level: Arc<dyn Fn(&str) + Send + Sync>,
 ) -> Result<(), ServeError> {
     let admin = variables.get("FLATBED_ADMIN").map(String::as_str);

@@ -326,7 +326,7 @@ impl Setting {
 
 /// A value and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct SettingValue {
     /// The text of the value.
     pub text: String,
     /// The source in messages: `--listen`, `FLATBED_LISTEN`, `listen in flatbed.toml`.
@@ -336,7 +336,7 @@ pub(crate) struct Found {
 }
 
 /// The values of one source, by key.
-pub(crate) type Layer = BTreeMap<&'static str, Found>;
+pub(crate) type Layer = BTreeMap<&'static str, SettingValue>;
 
 /// The reason why the settings cannot be used. Each message stands alone and says what to change.
 #[derive(Debug, thiserror::Error)]
@@ -479,10 +479,10 @@ impl Settings {
         }
         Ok(Settings {
             storage: storage(layers)?,
-            fdb_library: first("fdb_library").map(Found::path),
+            fdb_library: first("fdb_library").map(SettingValue::path),
             root: root.map(|found| found.text.clone()),
             listening: Listening::resolve(layers)?,
-            has_console: first("console").map_or(Ok(cfg!(feature = "console")), Found::truth)?,
+            has_console: first("console").map_or(Ok(cfg!(feature = "console")), SettingValue::truth)?,
             run_bytes: first("run_bytes").map(|found| found.number(0..=60_000)).transpose()?,
             document_bytes_max: first("document_bytes_max").map(|found| found.number(1..=8_000_000)).transpose()?,
             database_bytes_max: first("database_bytes_max").map(|found| found.number(0..=1 << 60)).transpose()?,
@@ -492,7 +492,7 @@ impl Settings {
             local_bytes_max: first("local_bytes_max")
                 .map(|found| found.number(1_000_000..=1_000_000_000_000))
                 .transpose()?,
-            replication_ca: first("replication_ca").map(Found::path),
+            replication_ca: first("replication_ca").map(SettingValue::path),
             replication_allow: first("replication_allow")
                 .map(|found| Allowed::parse(&found.text).map_err(|_| found.is_not(ALLOWED)))
                 .transpose()?
@@ -533,7 +533,7 @@ impl Settings {
     }
 }
 
-impl Found {
+impl SettingValue {
     /// Returns the value as a path.
     pub(crate) fn path(&self) -> PathBuf {
         self.relative(Path::new(&self.text))
@@ -595,7 +595,7 @@ pub(crate) fn from_environment(variables: &HashMap<String, String>) -> Layer {
         .filter_map(|setting| {
             let origin = setting.variable();
             let text = variables.get(&origin).filter(|text| !text.is_empty())?.clone();
-            Some((setting.key, Found { text, origin, base: None }))
+            Some((setting.key, SettingValue { text, origin, base: None }))
         })
         .collect()
 }

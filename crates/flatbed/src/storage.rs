@@ -119,7 +119,7 @@ impl Storage {
         engine.on_failure({
             let health = health.clone();
             move |reason| {
-                tracing::error!(reason, "the storage has failed: no write is taken before a restart, reads go on");
+                tracing::error!(reason, "the storage has failed: writes are refused until a restart, reads continue");
                 health.fail(reason);
             }
         });

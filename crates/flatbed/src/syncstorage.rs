@@ -16,9 +16,9 @@ use flatbed_syncstorage::{Limits, Maintenance, MaintenanceOptions, Options, Stor
 use foundationdb::Database;
 
 use crate::jwks;
-use crate::listening::{Listening, Place, places};
+use crate::listening::{ListenAddress, Listening, places};
 use crate::serve::ServeError;
-use crate::settings::{Found, Layer, Settings, SettingsError};
+use crate::settings::{Layer, SettingValue, Settings, SettingsError};
 use crate::storage::Storage;
 
 /// The environment variable of the secret. There is no option, since other users of the machine could read it.
@@ -52,7 +52,7 @@ pub(crate) enum Jwks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyncSettings {
     /// The addresses of its own listeners.
-    pub places: Vec<Place>,
+    pub places: Vec<ListenAddress>,
     /// Its path on CouchDB's listeners.
     pub path: Option<String>,
     /// The URL by which clients know it.
@@ -127,7 +127,7 @@ impl SyncSettings {
             places: listen.map(places).transpose()?.unwrap_or_default(),
             path: path.map(|path| path.text.clone()),
             public_url,
-            master_secret_file: first("syncstorage_master_secret_file").map(Found::path),
+            master_secret_file: first("syncstorage_master_secret_file").map(SettingValue::path),
             admission,
             jwks,
             issuer: first("syncstorage_issuer").map_or(ISSUER, |found| &found.text).to_owned(),
@@ -374,7 +374,7 @@ mod tests {
 
     fn resolve(values: &[(&'static str, &str)]) -> Result<Option<SyncSettings>, SettingsError> {
         let found = |(key, text): &(&'static str, &str)| {
-            (*key, Found { text: (*text).to_owned(), origin: format!("{key} in x"), base: Some("etc".into()) })
+            (*key, SettingValue { text: (*text).to_owned(), origin: format!("{key} in x"), base: Some("etc".into()) })
         };
         SyncSettings::resolve(&[values.iter().map(found).collect()])
     }

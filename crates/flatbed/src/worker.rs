@@ -18,7 +18,7 @@ use flatbed_worker::memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
 use flatbed_worker::secret::ENV_PREFIX;
 
 use crate::serve::ServeError;
-use crate::settings::{ALLOWED, Found, Layer, SETTINGS, SettingsError};
+use crate::settings::{ALLOWED, Layer, SETTINGS, SettingValue, SettingsError};
 
 /// The default number of jobs at once.
 const JOBS_MAX: usize = 100;
@@ -67,8 +67,8 @@ impl WorkerSettings {
         let lease = first("worker_lease_seconds").map(|found| found.number(3..=600)).transpose()?;
         Ok(WorkerSettings {
             runs,
-            files: first("worker_files").map(Found::path),
-            secrets: first("worker_secrets").map(Found::path),
+            files: first("worker_files").map(SettingValue::path),
+            secrets: first("worker_secrets").map(SettingValue::path),
             allow: allow.transpose()?.unwrap_or_default(),
             jobs: jobs.unwrap_or(JOBS_MAX),
             memory: memory.map_or(MEMORY_BYTES, |megabytes| megabytes << 20),
@@ -160,7 +160,7 @@ mod tests {
 
     fn resolve(values: &[(&'static str, &str)]) -> Result<WorkerSettings, SettingsError> {
         let found = |(key, text): &(&'static str, &str)| {
-            (*key, Found { text: (*text).to_owned(), origin: format!("{key} in x"), base: None })
+            (*key, SettingValue { text: (*text).to_owned(), origin: format!("{key} in x"), base: None })
         };
         WorkerSettings::resolve(&[values.iter().map(found).collect()])
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use lexopt::prelude::*;
 use tokio::runtime::Runtime;
 
-use crate::cli::{Command, Given, Takes, UsageError, setting_lines};
+use crate::cli::{Command, CommandSettings, Takes, UsageError, setting_lines};
 use crate::worker_import::{self, Import};
 use crate::worker_process::{self, Home};
 use crate::{logging, settle, url};
@@ -22,7 +22,7 @@ pub(crate) enum WorkerCommand {
         /// The server and the account.
         home: Home,
         /// The settings of the jobs.
-        given: Given,
+        given: CommandSettings,
     },
 }
 
@@ -55,7 +55,7 @@ impl WorkerCommand {
 /// [`UsageError`].
 pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     let (mut import, mut words) = (Import::default(), Vec::new());
-    let (mut home, mut given) = (Home::default(), Given::default());
+    let (mut home, mut given) = (Home::default(), CommandSettings::default());
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(help())),

@@ -3,7 +3,9 @@ use super::*;
 fn layer(origin: &str, values: &[(&'static str, &str)]) -> Layer {
     values
         .iter()
-        .map(|(key, text)| (*key, Found { text: (*text).to_owned(), origin: format!("{key} in {origin}"), base: None }))
+        .map(|(key, text)| {
+            (*key, SettingValue { text: (*text).to_owned(), origin: format!("{key} in {origin}"), base: None })
+        })
         .collect()
 }
 
@@ -60,7 +62,7 @@ fn bounds_of_views() {
 
 #[test]
 fn paths_of_a_file_are_relative_to_it() {
-    let found = Found { text: "x".into(), origin: "data_dir".into(), base: Some("etc".into()) };
+    let found = SettingValue { text: "x".into(), origin: "data_dir".into(), base: Some("etc".into()) };
     let settings = Settings::resolve(&[Layer::from([("data_dir", found)])]).unwrap();
     assert_eq!(settings.storage, StorageChoice::DataDirectory("etc/x".into()));
 }

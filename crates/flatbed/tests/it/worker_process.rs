@@ -24,18 +24,18 @@ const PASSWORD: &str = "hunter2-of-root";
 const TOKEN: &str = "hunter2-of-the-target";
 
 /// The files of one test.
-pub struct Place {
+pub struct TestFiles {
     directory: tempfile::TempDir,
 }
 
-impl Place {
-    pub fn new() -> Place {
+impl TestFiles {
+    pub fn new() -> TestFiles {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("files")).unwrap();
         fs::create_dir(directory.path().join("secrets")).unwrap();
         fs::write(directory.path().join("secrets/token"), TOKEN).unwrap();
         fs::write(directory.path().join("password"), format!("{PASSWORD}\n")).unwrap();
-        Place { directory }
+        TestFiles { directory }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -201,7 +201,7 @@ async fn careless_endpoint() -> (String, Arc<Mutex<u32>>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_was_stopped_delivers_nothing_twice() {
-    let place = Place::new();
+    let place = TestFiles::new();
     let file = place.path("files/j.sqlite");
     table(&file);
     let server = place.server(&[]);
@@ -261,7 +261,7 @@ async fn one_that_was_stopped_delivers_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_restarted_under_them() {
-    let place = Place::new();
+    let place = TestFiles::new();
     let file = place.path("files/j.sqlite");
     table(&file);
     // No other test listens at this address, so the port stays free while the server is away.
@@ -301,7 +301,7 @@ async fn the_server_is_restarted_under_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn beside_a_server_that_runs_jobs_itself() {
-    let place = Place::new();
+    let place = TestFiles::new();
     let files = place.text("files");
     let server = place.server(&["--worker", "--worker-jobs", "1", "--worker-files", &files]);
     ok(&server, Method::PUT, "/db", Value::Null).await;
@@ -342,7 +342,7 @@ async fn beside_a_server_that_runs_jobs_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_the_administrators() {
-    let place = Place::new();
+    let place = TestFiles::new();
     let server = place.server(&["--worker"]);
     put_job(&server, &{
         let mut job = into_sqlite("j");

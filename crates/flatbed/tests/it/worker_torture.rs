@@ -43,12 +43,12 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 
 use crate::support::Server;
-use crate::worker_process::{Place, Worker};
+use crate::worker_process::{TestFiles, Worker};
 use endpoint::Endpoint;
 use lines::{LinesFile, Store};
 use model::{Documents, Rows, add_rows, differences, is_heavy, is_unmappable};
 use processes::pass;
-use source::{Place as InFeed, Source};
+use source::{FeedPosition, Source};
 use tables::Tables;
 use target::{Fault, Target, job_of};
 
@@ -113,7 +113,7 @@ impl Drop for Disk {
 
 /// The threads that cause faults. Dropped, it ends before the servers and processes that it disturbs.
 struct Chaos {
-    place: Arc<Place>,
+    place: Arc<TestFiles>,
     is_over: Arc<AtomicBool>,
     server: Option<JoinHandle<Server>>,
     workers: Vec<JoinHandle<Worker>>,
@@ -121,14 +121,14 @@ struct Chaos {
 }
 
 impl Chaos {
-    fn new(place: Arc<Place>) -> Chaos {
+    fn new(place: Arc<TestFiles>) -> Chaos {
         let (is_over, server, workers, others) = Default::default();
         Chaos { place, is_over, server, workers, others }
     }
 
     fn run<T: Send + 'static>(
         &self,
-        what: impl FnOnce(&Place, &AtomicBool) -> T + Send + 'static,
+        what: impl FnOnce(&TestFiles, &AtomicBool) -> T + Send + 'static,
     ) -> Option<JoinHandle<T>> {
         let (place, is_over) = (self.place.clone(), self.is_over.clone());
         Some(std::thread::spawn(move || what(&place, &is_over)))
@@ -257,7 +257,7 @@ impl Torture {
             }
         }
         // Documents that changed meanwhile may have been there.
-        let now: HashSet<InFeed> = self.source.changes().await?.into_iter().map(|(seq, _)| seq).collect();
+        let now: HashSet<FeedPosition> = self.source.changes().await?.into_iter().map(|(seq, _)| seq).collect();
         Some(wrong.into_iter().filter(|(seq, _)| now.contains(*seq)).map(|(_, text)| text).collect())
     }
 
@@ -307,7 +307,7 @@ async fn targets_have_what_the_source_has() {
     let seed = seed(1);
     let random = |number: u64| Random(seed.wrapping_add(number.wrapping_mul(0x1234_5678_9abc_def1)));
 
-    let place = Arc::new(Place::new());
+    let place = Arc::new(TestFiles::new());
     fs::write(place.path("secrets/sql"), servers::PASSWORD).unwrap();
     let disk = is_long.then(|| Arc::new(Disk::at(&place.path("files"), (64 << 20) + count * 8_000)));
     let mut targets: Vec<Arc<dyn Target>> = vec![

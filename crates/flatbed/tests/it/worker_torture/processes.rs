@@ -7,12 +7,12 @@ use std::time::Duration;
 use flatbed_testkit::{Random, pass_blocking};
 
 use crate::support::Server;
-use crate::worker_process::{Place, Worker};
+use crate::worker_process::{TestFiles, Worker};
 
 /// The pause between two checks for the end.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Three of the leases that [`Place`] configures.
+/// Three of the leases that [`TestFiles`] configures.
 const STOPPED: Duration = Duration::from_secs(9);
 
 /// Waits, but not beyond the end.
@@ -25,12 +25,12 @@ pub(super) fn pass(time: Duration, is_over: &AtomicBool) {
     }
 }
 
-pub(super) fn start(place: &Place, address: &str) -> Server {
+pub(super) fn start(place: &TestFiles, address: &str) -> Server {
     place.server(&["--listen", address, "--log-level", "warn"])
 }
 
 /// Disturbs the server until the end, and returns the final one.
-pub(super) fn server(place: &Place, mut server: Server, mut random: Random, is_over: &AtomicBool) -> Server {
+pub(super) fn server(place: &TestFiles, mut server: Server, mut random: Random, is_over: &AtomicBool) -> Server {
     let address = server.url.authority();
     loop {
         pass(random.seconds(4.0, 12.0), is_over);
@@ -48,7 +48,13 @@ pub(super) fn server(place: &Place, mut server: Server, mut random: Random, is_o
 }
 
 /// Disturbs a worker until the end, and returns the final one. The first is suspended before it is killed.
-pub(super) fn worker(place: &Place, address: &str, number: usize, mut random: Random, is_over: &AtomicBool) -> Worker {
+pub(super) fn worker(
+    place: &TestFiles,
+    address: &str,
+    number: usize,
+    mut random: Random,
+    is_over: &AtomicBool,
+) -> Worker {
     let name = format!("worker{number}");
     let mut process = place.worker_at(address, &name, "info");
     for round in 0.. {

@@ -30,9 +30,9 @@ pub(super) struct Entry {
 }
 
 /// A position in the feed: the number, and the rest as a text, which orders positions within a transaction.
-pub(super) type Place = (u64, String);
+pub(super) type FeedPosition = (u64, String);
 
-fn place_of(seq: &Value) -> Option<Place> {
+fn place_of(seq: &Value) -> Option<FeedPosition> {
     let (number, rest) = seq.as_str()?.split_once('-')?;
     Some((number.parse().ok()?, rest.to_owned()))
 }
@@ -98,7 +98,7 @@ impl Source {
     }
 
     /// Returns the position of each job up to which all is delivered or queued. `None`: there is no answer.
-    pub(super) async fn reached(&self) -> Option<HashMap<String, Place>> {
+    pub(super) async fn reached(&self) -> Option<HashMap<String, FeedPosition>> {
         let (_, jobs) = self.try_ask(Method::GET, "/_worker/_api/jobs", &Value::Null).await?;
         let of = |job: &Value| Some((job["id"].as_str()?.to_owned(), place_of(&job["seq"])?));
         Some(jobs["jobs"].as_array()?.iter().filter_map(of).collect())
@@ -106,7 +106,7 @@ impl Source {
 
     /// Returns the documents in the order of their last changes, with positions and without deleted ones. `None`: there
     /// is no answer.
-    pub(super) async fn changes(&self) -> Option<Vec<(Place, Value)>> {
+    pub(super) async fn changes(&self) -> Option<Vec<(FeedPosition, Value)>> {
         let (_, feed) = self.try_ask(Method::GET, "/db/_changes?include_docs=true", &Value::Null).await?;
         let rows = feed["results"].as_array()?.iter().filter(|row| row["deleted"] != true);
         rows.map(|row| Some((place_of(&row["seq"])?, row["doc"].clone()))).collect()
