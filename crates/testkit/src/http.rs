@@ -1,7 +1,7 @@
-//! Two clients of HTTP/1.1 for servers under test. Both show what came, and hide nothing behind a pool or a retry.
+//! Two HTTP/1.1 clients for servers under test. Both show the bytes received, without a pool or a retry.
 //!
-//! [`Client`] panics where a connection breaks: it is for servers that live. [`Connection`] returns [`Broken`]: it is for
-//! tortures whose servers are killed.
+//! [`Client`] panics if a connection breaks: it is for servers that stay alive. [`Connection`] returns [`Broken`]: it
+//! is for tortures that kill their servers.
 
 #![allow(clippy::expect_used, reason = "a test whose server answers nonsense has failed")]
 
@@ -17,14 +17,14 @@ use serde_json::Value;
 pub struct Answer {
     /// The status.
     pub status: u16,
-    /// Names and values, in the order in which they came.
+    /// Names and values, in the order received.
     pub headers: Vec<(String, String)>,
-    /// The body, as far as it was read.
+    /// The body, as far as it is read.
     pub body: String,
 }
 
 impl Answer {
-    /// Takes the lines of a head, without their ends.
+    /// Parses the lines of a head, without their ends.
     fn of_head(mut lines: impl Iterator<Item = impl AsRef<str>>) -> Answer {
         let first = lines.next().expect("a line");
         let status = first.as_ref().split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
@@ -41,7 +41,7 @@ impl Answer {
     /// Returns the body as JSON.
     ///
     /// # Panics
-    /// It is none.
+    /// The body is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -49,7 +49,7 @@ impl Answer {
     /// Returns a string of the JSON object in the body.
     ///
     /// # Panics
-    /// There is none.
+    /// The member is missing or not a string.
     pub fn text(&self, member: &str) -> String {
         self.json()[member].as_str().unwrap_or_else(|| panic!("{member}: {self:?}")).to_owned()
     }
@@ -62,7 +62,8 @@ impl Answer {
     }
 }
 
-/// Returns the head of a request. What its body and CouchDB's answers need is added, unless it is among `headers`.
+/// Returns the head of a request. Adds the headers that its body and CouchDB's answers need, unless they are in
+/// `headers`.
 fn request_head(method: &str, path: &str, headers: &[(&str, impl AsRef<str>)], body_bytes: usize) -> String {
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
     let mut give = |name: &str, value: &str| {
@@ -96,8 +97,8 @@ mod tests {
 
     const SIZED: &str = "HTTP/1.1 404 X\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
 
-    /// A server of one connection: it answers each request, which has no body, with the next of these, and then ends. It
-    /// returns the last request.
+    /// Starts a server for one connection. It answers each request, which has no body, with the next answer, and then
+    /// ends. Returns the last request.
     async fn server(answers: Vec<String>) -> (std::net::SocketAddr, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

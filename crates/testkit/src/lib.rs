@@ -1,9 +1,9 @@
-//! What the tests of all crates share. It is a dev-dependency only, and depends on no crate above the engine.
+//! Shared helpers of the tests of all crates. It is a dev-dependency only, and depends on no crate above the engine.
 //!
-//! # How a new test is written
+//! # How to write a test
 //!
-//! A test of storage opens a [`Storage`] of its own. The test then runs on the embedded engine by default and on a cluster if
-//! `FLATBED_CLUSTER_FILE` names one, without a word in the test:
+//! A test of storage opens a [`Storage`] of its own. It then runs on the embedded engine by default and, without a
+//! change, on the cluster that `FLATBED_CLUSTER_FILE` names:
 //!
 //! ```text
 //! use flatbed_testkit::{Storage, until};
@@ -32,11 +32,11 @@
 //!
 //! A test must be able to fail: break the code once and watch it fail.
 //!
-//! # How a test asks a server
+//! # How a test sends requests to a server
 //!
-//! Servers are started by the crate that has them, in its `tests/it/support.rs`: this crate depends on none of them, or cargo
-//! would build each of them twice, once for its own tests and once below this crate. What such a `support.rs` starts has an
-//! address, and [`http::Client`] talks to it:
+//! Each crate starts its servers in its `tests/it/support.rs`. This crate depends on none of them, or cargo would build
+//! each of them twice: once for its own tests and once below this crate. Such a server has an address, and
+//! [`http::Client`] connects to it:
 //!
 //! ```text
 //! use crate::support::{ServerOptions, Store};
@@ -57,7 +57,7 @@
 //! }
 //! ```
 //!
-//! A server that a torture kills is asked by [`http::Connection`], which returns an error where the server dies:
+//! [`http::Connection`] connects to a server that a torture kills. It returns an error when the server dies:
 //!
 //! ```text
 //! let server = Mortal::start(2, async move { store.serve(ServerOptions::default()).await }).await;
@@ -66,8 +66,8 @@
 //! assert!(connection.call("GET", "/", &[], "").await.is_err());
 //! ```
 //!
-//! The tests of the program, `crates/flatbed/tests/it`, start it as an operator does and ask it by `flatbed-client`. The tests
-//! of `firefox` sign whole `hyper` requests.
+//! The tests of the program, `crates/flatbed/tests/it`, start it as an operator does and use `flatbed-client`. The
+//! tests of `firefox` sign whole `hyper` requests.
 
 pub mod http;
 mod mortal;

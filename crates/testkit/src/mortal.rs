@@ -7,19 +7,19 @@ use tokio::task::JoinHandle;
 
 use crate::PATIENCE;
 
-/// A process that can be killed, as far as its storage and its clients can tell: all that it does runs on a runtime of its own.
-/// To drop it is to kill it. Afterwards nothing of it goes on, is given back or answered.
+/// A process that can be killed, as far as its storage and its clients can tell: all its work runs on a runtime of its
+/// own. Dropping it kills it. Afterwards none of its work continues, is released or is answered.
 ///
-/// `T` is what the test holds of the process, such as a server with its address.
+/// `T` is the test's handle of the process, such as a server with its address.
 #[derive(Debug)]
 pub struct Mortal<T> {
-    // Before the process, and so dropped first: no task of it sees that the rest goes.
+    // Before the process, and so dropped first: no task of the process observes the drop of the rest.
     life: Life,
     process: T,
 }
 
 impl<T> Mortal<T> {
-    /// Starts a process with so many threads. `start` runs on them, and so does what it spawns.
+    /// Starts a process with a number of threads. `start` and the tasks that it spawns run on them.
     ///
     /// # Panics
     /// `start` panics.
@@ -32,7 +32,7 @@ impl<T> Mortal<T> {
         Mortal { life, process }
     }
 
-    /// Starts a process as [`Mortal::start`], from a thread that has no runtime, on which `start` runs.
+    /// Starts a process as [`Mortal::start`] does, from a thread without a runtime, on which `start` runs.
     pub fn start_blocking(threads: usize, start: impl Future<Output = T>) -> Mortal<T> {
         let life = Life::begin(threads);
         let process = life.runtime().block_on(start);
@@ -44,7 +44,7 @@ impl<T> Mortal<T> {
         &self.process
     }
 
-    /// Lets the process do something, until it dies.
+    /// Runs a task in the process, until it dies.
     pub fn spawn<F>(&self, work: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
@@ -52,14 +52,14 @@ impl<T> Mortal<T> {
         self.life.runtime().spawn(work)
     }
 
-    /// Kills the process without waiting for its threads: each ends the step of a task that it is in. Returns the remains.
+    /// Kills the process without waiting for its threads: each ends its current step of a task. Returns the handle.
     pub fn kill(self) -> T {
         let Mortal { life, process } = self;
         drop(life);
         process
     }
 
-    /// Kills the process, and waits until its threads are gone. Returns the remains.
+    /// Kills the process, and waits until its threads are gone. Returns the handle.
     pub async fn kill_and_wait(self) -> T {
         let Mortal { mut life, process } = self;
         let runtime = life.0.take().expect("it lives");
@@ -69,7 +69,7 @@ impl<T> Mortal<T> {
     }
 }
 
-/// What a process runs on; `None` once it is killed.
+/// The runtime of a process; `None` after it is killed.
 #[derive(Debug)]
 struct Life(Option<Runtime>);
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::soon;
 
-    /// A task that never ends, and what tells that it is gone.
+    /// Starts a task that never ends, and returns the event of its drop.
     async fn begin() -> oneshot::Receiver<()> {
         let (held, gone) = oneshot::channel::<()>();
         tokio::spawn(async move {
@@ -112,7 +112,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_of_a_process_goes_on_once_it_is_killed() {
         assert!(soon(Mortal::start(1, begin()).await.kill()).await.is_err());
-        // Without a wait here.
+        // The task does not wait here.
         let mut gone = Mortal::start(2, begin()).await.kill_and_wait().await;
         assert_eq!(gone.try_recv(), Err(oneshot::error::TryRecvError::Closed));
     }

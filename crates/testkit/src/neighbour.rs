@@ -1,7 +1,8 @@
-//! Another root on the storage of a test, whose records change all the time. `\xff/metadataVersion` is one key for all roots.
+//! Another root on the storage of a test, whose records change all the time. `\xff/metadataVersion` is one key for all
+//! roots.
 //!
-//! With `FLATBED_TEST_NEIGHBOUR` set each storage of [`Storage::new`](crate::Storage::new) has one. Tests of caches must hold
-//! beside it.
+//! With `FLATBED_TEST_NEIGHBOUR` set, each storage of [`Storage::new`](crate::Storage::new) has one. Tests of caches
+//! must also pass beside it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(3);
 /// Whether this process has started a neighbour.
 static IS_STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Starts a neighbour if the environment asks for one.
+/// Starts a neighbour if the environment requests one.
 pub(crate) fn start_if_asked(database: &Arc<Database>) {
     if std::env::var_os("FLATBED_TEST_NEIGHBOUR").is_some() {
         start_neighbour(database);
@@ -26,7 +27,7 @@ pub(crate) fn start_if_asked(database: &Arc<Database>) {
 /// Starts a neighbour, which ends with the database.
 ///
 /// # Panics
-/// There is no thread for it.
+/// The thread cannot be started.
 pub fn start_neighbour(database: &Arc<Database>) {
     IS_STARTED.store(true, Ordering::Relaxed);
     let database = Arc::downgrade(database);
@@ -58,8 +59,8 @@ async fn change_record(database: &Weak<Database>) -> bool {
     }
 }
 
-/// Returns whether no record of any root has changed since `since`, an earlier [`metadata_version`]. Only then can a test say
-/// exactly what the caches read.
+/// Returns whether no record of any root has changed since `since`, an earlier [`metadata_version`]. Only then can a
+/// test predict the exact reads of the caches.
 ///
 /// # Panics
 /// A record has changed on an engine without a neighbour.
@@ -73,7 +74,7 @@ pub async fn is_quiet(database: &Database, since: &[u8]) -> bool {
 /// Returns the value of `\xff/metadataVersion`, which validates all caches.
 ///
 /// # Panics
-/// The storage fails with an error that no retry mends.
+/// The storage fails with an error that is not retryable.
 pub async fn metadata_version(database: &Database) -> Vec<u8> {
     async fn read(mut trx: Transaction) -> Result<Vec<u8>, FdbError> {
         loop {

@@ -1,4 +1,4 @@
-//! Random numbers, and the seed and the length of random work.
+//! Random numbers, and the seed and the duration of random work.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub fn seed(default: u64) -> u64 {
     seed
 }
 
-/// Returns how long a torture runs: `FLATBED_TEST_SECONDS`, or `default` seconds.
+/// Returns the duration of a torture: `FLATBED_TEST_SECONDS`, or `default` seconds.
 ///
 /// # Panics
 /// The variable is not a number.

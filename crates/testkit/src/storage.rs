@@ -1,4 +1,4 @@
-//! Storage of its own for each test.
+//! The storage of a test.
 
 #![allow(clippy::expect_used, reason = "a test without storage has failed")]
 
@@ -12,7 +12,8 @@ use foundationdb_sys::backend::Embedded;
 
 use crate::neighbour;
 
-/// The faults of tests, unless `FLATBED_TEST_FAULTS` says otherwise: their probability, the seed, and the share of short pages.
+/// The default faults of tests: their probability, the seed, and the share of short pages. `FLATBED_TEST_FAULTS`
+/// overrides them.
 const FAULTS: &str = "0.05,1,0.3";
 
 /// The latencies of a cluster, in microseconds: of a read, a read version and a commit.
@@ -34,7 +35,7 @@ pub fn engine() -> Option<Embedded> {
     engine
 }
 
-/// Returns whether pages of ranges are full, so that reads can be counted exactly. `FLATBED_FDB_BUGGIFY` cuts pages short.
+/// Returns whether range pages are full, so that reads can be counted exactly. `FLATBED_FDB_BUGGIFY` cuts pages short.
 pub fn pages_are_full() -> bool {
     std::env::var_os("FLATBED_FDB_BUGGIFY").is_none()
 }
@@ -44,7 +45,7 @@ pub fn pages_are_full() -> bool {
 pub struct Faults(Buggify);
 
 impl Faults {
-    /// The faults of `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]`, or the default. They are printed.
+    /// Returns the faults of `FLATBED_TEST_FAULTS=PROBABILITY,SEED[,SHORT_PAGES]`, or the default, and prints them.
     ///
     /// # Panics
     /// The variable has another form.
@@ -59,7 +60,7 @@ impl Faults {
         text
     }
 
-    /// Returns the probability and the seed that `FLATBED_TEST_FAULTS` asks for, if it is set.
+    /// Returns the probability and the seed in `FLATBED_TEST_FAULTS`, if it is set.
     ///
     /// # Panics
     /// The variable has another form.
@@ -68,7 +69,7 @@ impl Faults {
         Some((given.probability, given.seed))
     }
 
-    /// Faults of this probability and seed, with the environment's share of short pages.
+    /// Creates faults of this probability and seed, with the environment's share of short pages.
     ///
     /// # Panics
     /// `FLATBED_TEST_FAULTS` has another form.
@@ -78,13 +79,13 @@ impl Faults {
     }
 }
 
-/// Parses faults as the environment has them.
+/// Parses faults in the environment's form.
 fn parse(text: &str) -> Buggify {
     Buggify::parse(text).expect("FLATBED_TEST_FAULTS is PROBABILITY,SEED[,SHORT_PAGES]")
 }
 
-/// Storage of one test, removed with it: the embedded engine in a temporary directory, or a root of its own on the cluster
-/// that `FLATBED_CLUSTER_FILE` names.
+/// The storage of one test, removed with it: the embedded engine in a temporary directory, or a root of its own on the
+/// cluster that `FLATBED_CLUSTER_FILE` names.
 #[derive(Clone)]
 pub struct Storage {
     /// The database.
@@ -107,10 +108,10 @@ impl Default for Storage {
 }
 
 impl Storage {
-    /// Opens new storage. The environment may ask for a [neighbour](crate::start_neighbour) on it.
+    /// Opens new storage. The environment may request a [neighbour](crate::start_neighbour) on it.
     ///
     /// # Panics
-    /// It cannot be opened.
+    /// The storage cannot be opened.
     pub fn new() -> Storage {
         let storage = Storage::open();
         neighbour::start_if_asked(&storage.fdb);
@@ -133,7 +134,7 @@ impl Storage {
     /// Opens an engine with these options. No other process or test uses it.
     ///
     /// # Panics
-    /// It cannot be opened.
+    /// The engine cannot be opened.
     pub fn on(engine: Embedded, options: OpenOptions) -> Storage {
         boot();
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -157,8 +158,8 @@ impl Storage {
         engine().map(|engine| Storage::on(engine, options(None, Some(faults))))
     }
 
-    /// Opens an engine with the latencies of a cluster by the machine's clock and one server that works for all transactions,
-    /// which also injects `faults`. `None` on a cluster.
+    /// Opens an engine with the latencies of a cluster by the machine's clock and one server that works for all
+    /// transactions, which also injects `faults`. `None` on a cluster.
     pub fn as_a_cluster(faults: Faults) -> Option<Storage> {
         let mut cluster = latencies(CLUSTER);
         cluster.has_server = true;
@@ -172,8 +173,8 @@ impl Storage {
         engine().map(|engine| Storage::on(engine, options(Some(cluster), None)))
     }
 
-    /// Opens an engine with the latencies of a cluster by a clock that the test moves, and with `faults`, if any. As long as
-    /// one thread calls, the faults follow from their seed alone. `None` on a cluster.
+    /// Opens an engine with the latencies of a cluster by a clock that the test moves, and with `faults`, if any. If
+    /// only one thread calls, the faults follow from their seed alone. `None` on a cluster.
     pub fn simulated(clock: &Arc<VirtualClock>, faults: Option<Faults>) -> Option<Storage> {
         let mut cluster = latencies(CLUSTER);
         cluster.clock = Some(Arc::clone(clock));
@@ -192,7 +193,7 @@ fn options(simulated: Option<SimulatedCluster>, faults: Option<Faults>) -> OpenO
     options
 }
 
-/// A root that no other test has. It is short, since it is in every key.
+/// Returns a root that no other test has. It is short, since every key contains it.
 fn new_root() -> Vec<u8> {
     static ROOTS: AtomicU32 = AtomicU32::new(0);
     let now = std::time::UNIX_EPOCH.elapsed().expect("a clock behind 1970").as_micros();

@@ -1,4 +1,4 @@
-//! What something was when, as far as a client can know. Models of tortures are made of it.
+//! The possible values of something at each moment, as far as a client can know. The models of tortures use it.
 
 #![allow(clippy::expect_used, reason = "a model that contradicts itself has failed")]
 
@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::PATIENCE;
 
-/// Longer than anything lasts that is judged.
+/// Longer than any judged event lasts.
 pub const KEPT: Duration = Duration::from_secs(PATIENCE.as_secs() + 20);
 
-/// A moment, or what lies between two: `from` is not after `to`.
+/// A moment, or the time between two: `from` is not after `to`.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     /// The begin.
@@ -22,7 +22,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// One that begins so much earlier.
+    /// Returns a span that begins earlier by `earlier`.
     pub fn since(self, earlier: Duration) -> Span {
         Span { from: self.from.checked_sub(earlier).unwrap_or(self.from), ..self }
     }
@@ -36,7 +36,7 @@ struct Version<T> {
     acknowledged: Option<Instant>,
 }
 
-/// All that something was, the newest last. A change is made between its beginning and its acknowledgement, or never.
+/// All values, the newest last. A change takes effect between its begin and its acknowledgement, or never.
 #[derive(Debug)]
 pub struct Timeline<T> {
     versions: VecDeque<Version<T>>,
@@ -45,14 +45,14 @@ pub struct Timeline<T> {
 }
 
 impl<T> Timeline<T> {
-    /// It is so from now on.
+    /// Creates a timeline whose value is certain from now on.
     pub fn new(value: T) -> Timeline<T> {
         let now = Instant::now();
         let first = Version { number: 0, value, began: now, acknowledged: Some(now) };
         Timeline { versions: VecDeque::from([first]), next: 1, hidden: None }
     }
 
-    /// A change begins: from now on it may be made at any time. Gives its number.
+    /// Begins a change, which may take effect at any time from now on. Returns its number.
     pub fn begin(&mut self, value: T) -> u64 {
         let (now, number) = (Instant::now(), self.next);
         self.next += 1;
@@ -64,28 +64,28 @@ impl<T> Timeline<T> {
         number
     }
 
-    /// It was made.
+    /// Notes that a change took effect.
     pub fn acknowledge(&mut self, number: u64) {
         let version = self.versions.iter_mut().find(|version| version.number == number).expect("it began");
         version.acknowledged = Some(Instant::now());
     }
 
-    /// It was not made, and never will be.
+    /// Notes that a change never takes effect.
     pub fn withdraw(&mut self, number: u64) {
         self.versions.retain(|version| version.number != number);
     }
 
-    /// Whether a change is left out of what is possible: what it makes possible says nothing of whether it might be made.
+    /// Excludes a change from the possible values: the effect of a request must not justify its own acceptance.
     pub fn hide(&mut self, number: Option<u64>) {
         self.hidden = number;
     }
 
-    /// All that it was, the oldest first, and when each began.
+    /// Iterates over all values, the oldest first, with the begin of each.
     pub fn history_of(&self) -> impl Iterator<Item = (&T, Instant)> {
         self.versions.iter().map(|version| (&version.value, version.began))
     }
 
-    /// The same, each with all the time in which it may have been so.
+    /// Iterates over all values, each with the whole time in which it may have held.
     pub fn spans_of(&self) -> impl Iterator<Item = (&T, Span)> {
         self.versions.iter().enumerate().map(|(at, version)| {
             let over = self.versions.iter().skip(at + 1).filter_map(|later| later.acknowledged).min();
@@ -93,12 +93,12 @@ impl<T> Timeline<T> {
         })
     }
 
-    /// As it was set last, made or not.
+    /// Returns the value set last, whether or not it took effect.
     pub fn newest(&self) -> &T {
         &self.versions.back().expect("the first").value
     }
 
-    /// The newest changes, for whoever has to find out what went wrong.
+    /// Describes the newest changes, for the analysis of a failure.
     pub fn history(&self) -> String
     where
         T: std::fmt::Debug,
@@ -111,10 +111,10 @@ impl<T> Timeline<T> {
         shown.collect::<Vec<_>>().join("; ")
     }
 
-    /// All that it may have been at some moment of a span, the newest first.
+    /// Returns all values possible at some moment of a span, the newest first.
     pub fn possible(&self, span: Span) -> Vec<&T> {
         let mut found = Vec::new();
-        // When what is looked at was surely over.
+        // The moment by which the value certainly was replaced.
         let mut over: Option<Instant> = None;
         for version in self.versions.iter().rev() {
             if over.is_some_and(|over| over < span.from) {
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(timeline.possible(during), [&'b', &'a']);
         assert_eq!(timeline.possible(after), [&'b']);
         assert_eq!(timeline.possible(not_known), [&'c', &'b']);
-        // What came of it is not known: it may have been made just before the next one.
+        // The result is unknown: it may have taken effect just before the next change.
         assert_eq!(timeline.possible(last), [&'d']);
         assert_eq!(timeline.possible(Span { from: during.from, to: last.to }), [&'d', &'c', &'b', &'a']);
         timeline.withdraw(unknown);

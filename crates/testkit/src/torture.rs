@@ -8,13 +8,13 @@ use tokio::sync::watch;
 
 use crate::PATIENCE;
 
-/// The pause between two looks at the counts.
+/// The pause between two checks of the counts.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The course of a torture, which its tasks share. It counts what they do, and tells them when it is over.
+/// The course of a torture, which its tasks share. It counts their actions, and tells them when the torture is over.
 ///
-/// A torture runs for its length, and on a slow machine until it has shown what it is there to show. An assertion on what was
-/// done in a fixed time fails by chance; without the assertion the torture proves nothing.
+/// A torture runs for its duration, and on a slow machine until it has shown each of its counts. An assertion on the
+/// work done in a fixed time would fail by chance; without any assertion the torture would prove nothing.
 ///
 /// ```ignore
 /// let torture = Torture::new(["writes", "conflicts"]);
@@ -42,7 +42,7 @@ struct Course {
 }
 
 impl Torture {
-    /// Begins a torture that has shown nothing without each of these counts.
+    /// Begins a torture that has to show each of these counts.
     pub fn new(shown: impl IntoIterator<Item = &'static str>) -> Torture {
         let shown = shown.into_iter().collect();
         Torture(Arc::new(Course { shown, counts: Mutex::default(), is_over: watch::Sender::new(false) }))
@@ -52,12 +52,12 @@ impl Torture {
         self.0.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more.
+    /// Increments a count.
     pub fn count(&self, what: &'static str) {
         *self.lock().entry(what).or_default() += 1;
     }
 
-    /// Returns how many were counted.
+    /// Returns a count.
     pub fn counted(&self, what: &str) -> u64 {
         self.lock().get(what).copied().unwrap_or_default()
     }
@@ -67,7 +67,7 @@ impl Torture {
         self.lock().clone()
     }
 
-    /// Runs a part of the torture. The torture is over if the part panics, so that the failure is reported at once.
+    /// Runs a part of the torture. If the part panics, the torture is over, so that the failure is reported at once.
     pub fn part<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
         let ends = EndsOnPanic(self.clone());
         async move {
@@ -76,7 +76,7 @@ impl Torture {
         }
     }
 
-    /// Ends the torture: tasks do what they have begun, and nothing more.
+    /// Ends the torture: tasks finish their current step.
     pub fn end(&self) {
         self.0.is_over.send_replace(true);
     }
@@ -86,14 +86,14 @@ impl Torture {
         *self.0.is_over.borrow()
     }
 
-    /// Lets time pass, as the rhythm of a task, and no more of it once the torture is over. Returns whether the torture goes on.
+    /// Waits, as the rhythm of a task, but not beyond the end of the torture. Returns whether the torture continues.
     pub async fn pass(&self, time: Duration) -> bool {
         let mut is_over = self.0.is_over.subscribe();
         tokio::time::timeout(time, is_over.wait_for(|is_over| *is_over)).await.is_err()
     }
 
-    /// Waits for the length of the torture, and on a slow machine until it has shown everything, for [`PATIENCE`] at most.
-    /// Returns earlier if a task has ended it.
+    /// Waits for the duration of the torture, and on a slow machine until it has shown everything, for [`PATIENCE`] at
+    /// most. Returns earlier if a task has ended it.
     pub async fn until_shown(&self, length: Duration) {
         let mut goes_on = self.pass(length).await;
         let shown = async {
@@ -101,11 +101,11 @@ impl Torture {
                 goes_on = self.pass(LOOK).await;
             }
         };
-        // A task that has failed says more about what is missing: `must_have_shown` comes behind the tasks.
+        // A failed task reports more about a missing count: `must_have_shown` is called after the tasks.
         let _ = tokio::time::timeout(PATIENCE, shown).await;
     }
 
-    /// Checks, behind the end, that the torture has shown everything.
+    /// Checks after the end that the torture has shown everything.
     ///
     /// # Panics
     /// A count is missing.
@@ -120,7 +120,7 @@ impl Torture {
     }
 }
 
-/// Ends a torture where it is dropped by a panic.
+/// Ends a torture if a panic drops it.
 struct EndsOnPanic(Torture);
 
 impl Drop for EndsOnPanic {

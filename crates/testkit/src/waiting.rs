@@ -1,4 +1,4 @@
-//! Waiting for events, with one generous limit.
+//! Waits for events, with one generous limit.
 
 use std::fmt::Debug;
 use std::panic::Location;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The limit of every wait. A test that waits so long has hung: no event takes a tenth of it on a loaded machine.
+/// The limit of every wait. A test that waits this long hangs: no event takes a tenth of it on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The pauses between two looks at a condition: short at first, so that a fast event costs little time.
+/// The pauses between two checks of a condition: short at first, so that a fast event costs little time.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
@@ -23,7 +23,7 @@ const STEP: Duration = Duration::from_millis(20);
 #[track_caller]
 pub fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
     let caller = Location::caller();
-    // In a box: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
+    // Boxed: a test's future contains those of all its calls, and debug builds lay out each of them on the stack.
     let future = Box::pin(future);
     async move {
         match tokio::time::timeout(PATIENCE, future).await {
@@ -33,11 +33,11 @@ pub fn soon<T>(future: impl Future<Output = T>) -> impl Future<Output = T> {
     }
 }
 
-/// Waits for a future for at most `limit`, and returns `None` if it was not ready. The limit is one that means something, such as
-/// the time after which a server looks again without having been woken.
+/// Waits for a future for at most `limit`, and returns `None` if it was not ready. Use it for a meaningful limit, such
+/// as the time after which a server checks again without having been woken.
 ///
-/// The time is counted in steps of 20 ms, and each counts as 20 ms however late the machine ends it. A slow machine extends the
-/// limit by its lateness, so that a test proves less there and does not fail.
+/// The time is counted in steps of 20 ms. Each step counts as 20 ms however late the machine ends it, so a slow machine
+/// extends the limit: the test proves less there and does not fail.
 pub fn within<T>(limit: Duration, future: impl Future<Output = T>) -> impl Future<Output = Option<T>> {
     let mut future = Box::pin(future);
     async move {
@@ -52,12 +52,12 @@ pub fn within<T>(limit: Duration, future: impl Future<Output = T>) -> impl Futur
     }
 }
 
-/// The time in which this process runs, counted as by [`within`].
+/// The running time of this process, counted as by [`within`].
 #[derive(Debug, Clone)]
 pub struct RunningTime(Arc<AtomicU32>);
 
 impl RunningTime {
-    /// Begins to count, in a task of the runtime, until all clones are dropped.
+    /// Starts to count, in a task of the runtime, until all clones are dropped.
     pub fn start() -> RunningTime {
         let steps = Arc::new(AtomicU32::new(0));
         let counted = Arc::downgrade(&steps);
@@ -86,15 +86,15 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Returns whether the machine has held up the request: `limit` is over since its begin, and this process has run in less than
-    /// half of that. If a server then refuses the request behind its own limit, the machine is the reason.
+    /// Returns whether the machine delayed the request: `limit` has passed since its begin, and this process has run
+    /// for less than half of that. If a server then refuses the request after its own limit, the machine is the reason.
     pub fn is_held_up(&self, limit: Duration) -> bool {
         let time = self.at.elapsed();
         time >= limit && STEP * (self.running.0.load(Ordering::Relaxed) - self.steps) < time / 2
     }
 }
 
-/// Waits until a condition holds. `what` describes it, for the message of a failure.
+/// Waits until a condition holds. `what` describes it in the failure message.
 ///
 /// # Panics
 /// The condition does not hold within [`PATIENCE`].
@@ -103,15 +103,15 @@ pub fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) -> impl Future<Ou
     until_some(what, async move || is_so().await.then_some(()))
 }
 
-/// Waits until `look` finds a value, and returns it. `what` describes it, for the message of a failure.
+/// Waits until `look` finds a value, and returns it. `what` describes it in the failure message.
 ///
 /// # Panics
-/// There is no value within [`PATIENCE`].
+/// No value is found within [`PATIENCE`].
 #[track_caller]
 pub fn until_some<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> impl Future<Output = T> {
     let mut waiting = Waiting::begin();
     async move {
-        // Tasks and branches beside this one get their turn, also where the condition holds at once.
+        // Other tasks and branches get their turn, even if the condition holds at once.
         tokio::task::yield_now().await;
         loop {
             if let Some(found) = Box::pin(look()).await {
@@ -122,8 +122,8 @@ pub fn until_some<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> im
     }
 }
 
-/// The limit and the pauses of a loop that waits for an event. It is for spawned tasks, where the future of [`until`] is not
-/// `Send` if its closure borrows, and for loops whose message of a failure says what was found last.
+/// The limit and the pauses of a loop that waits for an event. Use it in spawned tasks, where the future of [`until`]
+/// is not `Send` if its closure borrows, and in loops whose failure message shows the last state.
 ///
 /// ```text
 /// let mut waiting = Waiting::begin();
@@ -139,14 +139,14 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Begins to wait.
+    /// Starts to wait.
     #[must_use]
     #[track_caller]
     pub fn begin() -> Waiting {
         Waiting { begin: Instant::now(), pause: PAUSE_MIN, caller: Location::caller() }
     }
 
-    /// Lets a little time pass before the next look. `what` describes the event, for the message of a failure.
+    /// Pauses before the next check. `what` describes the event in the failure message.
     ///
     /// # Panics
     /// The loop has waited for [`PATIENCE`].
@@ -158,10 +158,10 @@ impl Waiting {
     }
 }
 
-/// Waits until `look` finds what is `wanted`, and returns it. `what` describes it. The message of a failure shows what was
-/// found last.
+/// Waits until `look` finds what is `wanted`, and returns it. `what` describes it. The failure message shows the last
+/// value found.
 ///
-/// # Panics
+/// It is not found within [`PATIENCE`].
 /// It is not found within [`PATIENCE`].
 #[track_caller]
 pub fn until_wanted<T: Debug>(
@@ -184,7 +184,7 @@ pub fn until_wanted<T: Debug>(
     }
 }
 
-/// Waits, on the thread, until a condition holds. `what` describes it, for the message of a failure.
+/// Waits, blocking the thread, until a condition holds. `what` describes it in the failure message.
 ///
 /// # Panics
 /// The condition does not hold within [`PATIENCE`].
@@ -198,13 +198,13 @@ pub fn until_blocking(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Lets time pass: the rhythm of a torture, a slow client, or the time in which an event must not happen. A test that needs
-/// the pause in order to succeed depends on the machine, and is wrong.
+/// Lets time pass: the rhythm of a torture, a slow client, or the time in which an event must not happen. A test that
+/// needs the pause to succeed depends on the machine's speed, and is wrong.
 pub async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Lets time pass, on the thread, as [`pass`].
+/// Lets time pass as [`pass`] does, blocking the thread.
 pub fn pass_blocking(time: Duration) {
     std::thread::sleep(time);
 }

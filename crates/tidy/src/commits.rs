@@ -1,19 +1,19 @@
-//! The rules of commit messages.
+//! The rules of commit subjects.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Most characters of a subject.
+/// The longest subject, in characters.
 pub const SUBJECT_CHARACTERS_MAX: usize = 72;
 
-/// The number of newest commits that are checked.
+/// The number of commits that are checked.
 const COMMITS: &str = "50";
 
-/// Commits that are older than this file keep what they have: those from here on are looked at.
+/// Only commits since the creation of this file are checked.
 const BEGIN: &str = "crates/tidy/src/commits.rs";
 
-/// The subjects of the last commits on `HEAD`, newest first, as `hash subject`; `None` where there is no git, no
-/// repository, or not enough of its history.
+/// Returns the subjects of the last commits on `HEAD`, newest first, as `hash subject`; `None` without git, without a
+/// repository, or with too short a history.
 pub fn subjects(root: &Path) -> Option<Vec<String>> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
@@ -25,7 +25,7 @@ pub fn subjects(root: &Path) -> Option<Vec<String>> {
     Some(subjects.lines().map(str::to_owned).collect())
 }
 
-/// Returns the broken rule of a commit given as `hash subject`.
+/// Returns the defect of a commit given as `hash subject`.
 pub fn broken(commit: &str) -> Option<String> {
     let (hash, subject) = commit.split_once(' ').unwrap_or((commit, ""));
     let characters = subject.chars().count();

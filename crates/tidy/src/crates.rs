@@ -1,8 +1,8 @@
-//! Allowed dependencies between crates: the table of crates in ARCHITECTURE.md against the manifests.
+//! The permitted dependencies between crates: the table in ARCHITECTURE.md against the manifests.
 //!
-//! A crate's row names in its column `uses` the crates of the workspace that it depends on, all of them and no others, and
-//! a crate stands above those that it uses. Crates from outside are named where it matters who uses them: one that is named
-//! in any row may only be used by crates whose row names it. What tests alone use is not held.
+//! The column `uses` of a crate's row names exactly the workspace's crates that it depends on, and a crate's row stands
+//! above theirs. Outside crates are named if their users matter: an outside crate in any row may be used only by crates
+//! whose row names it. Dev-dependencies are not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,21 +11,21 @@ use std::path::Path;
 
 use crate::tables::{code_spans, under};
 
-/// A crate: its directory's name, and the names of what it depends on, those of the workspace by their directories.
+/// A crate: its directory's name, and the names of its dependencies, those of the workspace by their directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crate {
     /// The name of its directory in `crates/`.
     pub name: String,
-    /// Its `[dependencies]` and `[build-dependencies]`.
+    /// The names in `[dependencies]` and `[build-dependencies]`.
     pub uses: BTreeSet<String>,
-    /// True if it takes part in the workspace's lints.
+    /// True if it inherits the workspace's lints.
     pub is_linted: bool,
 }
 
-/// All crates of the workspace, as their manifests have them, sorted by name.
+/// Returns all crates of the workspace by their manifests, sorted by name.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system's.
 pub fn of_workspace(root: &Path) -> io::Result<Vec<Crate>> {
     let mut manifests = BTreeMap::new();
     for entry in fs::read_dir(root.join("crates"))? {
@@ -86,20 +86,20 @@ pub fn differences(crates: &[Crate], markdown: &str) -> Vec<String> {
     differences
 }
 
-/// The name of the package.
+/// Returns the name of the package.
 fn package(manifest: &str) -> String {
     let (_, name) =
         entries(manifest).find(|(section, line)| section == "package" && key(line) == "name").unwrap_or_default();
     name.split('"').nth(1).unwrap_or_default().to_owned()
 }
 
-/// The packages in `[dependencies]` and `[build-dependencies]`, those of one target only included.
+/// Returns the packages in `[dependencies]` and `[build-dependencies]`, including those of one target only.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (section, line) in entries(manifest) {
         let path: Vec<&str> = section.split('.').collect();
         match path.iter().position(|part| matches!(*part, "dependencies" | "build-dependencies")) {
-            // [dependencies.name]
+            // A section `[dependencies.name]`.
             Some(at) if at + 1 < path.len() => found.extend(path.get(at + 1).map(|name| (*name).to_owned())),
             Some(_) => {
                 let renamed = line.split("package = \"").nth(1).and_then(|rest| rest.split('"').next());
@@ -115,7 +115,8 @@ fn key(line: &str) -> &str {
     line.split(['=', '.', ' ']).next().unwrap_or_default().trim_matches('"')
 }
 
-/// The lines `key = value` of a manifest with their sections; those within a list begin with a quotation mark or bracket.
+/// Returns the lines `key = value` of a manifest with their sections. Lines inside a list begin with a quotation mark
+/// or bracket.
 fn entries(manifest: &str) -> impl Iterator<Item = (String, String)> {
     let mut section = String::new();
     let lines = manifest.lines().filter_map(move |line| {

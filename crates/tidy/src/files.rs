@@ -4,18 +4,19 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Directories that are made by tools and never looked into, by name.
+/// Names of directories that tools create. They are not searched.
 const MADE_BY_TOOLS: [&str; 3] = ["target", "node_modules", "flatbed-data"];
 
-/// The repository's root.
+/// Returns the repository's root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// All files below `directory` whose names end with `ending`, sorted; what tools make and hidden directories are left out.
+/// Returns all files below `directory` whose names end with `ending`, sorted. Directories of tools and hidden ones are
+/// skipped.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system's.
 pub fn with_ending(directory: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {

@@ -1,7 +1,7 @@
-//! The repository's rules that no compiler holds, as functions from text to what breaks them.
+//! The repository's rules beyond the compiler's, as functions from text to violations.
 //!
-//! `tests/tidy.rs` applies them to the repository; each module's own tests apply them to text that breaks them. Nothing
-//! here is part of the program.
+//! `tests/tidy.rs` applies them to the repository; each module's own tests apply them to violating texts. This crate is
+//! not part of the program.
 #![forbid(unsafe_code)]
 
 pub mod circles;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// The strings of a list `name = ["a", "b"]` in a section of a TOML file, over several lines too; of a table in the list
-/// the value of its `crate`.
+/// Returns the strings of a list `name = ["a", "b"]` in a section of a TOML file. The list may span several lines; of a
+/// table in it, the value of `crate` counts.
 pub fn list(toml: &str, section: &str, name: &str) -> Vec<String> {
     let head = format!("[{section}]");
     let lines = toml.lines().skip_while(|line| *line != head).skip(1).take_while(|line| !line.starts_with('['));
@@ -26,7 +26,7 @@ pub fn list(toml: &str, section: &str, name: &str) -> Vec<String> {
     found
 }
 
-/// Returns whether licences of `allowed` meet a licence expression of a manifest (SPDX's, or with the older slash).
+/// Returns whether licences in `allowed` satisfy the licence expression of a manifest (SPDX, or with the older slash).
 pub fn is_allowed(expression: &str, allowed: &[String]) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let mut words = spaced.split_whitespace().peekable();
@@ -65,7 +65,7 @@ fn one(words: &mut Words<'_>, allowed: &[String]) -> bool {
     allowed.contains(&licence)
 }
 
-/// The packages of a Cargo.lock: each name with its versions and sources (empty for a crate of the workspace).
+/// Returns the packages of a Cargo.lock: each name with its versions and sources (empty for a crate of the workspace).
 pub fn locked(lock: &str) -> BTreeMap<&str, Vec<(&str, &str)>> {
     let mut packages: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
     for package in lock.split("[[package]]").skip(1) {

@@ -1,21 +1,21 @@
-//! Paths that documents name.
+//! The check of paths and links in documents.
 //!
-//! A code span is a path if its first segment is a directory of the repository (`crates/layer/src/read/get.rs`). A short one
-//! (`read.rs`, `tests/waits.rs`, `handlers/`) stands beside the path before it on its line: in its directory or one above
-//! it within the crate, or in the crate's `src`. A `*` stands for any part of a file's name.
+//! A code span is a path if its first segment is a directory of the repository (`crates/layer/src/read/get.rs`). A
+//! short one (`read.rs`, `tests/waits.rs`, `handlers/`) is relative to the path before it on its line: to its directory
+//! or one above it within the crate, or to the crate's `src`. A `*` matches any part of a file's name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::tables::code_spans;
 
-/// Endings by which a span without a known first segment is a path.
+/// Endings that make a span without a known first segment a path.
 const ENDINGS: [&str; 8] = [".rs", ".proto", ".js", ".mjs", ".py", ".md", ".toml", "/"];
 
-/// The directory that tools make: it need not be there.
+/// The directory of tools' output, which need not exist.
 const MADE_BY_TOOLS: &str = "target";
 
-/// The paths in a document that name nothing, each as `line: path`.
+/// Returns the paths in a document that do not exist, each as `line: path`.
 pub fn missing(root: &Path, markdown: &str) -> Vec<String> {
     let mut missing = Vec::new();
     for (number, line) in markdown.lines().enumerate() {
@@ -32,7 +32,7 @@ pub fn missing(root: &Path, markdown: &str) -> Vec<String> {
             } else if ENDINGS.iter().any(|ending| span.ends_with(ending)) {
                 match before {
                     Some(before) => beside(before).iter().any(|place| there(&root.join(place).join(span))),
-                    // The reader must find Rust's files, so they are named with a path. Others may be the reader's own.
+                    // Rust files must be named with a path that exists. Other names may be the reader's own files.
                     None => !span.ends_with(".rs") && !whole,
                 }
             } else {
@@ -46,7 +46,8 @@ pub fn missing(root: &Path, markdown: &str) -> Vec<String> {
     missing
 }
 
-/// The local targets of a document's links that name nothing, each as `line: target`. `directory` is the document's.
+/// Returns the local link targets of a document that do not exist, each as `line: target`. `directory` is the
+/// document's.
 pub fn missing_links(directory: &Path, markdown: &str) -> Vec<String> {
     let mut missing = Vec::new();
     for (number, line) in markdown.lines().enumerate() {
@@ -74,20 +75,20 @@ fn anchors(markdown: &str, anchor: &str) -> bool {
     markdown.lines().filter(|line| line.starts_with('#')).any(|line| slug(line.trim_start_matches('#')) == anchor)
 }
 
-/// A heading's anchor, as GitHub makes it.
+/// Returns a heading's anchor, as GitHub forms it.
 fn slug(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// Only what a path of ours is made of; a path of an URL begins with a slash.
+/// Returns whether a text has only the characters of the repository's paths. A URL's path begins with a slash.
 fn is_text_of_path(span: &str) -> bool {
     let made_of = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '*');
     !span.starts_with('/') && !span.starts_with('.') && span.len() > 1 && span.chars().all(made_of)
 }
 
-/// The directories for a short name behind `before`: beside it, in a directory above it as far as its crate, in the crate's
-/// `src`.
+/// Returns the possible places of a short name behind `before`: beside it, in a directory above it up to its crate, in
+/// the crate's `src`.
 fn beside(before: &str) -> Vec<PathBuf> {
     let top = if before.starts_with("crates/") { 2 } else { 1 };
     let path = Path::new(before);

@@ -231,7 +231,7 @@ fn dependencies_are_what_deny_toml_allows() {
     }
     let allowed = licences::list(&deny, "licenses", "allow");
     let mut trees = 0;
-    // What is built for this machine is here, or the test would not run; other systems' crates need not be.
+    // The crates built for this machine are present, or the test would not run; those of other systems may be missing.
     let tree = ["tree", "--offline", "--locked", "--workspace", "--all-features", "--edges=normal,build,dev"];
     let format = ["--prefix=none", "--format={p};{l};"];
     let output = Command::new(env!("CARGO")).current_dir(root()).args(tree).args(format).output().unwrap();

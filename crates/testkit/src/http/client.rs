@@ -1,4 +1,4 @@
-//! A client for servers that live.
+//! A client for servers that stay alive.
 
 use std::net::SocketAddr;
 
@@ -8,15 +8,16 @@ use tokio::net::TcpStream;
 use super::{Answer, request_head};
 use crate::soon;
 
-/// A connection that shows every byte. Each method panics if the connection ends too early or gives no HTTP/1.1.
+/// A connection that shows every byte. Each method panics if the connection ends too early or the data are not
+/// HTTP/1.1.
 ///
 /// [`Client::call`] is a whole request. A feed is read in parts: [`Client::send`], [`Client::head`], then
 /// [`Client::feed_line`] or [`Client::chunk`].
 #[derive(Debug)]
 pub struct Client {
-    /// The connection, for bytes that are no whole request.
+    /// The connection, for bytes that are not a whole request.
     pub stream: TcpStream,
-    /// What has come and is not given out yet.
+    /// Bytes received and not returned yet.
     read: Vec<u8>,
 }
 
@@ -39,7 +40,7 @@ impl Client {
         self.stream.write_all(body).await.expect("sent");
     }
 
-    /// More bytes; false at the end of the connection.
+    /// Reads more bytes; false at the end of the connection.
     async fn more(&mut self) -> bool {
         let mut piece = [0; 16 * 1024];
         let length = self.stream.read(&mut piece).await.expect("read");
@@ -57,7 +58,7 @@ impl Client {
         }
     }
 
-    /// Reads so many bytes of a body.
+    /// Reads a number of bytes of a body.
     pub async fn bytes(&mut self, count: usize) -> Vec<u8> {
         while self.read.len() < count {
             assert!(self.more().await, "the connection ended within a body");
@@ -86,7 +87,7 @@ impl Client {
         String::from_utf8(chunk).expect("UTF-8")
     }
 
-    /// Reads chunks up to the one with which their text ends so, and returns that text.
+    /// Reads chunks up to one that ends with `end`, and returns their text.
     pub async fn chunks_until(&mut self, end: &str) -> String {
         let mut text = String::new();
         while !text.ends_with(end) {
@@ -117,7 +118,7 @@ impl Client {
         answer
     }
 
-    /// Reads all that comes until a chunked answer or the connection ends, wherever that is.
+    /// Reads everything until a chunked answer or the connection ends, at any point.
     pub async fn rest(&mut self) -> String {
         let mut piece = [0; 16 * 1024];
         while !self.read.ends_with(b"0\r\n\r\n")
@@ -128,8 +129,8 @@ impl Client {
         String::from_utf8_lossy(&std::mem::take(&mut self.read)).into_owned()
     }
 
-    /// Reads the next line of a feed, heartbeats left out. Returns `None` at its end. `rest` keeps what was read of the lines
-    /// behind, and is empty at first.
+    /// Reads the next line of a feed, without heartbeats. Returns `None` at its end. `rest` keeps the data read behind
+    /// the line, and is empty at first.
     pub async fn feed_line(&mut self, rest: &mut String) -> Option<String> {
         loop {
             while let Some(at) = rest.find('\n') {

@@ -1,4 +1,5 @@
-//! A connection that breaks without ado when its server dies, and whose bodies can be read line by line, beside anything else.
+//! A connection that returns an error when its server dies, and whose bodies can be read line by line, concurrently
+//! with other work.
 
 use std::net::SocketAddr;
 
@@ -11,28 +12,28 @@ use super::{Answer, request_head};
 #[derive(Debug)]
 pub struct Broken;
 
-/// A connection to a server that may die. It reads only when it is asked for what has not come yet: the
-/// server feels a slow reader.
+/// A connection to a server that may die. It reads only when data are requested that have not arrived yet, so that the
+/// server meets a slow reader.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
     raw: Vec<u8>,
-    /// What of the body is not given out yet.
+    /// The bytes of the body that are not returned yet.
     body: Vec<u8>,
     state: State,
-    /// Of the answer under way.
+    /// The headers of the current answer.
     headers: Vec<(String, String)>,
-    /// Whether the server closes the connection behind this answer.
+    /// True if the server closes the connection behind this answer.
     pub is_last: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// A chunk's length comes next.
+    /// A chunk's length is next.
     Length,
-    /// So many bytes, and a line's end behind them.
+    /// So many bytes and a line end are next.
     Chunk(usize),
-    /// So many bytes, and nothing behind them.
+    /// So many bytes are next, without a line end.
     Bytes(usize),
     Done,
 }
@@ -48,7 +49,7 @@ impl Connection {
         Ok(Connection::over(stream))
     }
 
-    /// Takes a connection with options of its own, such as a small receive buffer.
+    /// Wraps a connection with options of its own, such as a small receive buffer.
     pub fn over(stream: TcpStream) -> Connection {
         let (raw, body, headers) = (Vec::new(), Vec::new(), Vec::new());
         Connection { stream, raw, body, state: State::Done, headers, is_last: false }
@@ -57,7 +58,7 @@ impl Connection {
     /// Sends a request, whose body is JSON or empty, and reads its answer.
     ///
     /// # Errors
-    /// The connection broke. Whether the request was carried out is not known.
+    /// The connection broke. Whether the request was executed is unknown.
     pub async fn call(
         &mut self,
         method: &str,
@@ -105,7 +106,8 @@ impl Connection {
         Ok(answer.status)
     }
 
-    /// Reads the next line of the body, without its end. Returns `None` at the body's proper end. Loses nothing if it is dropped.
+    /// Reads the next line of the body, without its end. Returns `None` at the body's regular end. Loses no data if it
+    /// is dropped.
     ///
     /// # Errors
     /// The connection broke.
@@ -117,7 +119,7 @@ impl Connection {
         Ok((!rest.is_empty()).then_some(rest))
     }
 
-    /// Reads a line as [`Connection::line`], of a body whose last line has an end too.
+    /// Reads a line as [`Connection::line`], of a body whose last line also has an end.
     ///
     /// # Errors
     /// The connection broke.
@@ -130,7 +132,7 @@ impl Connection {
         Ok(line)
     }
 
-    /// A line with an end; `None`: the body has ended, and what is left of it has none.
+    /// Returns a line with an end; `None`: the body has ended, and its rest has no line end.
     async fn whole_line(&mut self) -> Result<Option<String>, Broken> {
         loop {
             if let Some(end) = self.body.iter().position(|byte| *byte == b'\n') {
@@ -161,7 +163,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has come of the body.
+    /// Parses the body data received.
     fn take(&mut self) {
         loop {
             match self.state {
