@@ -1,5 +1,5 @@
-//! What it costs to say who one is, and to say it in secret: reads with each way to sign in beside reads without, first
-//! sign-ins, reads over TLS beside plain ones, and handshakes.
+//! The cost of authentication and of TLS: reads with each way to sign in beside anonymous reads, first sign-ins, reads
+//! over TLS beside plain ones, and handshakes.
 
 use std::{
     cell::Cell,
@@ -34,15 +34,15 @@ use crate::{
     way::{Way, WayError},
 };
 
-/// A certificate that signs itself, for `localhost`, and its key: those of the tests.
+/// The self-signed certificate of the tests, for `localhost`, and its key.
 const CERTIFICATE: &[u8] = include_bytes!("../../couch/tests/data/localhost.pem");
 const KEY: &[u8] = include_bytes!("../../couch/tests/data/localhost.key.pem");
 
-/// The administrator, and the user who reads.
+/// The administrator, and the user that reads.
 pub(crate) const ADMIN: &str = "Basic YWRtaW46c2VjcmV0";
 const BASIC: &str = "Basic YW5uYTpzZWNyZXQ=";
 
-/// The secret of tokens, in base64, and one of `anna` that it signs, until 2100.
+/// The secret of tokens, in base64, and a token of `anna` signed by it, valid until 2100.
 pub(crate) const JWT_SECRET: &str = "ZmxhdGJlZC1iZW5jaC1mbGF0YmVkLWJlbmNoLWZsYXQ=";
 const TOKEN: &str = "Bearer eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCIsImtpZCI6ImJlbmNoIn0.\
     eyJzdWIiOiJhbm5hIiwiZXhwIjo0MTAyNDQ0ODAwfQ.vur7OA3U4CbLRfSk_-nqw2bC3TbUIIaPJYjaAdIKOYg";
@@ -50,22 +50,22 @@ const TOKEN: &str = "Bearer eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCIsImtpZCI6ImJlbmNo
 const WORKERS: usize = 16;
 const DOCUMENTS: u64 = 10_000;
 
-/// Users whose first sign-in is measured.
+/// The users whose first sign-in is measured.
 const USERS: usize = 60;
 
-/// Why there are no figures.
+/// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AccessError {
     /// The server did not start.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// No connection, or no file.
+    /// A connection or a file failed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A request failed.
     #[error(transparent)]
     Way(#[from] WayError),
-    /// The certificate is not taken.
+    /// The certificate is not accepted.
     #[error(transparent)]
     Tls(#[from] tokio_rustls::rustls::Error),
 }
@@ -81,12 +81,12 @@ async fn all(local: &LocalSet, mut tasks: JoinSet<Result<(), AccessError>>) -> R
     ended.await
 }
 
-/// Reads of random documents, one after the other on each of the connections; how many a second.
+/// Reads random documents in sequence on each of the connections. Returns the rate per second.
 async fn reads(way: &Way, seconds: u64) -> Result<f64, AccessError> {
     let mut connections = Vec::new();
     for _ in 0..WORKERS {
         let mut connection = way.open().await?;
-        // What is remembered of who asks is remembered by now.
+        // This request fills the server's cache of sign-ins.
         connection.expect(Method::GET, &format!("/bench/{}", documents::id(0)), String::new()).await?;
         connections.push(connection);
     }
@@ -108,7 +108,8 @@ async fn reads(way: &Way, seconds: u64) -> Result<f64, AccessError> {
     Ok(rounded(count.get() as f64 / started.elapsed().as_secs_f64(), 10.0))
 }
 
-/// Handshakes without any resumption, eight at a time, a request on each connection; how many a second.
+/// Makes handshakes without resumption, eight at a time, with a request on each connection. Returns the rate per
+/// second.
 async fn handshakes(way: &Way, seconds: u64) -> Result<f64, AccessError> {
     const AT_ONCE: usize = 8;
     let (count, started) = (Rc::new(Cell::new(0_u64)), Instant::now());
@@ -128,7 +129,7 @@ async fn handshakes(way: &Way, seconds: u64) -> Result<f64, AccessError> {
     Ok(rounded(count.get() as f64 / started.elapsed().as_secs_f64(), 10.0))
 }
 
-/// First sign-ins of users, four at a time, each with a password that nobody has shown before.
+/// Signs users in for the first time, four at a time, so that no password is cached.
 async fn sign_ins(plain: &Way) -> Result<Value, AccessError> {
     let next = Rc::new(Cell::new(0_usize));
     let started = Instant::now();
@@ -160,7 +161,7 @@ async fn sign_ins(plain: &Way) -> Result<Value, AccessError> {
     Ok(json!({"load": "first sign-ins", "per_s": per_s, "ms": percentiles(&mut times_ms)}))
 }
 
-/// The connector of a client that trusts the certificate of the tests, and keeps nothing of a connection for the next.
+/// Returns a TLS connector that trusts the certificate of the tests, without session resumption.
 fn tls() -> Result<TlsConnector, AccessError> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(CERTIFICATE).map_err(io::Error::other)?)?;
@@ -172,7 +173,7 @@ fn tls() -> Result<TlsConnector, AccessError> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// What is measured, with the figures of each round.
+/// The measured ways, with the figures of each round.
 #[derive(Default)]
 struct Rounds(BTreeMap<&'static str, Vec<f64>>);
 
@@ -186,7 +187,8 @@ impl Rounds {
     }
 }
 
-/// Runs it all against a server of its own in `directory`, in rounds of `seconds` for each way; one JSON object.
+/// Runs everything against a server of its own in `directory`, in rounds of `seconds` for each way. Returns one JSON
+/// object.
 pub(crate) async fn run(binary: &Path, directory: &Path, rounds: u64, seconds: u64) -> Result<Value, AccessError> {
     std::fs::create_dir_all(directory)?;
     let file = |name: &str| directory.join(name);
@@ -237,10 +239,10 @@ pub(crate) async fn run(binary: &Path, directory: &Path, rounds: u64, seconds: u
     Ok(figures)
 }
 
-/// Makes the users and a database that everyone reads.
+/// Creates the users, and a database that all of them read.
 async fn fill(admin: &Way) -> Result<(), AccessError> {
     let mut admin = admin.open().await?;
-    // It may be there already.
+    // It may exist already.
     let _ = admin.call(Method::PUT, "/_users", String::new()).await?;
     let user = |name: String, password: String| {
         let id = format!("org.couchdb.user:{name}");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-/// The mixing function of splitmix64 (Steele, Lea, Flood 2014): a good hash of a counter.
+/// The mixing function of splitmix64 (Steele, Lea, Flood 2014), a good hash of a counter.
 pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -27,12 +27,12 @@ impl Random {
     }
 }
 
-/// The id of document `number`.
+/// Returns the id of document `number`.
 pub(crate) fn id(number: u64) -> String {
     format!("doc{number:08}")
 }
 
-/// The number of the first document whose id stands in `bytes`.
+/// Returns the number of the first document whose id is in `bytes`.
 pub(crate) fn number(bytes: &[u8]) -> Option<usize> {
     memchr::memmem::find_iter(bytes, b"doc").find_map(|at| {
         let digits = std::str::from_utf8(bytes.get(at + 3..at + 11)?).ok()?;
@@ -40,7 +40,7 @@ pub(crate) fn number(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// The JSON text of document `number`, with its `_id` if asked for.
+/// Returns the JSON text of document `number`, with or without its `_id`.
 pub(crate) fn text(number: u64, with_id: bool) -> String {
     const KINDS: [&str; 8] = ["order", "invoice", "user", "visit", "note", "task", "event", "photo"];
     let mut r = Random(mix(number ^ 0xC0FFEE));
@@ -70,7 +70,7 @@ pub(crate) fn text(number: u64, with_id: bool) -> String {
     value.to_string()
 }
 
-/// A `_bulk_docs` request with the documents of `numbers`.
+/// Returns a `_bulk_docs` request with the documents of `numbers`.
 pub(crate) fn bulk(numbers: std::ops::Range<u64>) -> String {
     let documents: Vec<String> = numbers.map(|number| text(number, true)).collect();
     format!("{{\"docs\":[{}]}}", documents.join(","))

@@ -1,5 +1,5 @@
-//! What a long history and many conflicts cost: updates and reads of documents that have them, beside documents that
-//! have none. The kinds take turns in short rounds, so that what else the machine does falls on all of them.
+//! The cost of a long history and of many conflicts: updates and reads of such documents beside plain ones. The kinds
+//! take turns in short rounds, so that other work of the machine affects all of them.
 
 use std::time::Instant;
 
@@ -15,35 +15,35 @@ use crate::{
     stats::{cpu_s, median, rounded},
 };
 
-/// Revisions that a long history has: CouchDB's and Flatbed's limit, so that each further one drops the oldest.
+/// The revisions of a long history: CouchDB's and Flatbed's limit, so that each further one drops the oldest.
 const HISTORY: usize = 1000;
 
-/// Leaves that lose, of a document with conflicts.
+/// The losing leaves of a document with conflicts.
 const CONFLICTS: u64 = 50;
 
-/// Documents with a long history, and with conflicts.
+/// The documents with a long history, and those with conflicts.
 const DOCUMENTS: u64 = 128;
 
-/// Documents with neither: each is updated a few times only, so that its history stays short.
+/// The plain documents. Each is updated only a few times, so that its history stays short.
 const PLAIN_DOCUMENTS: u64 = DOCUMENTS * 16;
 
-/// Connections, each with documents of its own.
+/// The connections, each with its own documents.
 const WORKERS: usize = 16;
 
-/// Requests of a kind in a round.
+/// The requests of a kind in a round.
 const ROUND: usize = 2048;
 
-/// Rounds of each kind.
+/// The rounds of each kind.
 const ROUNDS: usize = 7;
 
-/// The kinds, with the figures' names: rates a second and the server's processor time a request.
+/// The kinds, with the names of their figures: rates per second, and the server's processor time for a request.
 const KINDS: [Kind; 3] = [
     Kind { name: "plain", documents: PLAIN_DOCUMENTS, revisions: 1, conflicts: 0 },
     Kind { name: "history", documents: DOCUMENTS, revisions: HISTORY, conflicts: 0 },
     Kind { name: "conflicts", documents: DOCUMENTS, revisions: 1, conflicts: CONFLICTS },
 ];
 
-/// How documents of one kind are made.
+/// A kind of documents.
 struct Kind {
     name: &'static str,
     documents: u64,
@@ -51,13 +51,13 @@ struct Kind {
     conflicts: u64,
 }
 
-/// Documents of one kind, and what has been measured of them.
+/// The documents of one kind, and their measurements.
 struct Measured {
     kind: Kind,
     target: Target,
-    /// The winning revision of each.
+    /// The winning revision of each document.
     revs: Vec<String>,
-    /// Requests so far: documents take turns.
+    /// The number of requests so far. Documents take turns.
     done: usize,
     updates: Rounds,
     reads: Rounds,
@@ -69,9 +69,9 @@ struct Rounds {
     cpu_us: Vec<f64>,
 }
 
-/// The medians of all rounds: `update_plain`, `update_history`, `update_conflicts` and the same with `read_`, a second,
-/// and each once more with `_cpu_us` behind it: the server's processor time for one in microseconds.
-/// Must run on a current-thread runtime.
+/// Returns the medians of all rounds: `update_plain`, `update_history`, `update_conflicts` and the same with `read_`,
+/// per second; and each with the suffix `_cpu_us`: the server's processor time for one request in microseconds. Must
+/// run on a current-thread runtime.
 pub(crate) async fn run(target: &Target) -> Result<Value, LoadError> {
     let mut all = Vec::new();
     for kind in KINDS {
@@ -99,7 +99,7 @@ pub(crate) async fn run(target: &Target) -> Result<Value, LoadError> {
     Ok(figures)
 }
 
-/// Makes the documents; gives their winners.
+/// Creates the documents, and returns their winners.
 async fn make(target: &Target, kind: &Kind) -> Result<Vec<String>, LoadError> {
     let mut connection = Connection::open(&target.url).await?;
     let mut revs = Vec::new();
@@ -107,7 +107,7 @@ async fn make(target: &Target, kind: &Kind) -> Result<Vec<String>, LoadError> {
         let body = documents::bulk(from..(from + 1000).min(kind.documents));
         revs.extend(bulk(target, &mut connection, body).await?);
     }
-    // Conflicts fork from the first revision, and the branch that goes on wins.
+    // Conflicts fork from the first revision, and the continued branch wins.
     let first = revs.clone();
     for _ in 1..kind.revisions.max(if kind.conflicts > 0 { 3 } else { 1 }) {
         let documents: Vec<String> = (0..).zip(&revs).map(|(number, rev)| next(number, rev, true)).collect();
@@ -130,13 +130,13 @@ async fn make(target: &Target, kind: &Kind) -> Result<Vec<String>, LoadError> {
     Ok(revs)
 }
 
-/// The text of a document's next revision.
+/// Returns the text of a document's next revision.
 fn next(number: u64, rev: &str, with_id: bool) -> String {
     let text = documents::text(number, with_id);
     format!("{{\"_rev\":\"{rev}\",{}", text.strip_prefix('{').unwrap_or_default())
 }
 
-/// The revisions in the answer to a `_bulk_docs`.
+/// Returns the revisions in the answer to a `_bulk_docs`.
 async fn bulk(target: &Target, connection: &mut Connection, body: String) -> Result<Vec<String>, LoadError> {
     let path = format!("{}/_bulk_docs", target.database);
     let answer = expect(connection, Method::POST, &path, body.into()).await?;
@@ -149,7 +149,7 @@ async fn bulk(target: &Target, connection: &mut Connection, body: String) -> Res
     .collect()
 }
 
-/// One round of updates or reads: each connection does its documents in turn.
+/// Runs one round of updates or reads. Each connection uses its documents in turn.
 async fn round(measured: &mut Measured, method: Method) -> Result<(), LoadError> {
     let pid = measured.target.pid;
     let count = measured.revs.len();

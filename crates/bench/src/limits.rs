@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Raises this process' limit to what it may have; processes that it starts inherit it. Gives the limit.
+/// Raises this process's limit to the hard limit, which child processes inherit. Returns the limit.
 pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to a struct of the kind that the call fills in.

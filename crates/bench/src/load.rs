@@ -1,4 +1,4 @@
-//! The loads: each runs against one database of one server and gives one JSON object of figures.
+//! The loads. Each runs against one database of one server and returns one JSON object of figures.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,13 +18,13 @@ use crate::{
     stats::{cpu_s, own_cpu_s, percentiles, rounded},
 };
 
-/// Why a load gave no figures.
+/// The reason why a load gave no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     /// The connection or a request failed.
     #[error(transparent)]
     Client(#[from] flatbed_client::Error),
-    /// A status that the load cannot go on from.
+    /// A status that ends the load.
     #[error("{method} {path}: {status} {text}")]
     Status {
         /// The request's method.
@@ -49,12 +49,12 @@ pub(crate) struct Target {
     pub pid: Option<u32>,
 }
 
-/// One request of many workers.
+/// The request of a load with many workers.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// A new document a request, numbered from this on.
+    /// Put new documents, numbered from this on.
     Put(u64),
-    /// A random one of the first so many documents.
+    /// Get a random one of so many first documents.
     Get(u64),
 }
 
@@ -75,7 +75,7 @@ impl Clock {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Adds the time and each side's share of one core.
+    /// Adds the duration and each side's share of one core.
     fn finish(&self, mut figures: Value) -> Value {
         let seconds = self.seconds();
         figures["wall_s"] = json!(rounded(seconds, 1000.0));
@@ -87,7 +87,7 @@ impl Clock {
     }
 }
 
-/// A request that must be answered with 2xx; gives the answer's body.
+/// Sends a request, checks for a 2xx, and returns the answer's body.
 pub(crate) async fn expect(
     connection: &mut Connection,
     method: Method,
@@ -101,7 +101,7 @@ pub(crate) async fn expect(
     }
 }
 
-/// Deletes the database, if it is there, and makes it anew.
+/// Deletes the database, if it exists, and creates it.
 pub(crate) async fn fresh(target: &Target) -> Result<(), LoadError> {
     let mut connection = Connection::open(&target.url).await?;
     connection.call(Method::DELETE, &target.database, Bytes::new()).await?;
@@ -109,8 +109,8 @@ pub(crate) async fn fresh(target: &Target) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Requests one after the other on each of `workers` connections, until `count` are done or `seconds` are over.
-/// Must run on a current-thread runtime.
+/// Sends requests in sequence on each of `workers` connections, until `count` are done or `seconds` are over. Must run
+/// on a current-thread runtime.
 pub(crate) async fn single(
     target: &Target,
     kind: Kind,
@@ -171,8 +171,8 @@ pub(crate) async fn single(
     })))
 }
 
-/// `_bulk_docs` requests of `batch` documents, one after the other, until `count` documents are written or `seconds` are
-/// over. The rate leaves out the time in which the generator makes the documents' text.
+/// Sends `_bulk_docs` requests of `batch` documents in sequence, until `count` documents are written or `seconds` are
+/// over. The rate excludes the time in which the generator writes the documents' text.
 pub(crate) async fn bulk(target: &Target, batch: u64, count: u64, seconds: u64) -> Result<Value, LoadError> {
     let clock = Clock::start(target);
     let mut connection = Connection::open(&target.url).await?;
@@ -195,7 +195,7 @@ pub(crate) async fn bulk(target: &Target, batch: u64, count: u64, seconds: u64) 
     })))
 }
 
-/// A GET of `path` below the database, whose rows are counted as they come.
+/// Sends a GET of `path` below the database, and counts its rows as they come.
 pub(crate) async fn rows(target: &Target, path: &str) -> Result<Value, LoadError> {
     let clock = Clock::start(target);
     let mut connection = Connection::open(&target.url).await?;
@@ -208,7 +208,7 @@ pub(crate) async fn rows(target: &Target, path: &str) -> Result<Value, LoadError
     let mut lines = Lines::new(response.into_body());
     let (mut rows, mut first_ms) = (0, None);
     while let Some(line) = lines.next().await? {
-        // pouchdb-server puts all rows on one line. No document has a member called `id`.
+        // pouchdb-server writes all rows on one line. No document has a member called `id`.
         let found = memchr::memmem::find_iter(&line, b"\"id\":").count();
         if found > 0 {
             rows += found;
@@ -228,8 +228,8 @@ fn row_id(line: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(&line[start..end]).into_owned())
 }
 
-/// From the acknowledgement of a write to its row on a continuous feed: `count` writes, `rate` a second. A row may come
-/// before the acknowledgement: then the figure is negative.
+/// Measures the time from the acknowledgement of a write to its row on a continuous feed: `count` writes, `rate` per
+/// second. The figure is negative if a row comes before the acknowledgement.
 pub(crate) async fn latency(target: &Target, count: u64, rate: u64) -> Result<Value, LoadError> {
     const BASE: u64 = 50_000_000;
     let local = LocalSet::new();
@@ -250,7 +250,7 @@ pub(crate) async fn latency(target: &Target, count: u64, rate: u64) -> Result<Va
                     }
                 }
             });
-            // `now` is when the server has read it, which no answer tells.
+            // `now` is the moment at which the server reads it, which no answer shows.
             tokio::time::sleep(Duration::from_millis(1500)).await;
 
             let clock = Clock::start(target);

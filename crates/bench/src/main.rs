@@ -1,6 +1,6 @@
-//! A deterministic load generator for servers with CouchDB's API: one thread, one keep-alive connection a worker,
-//! documents of about 1 KB with 24 leaves on three levels. Every load prints one line of JSON: rates, latencies in
-//! milliseconds, and how much of a core each side used.
+//! A deterministic load generator for servers with CouchDB's API. It has one thread and one keep-alive connection for
+//! each worker, and documents of about 1 KB with 24 leaves on three levels. Every load prints one line of JSON: rates,
+//! latencies in milliseconds, and each side's share of a core.
 
 mod access;
 mod channels;

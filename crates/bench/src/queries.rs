@@ -1,4 +1,4 @@
-//! Views and indexes of Mango: how fast they are built, what they answer, and what they cost those who write.
+//! Views and Mango indexes: the time to build them, their query rates, and their cost for writers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,10 +14,10 @@ use crate::documents::{self, mix};
 use crate::load::{self, LoadError, Target, expect, fresh};
 use crate::stats::{percentiles, rounded};
 
-/// A query whose rows do not come for so long is given up.
+/// The time limit for a query's rows.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Design documents: a name, and its one view.
+/// Design documents: a name, and its only view.
 const VIEWS: &[(&str, &str, Option<&str>)] = &[
     ("emit", "function(doc) { emit(doc.group, null); }", None),
     ("sum", "function(doc) { emit([doc.group, doc.amount], doc.amount); }", Some("_sum")),
@@ -31,10 +31,11 @@ struct Bench<'t> {
     figures: Map<String, Value>,
 }
 
-/// Fills the database with so many documents, and measures; a line of JSON each, and a figure of each by its name in the end.
+/// Fills the database with so many documents, and measures. Prints a line of JSON for each figure, and returns all
+/// figures by name.
 pub(crate) async fn run(target: &Target, documents: u64) -> Result<Value, LoadError> {
     let mut bench = Bench { target, connection: Connection::open(&target.url).await?, documents, figures: Map::new() };
-    // First, as what is left of a large database is cleaned up beside whoever writes into the next one.
+    // First, since the cleanup of a large deleted database slows the next writes.
     costs(target, &mut bench.figures).await?;
     fresh(target).await?;
     load::bulk(target, 1000, documents, PATIENCE.as_secs()).await?;
@@ -108,7 +109,7 @@ impl Bench<'_> {
         self.figures.insert(name.to_owned(), figure);
     }
 
-    /// From the definition until the first answer that has all.
+    /// Measures the time from the definition to the first complete answer.
     async fn build_view(&mut self, name: &str, map: &str, reduce: Option<&str>) -> Result<(), LoadError> {
         let mut view = json!({ "map": map });
         if let Some(reduce) = reduce {
@@ -143,7 +144,7 @@ impl Bench<'_> {
         self.figure(&format!("build_{}", name.replace(' ', "_")), json!(per_s));
     }
 
-    /// One request after the other.
+    /// Measures sequential requests.
     async fn times(
         &mut self,
         (figure, name): (&str, &str),
@@ -163,7 +164,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Readers of pages of 100 rows.
+    /// Measures readers of pages of 100 rows.
     async fn pages(&mut self, workers: usize, seconds: u64) -> Result<(), LoadError> {
         let path = format!("{}/_design/emit/_view/view?limit=100&startkey=", self.target.database);
         let (end, begun) = (Instant::now() + Duration::from_secs(seconds), Instant::now());
@@ -185,7 +186,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// From an acknowledged write until its row is in a view that nobody asks to be up to date.
+    /// Measures the time from an acknowledged write to its row in a view that is not updated by queries.
     async fn freshness(&mut self, count: u64) -> Result<(), LoadError> {
         let mut ms = Vec::new();
         for number in 0..count {
@@ -208,7 +209,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Updates of random documents at a rate, and how long the views take to have all of it then.
+    /// Updates random documents at a rate, and measures the time that the views then need to catch up.
     async fn lag(&mut self, per_s: u64, seconds: u64) -> Result<(), LoadError> {
         let (begun, documents) = (Instant::now(), self.documents);
         let path = format!("{}/_bulk_docs", self.target.database);
@@ -216,7 +217,8 @@ impl Bench<'_> {
         for second in 0..seconds * 10 {
             let due = begun + Duration::from_millis(second * 100);
             tokio::time::sleep(due.saturating_duration_since(Instant::now())).await;
-            // Beside what is there, as a replication writes: no revision need be known. It wins by its generation.
+            // Written beside the existing revisions, as a replication does, so that no revision need be known. It wins
+            // by its generation.
             let docs: Vec<Value> = (0..per_s / 10)
                 .map(|number| {
                     let drawn = mix(second << 32 | number);
@@ -248,7 +250,7 @@ impl Bench<'_> {
     }
 }
 
-/// Requests of many workers until one says that it is over; the milliseconds of each.
+/// Runs requests of many workers until one ends the load. Returns the milliseconds of each.
 async fn together(
     target: &Target,
     workers: usize,
@@ -287,7 +289,7 @@ async fn together(
     Ok(ms)
 }
 
-/// What indexes cost those who write: each load until the index holds the last row.
+/// Measures the cost of indexes for writers: each load lasts until the index has the last row.
 async fn costs(target: &Target, figures: &mut Map<String, Value>) -> Result<(), LoadError> {
     let (single, bulk) = (20_000, 50_000);
     let mut plain = (0.0, 0.0);
@@ -312,7 +314,7 @@ async fn costs(target: &Target, figures: &mut Map<String, Value>) -> Result<(), 
     Ok(())
 }
 
-/// New documents a second.
+/// Returns the new documents per second.
 async fn write(target: &Target, index: &str, count: u64, is_single: bool) -> Result<f64, LoadError> {
     fresh(target).await?;
     let mut connection = Connection::open(&target.url).await?;

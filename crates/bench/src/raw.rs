@@ -1,5 +1,5 @@
-//! The raw engine under the same keys: what FoundationDB's binding alone reaches on the embedded engine when it writes
-//! the keys and values that the layer wrote, without HTTP, JSON, revisions or feeds.
+//! The raw engine under the same keys: the rate of FoundationDB's binding on the embedded engine when it writes the
+//! layer's keys and values, without HTTP, JSON, revisions or feeds.
 
 use std::{
     path::Path,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{documents, stats::rounded};
 
-/// Why there are no figures.
+/// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RawError {
     /// An error of the engine.
@@ -21,7 +21,7 @@ pub(crate) enum RawError {
     /// A transaction that was not committed.
     #[error(transparent)]
     Transaction(#[from] FdbBindingError),
-    /// The embedded engine is not what answers.
+    /// The embedded engine cannot be used.
     #[error(transparent)]
     Backend(#[from] LoadError),
     /// The cluster file cannot be written.
@@ -30,7 +30,7 @@ pub(crate) enum RawError {
     /// A path that is not UTF-8.
     #[error("the directory's name is not UTF-8")]
     Path,
-    /// The source holds no keys.
+    /// The source has no keys.
     #[error("the database to take the keys from is empty")]
     Empty,
 }
@@ -38,7 +38,8 @@ pub(crate) enum RawError {
 type Pair = (Vec<u8>, Vec<u8>);
 
 /// Reads all keys of the data directory `source`, which holds `documents` documents and is not in use, and writes them
-/// into a new one in `scratch`, a document's share in each transaction. Boots FoundationDB's network: once a process.
+/// into a new one in `scratch`, one document's share in each transaction. Boots FoundationDB's network, once in a
+/// process.
 pub(crate) fn run(source: &Path, scratch: &Path, documents: usize) -> Result<Vec<Value>, RawError> {
     backend::select(Backend::Embedded)?;
     let network = FdbApiBuilder::default().build()?;
@@ -85,7 +86,7 @@ fn open(directory: &Path) -> Result<Database, RawError> {
 async fn read_all(database: &Database) -> Result<Vec<Pair>, RawError> {
     let mut pairs: Vec<Pair> = Vec::new();
     loop {
-        // A new transaction a page: the whole takes longer than the 5 s that a read version lasts.
+        // A new transaction for each page: the whole takes longer than the 5 s of a read version.
         let transaction = database.create_trx()?;
         let mut begin = pairs.last().map_or(Vec::new(), |(key, _)| key.clone());
         if !begin.is_empty() {
@@ -100,8 +101,8 @@ async fn read_all(database: &Database) -> Result<Vec<Pair>, RawError> {
     }
 }
 
-/// The keys of each document together, as the layer writes them in one transaction: those that hold its id in the key,
-/// or in the value, as the index by sequence does. Keys that belong to no document (counters) are left out.
+/// Groups the keys by document, as the layer writes them in one transaction: keys that contain its id, or whose values
+/// do, as in the index by sequence. Keys of no document (counters) are left out.
 fn shares(pairs: Vec<Pair>, documents: usize) -> Vec<Vec<Pair>> {
     let mut shares: Vec<Vec<Pair>> = (0..documents).map(|_| Vec::new()).collect();
     for (key, value) in pairs {

@@ -1,4 +1,4 @@
-//! A server started for the suite, and stopped when it is dropped.
+//! A server started for the benchmarks, and stopped when it is dropped.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use flatbed_client::{Connection, Url, UrlError};
 use hyper::Method;
 use tokio::process::{Child, Command};
 
-/// Why a server is not there.
+/// The reason why a server is not available.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
     /// The program cannot be run.
@@ -24,22 +24,22 @@ pub(crate) enum ServerError {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// It runs but does not answer.
+    /// The program runs but does not answer.
     #[error("{0} does not answer within 30 s")]
     Silent(Url),
-    /// No port is free, or the directory cannot be made.
+    /// No port is free, or the directory cannot be created.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// An address that is none.
+    /// An invalid address.
     #[error(transparent)]
     Url(#[from] UrlError),
 }
 
 /// A running server with a directory of its own.
 pub(crate) struct Server {
-    /// Where it listens.
+    /// Its address.
     pub url: Url,
-    /// Its data.
+    /// Its data directory.
     pub directory: PathBuf,
     child: Child,
 }
@@ -50,7 +50,7 @@ impl Server {
         Self::flatbed_with(binary, directory, &[]).await
     }
 
-    /// The same, with variables of the environment.
+    /// Starts it with environment variables.
     pub(crate) async fn flatbed_with(
         binary: &Path,
         directory: &Path,
@@ -64,8 +64,8 @@ impl Server {
         start(command, binary, directory, port).await
     }
 
-    /// Starts it with a configuration file that names a certificate, on two ports: the address of the second, over TLS, comes
-    /// with it.
+    /// Starts it on two ports, with a configuration file that names a certificate. Returns also the address of the
+    /// second port, which uses TLS.
     pub(crate) async fn flatbed_with_tls(
         binary: &Path,
         directory: &Path,
@@ -79,12 +79,12 @@ impl Server {
         Ok((start(command, binary, directory, port).await?, SocketAddr::from(([127, 0, 0, 1], secret))))
     }
 
-    /// Starts npm's pouchdb-server, whose script is `script`, on LevelDB in `directory`.
+    /// Starts npm's pouchdb-server with its script `script`, on LevelDB in `directory`.
     pub(crate) async fn pouchdb(script: &Path, directory: &Path) -> Result<Server, ServerError> {
         let port = free_port()?;
         std::fs::create_dir_all(directory)?;
         let config = directory.join("config.json");
-        // Without this it writes a line to a log file for each request.
+        // Otherwise it logs each request to a file.
         std::fs::write(&config, r#"{"log": {"level": "none"}}"#)?;
         let mut command = Command::new("node");
         command.arg(script).args(["--no-stdout-logs", "--no-color", "--port"]).arg(port.to_string());
@@ -93,17 +93,17 @@ impl Server {
         start(command, script, directory, port).await
     }
 
-    /// An address that nobody listens at, for a further listener.
+    /// Returns a free address, for a further listener.
     pub(crate) fn free_address() -> io::Result<SocketAddr> {
         Ok(SocketAddr::from(([127, 0, 0, 1], free_port()?)))
     }
 
-    /// The server's process; `None` once it has ended.
+    /// Returns the server's process; `None` after its end.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Asks the server to stop and waits until it has.
+    /// Stops the server, and waits for its end.
     pub(crate) async fn stop(mut self) -> io::Result<()> {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             // SAFETY: the child is ours and has not been waited for, so the id is still its own.

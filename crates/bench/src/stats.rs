@@ -1,10 +1,10 @@
-//! Latencies, and what the operating system reports of a process.
+//! Latencies, and the operating system's statistics of a process.
 
 use std::{collections::HashMap, fs, path::Path};
 
 use serde_json::{Value, json};
 
-/// Percentiles of latencies in milliseconds; null without any.
+/// Returns percentiles of latencies in milliseconds; null if there are none.
 pub(crate) fn percentiles(latencies_ms: &mut [f64]) -> Value {
     latencies_ms.sort_by(f64::total_cmp);
     let Some(last) = latencies_ms.len().checked_sub(1) else { return Value::Null };
@@ -12,23 +12,23 @@ pub(crate) fn percentiles(latencies_ms: &mut [f64]) -> Value {
     json!({ "min": at(0.0), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1.0) })
 }
 
-/// The middle of some figures; not a number without any.
+/// Returns the median of some figures; not a number if there are none.
 pub(crate) fn median(figures: &mut [f64]) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// `value` to the nearest 1/`parts`.
+/// Rounds `value` to the nearest 1/`parts`.
 pub(crate) fn rounded(value: f64, parts: f64) -> f64 {
     (value * parts).round() / parts
 }
 
-/// Processor seconds that this process has used, without the servers that it started.
+/// Returns the processor seconds of this process, without the servers that it started.
 pub(crate) fn own_cpu_s() -> f64 {
     process_cpu_s(std::process::id()).unwrap_or_default()
 }
 
-/// Processor seconds that a process and its descendants have used; 0 for one that is gone.
+/// Returns the processor seconds of a process and its descendants; 0 if it is gone.
 pub(crate) fn cpu_s(pid: u32) -> f64 {
     family(pid).into_iter().filter_map(process_cpu_s).sum()
 }
@@ -40,19 +40,19 @@ fn process_cpu_s(pid: u32) -> Option<f64> {
     Some((stat.get(11)?.parse::<f64>().ok()? + stat.get(12)?.parse::<f64>().ok()?) / ticks)
 }
 
-/// Resident memory of a process and its descendants, in MB: what it allocated itself, and pages of mapped files
-/// (LMDB's), which the kernel takes back when it needs them.
+/// The resident memory of a process and its descendants, in MB: its own allocations, and pages of mapped files
+/// (LMDB's), which the kernel reclaims when it needs them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Resident {
     /// `RssAnon`.
     pub anonymous_mb: f64,
     /// `RssFile`.
     pub file_mb: f64,
-    /// `VmHWM`: the most that was ever resident, of both kinds together.
+    /// `VmHWM`: the greatest resident size of both kinds together.
     pub peak_mb: f64,
 }
 
-/// Reads it from `/proc`.
+/// Reads the resident memory from `/proc`.
 pub(crate) fn resident(pid: u32) -> Resident {
     let mut sum = Resident::default();
     for pid in family(pid) {
@@ -68,7 +68,7 @@ pub(crate) fn resident(pid: u32) -> Resident {
     sum
 }
 
-/// What a directory takes on the disk, in MB: blocks, so that a sparse file counts what it has.
+/// Returns the size of a directory on the disk, in MB of allocated blocks, so that sparse files count what they use.
 pub(crate) fn disk_mb(directory: &Path) -> f64 {
     use std::os::unix::fs::MetadataExt;
     let mut blocks = 0_u64;
@@ -85,7 +85,7 @@ pub(crate) fn disk_mb(directory: &Path) -> f64 {
     blocks as f64 * 512.0 / 1e6
 }
 
-/// The fields of `/proc/PID/stat` after the name, which may hold spaces: the first is the state.
+/// Returns the fields of `/proc/PID/stat` behind the name, which may contain spaces. The first is the state.
 fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;

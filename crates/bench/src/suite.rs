@@ -1,5 +1,5 @@
-//! What `make bench` runs: the same loads on Flatbed and on pouchdb-server, the raw engine under the same keys, and
-//! one table of it all.
+//! The suite of `make bench`: the same loads on Flatbed and on pouchdb-server, the raw engine under the same keys, and
+//! one table of the results.
 
 use std::{
     collections::BTreeMap,
@@ -22,21 +22,21 @@ use crate::{
     stats::{disk_mb, resident, rounded},
 };
 
-/// What to run.
+/// The options of the suite.
 pub(crate) struct Options {
     /// Flatbed's binary.
     pub flatbed: PathBuf,
     /// The script of npm's pouchdb-server, if it is installed.
     pub pouchdb: Option<PathBuf>,
-    /// Where the data and the results go.
+    /// The directory of the data and the results.
     pub directory: PathBuf,
-    /// Documents of the bulk load, and so of the reads. pouchdb-server, which is slower, gets a tenth.
+    /// The documents of the bulk load, and so of the reads. pouchdb-server, which is slower, gets a tenth.
     pub documents: u64,
-    /// The longest that one load of single requests may take.
+    /// The longest duration of a load of single requests, in seconds.
     pub seconds: u64,
 }
 
-/// Why the suite did not finish.
+/// The reason why the suite did not finish.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SuiteError {
     /// A server did not start.
@@ -49,7 +49,7 @@ pub(crate) enum SuiteError {
         server: &'static str,
         /// The load.
         name: &'static str,
-        /// What failed.
+        /// The failure.
         source: LoadError,
     },
     /// The results cannot be written.
@@ -60,8 +60,8 @@ pub(crate) enum SuiteError {
 /// The figures of one server by name.
 pub(crate) type Figures = BTreeMap<&'static str, f64>;
 
-/// The rows of the table: a figure's name, what it is, what CouchDB 3.5.0 reached with the same generator on a quiet
-/// machine of the kind that the aims were set for, and the aim.
+/// The rows of the table: a figure's name, its description, the figure of CouchDB 3.5.0 with the same generator on a
+/// quiet machine of the kind that the aims are for, and the aim.
 const ROWS: &[(&str, &str, Option<f64>, Option<f64>)] = &[
     ("put_1", "single writes, 1 at a time (/s)", Some(297.0), Some(1000.0)),
     ("put_16", "single writes, 16 at a time (/s)", Some(975.0), Some(5000.0)),
@@ -109,10 +109,10 @@ const ROWS: &[(&str, &str, Option<f64>, Option<f64>)] = &[
     ("cost_view_bulk", "what a view costs bulk (%)", None, Some(45.0)),
 ];
 
-/// The cluster whose time Flatbed's second run takes: design/embedded-engine.md.
+/// The simulated cluster of Flatbed's second run: design/embedded-engine.md.
 pub(crate) const MODEL: &[(&str, &str)] = &[("FLATBED_FDB_LATENCY_US", "1000,500,2000"), ("FLATBED_FDB_SERVER", "1")];
 
-/// Runs all loads; prints a line of JSON each, and at the end the table. Both are also left in the directory.
+/// Runs all loads. Prints a line of JSON for each, and at the end the table. The directory gets both, too.
 pub(crate) async fn run(options: &Options) -> Result<(), SuiteError> {
     fs::create_dir_all(&options.directory)?;
     let mut log = fs::File::create(options.directory.join("results.jsonl"))?;
@@ -123,7 +123,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), SuiteError> {
     let server = Server::flatbed(&options.flatbed, &data).await?;
     single_writes("flatbed", &server, options, &mut log, &mut flatbed).await?;
     server.stop().await?;
-    // A new directory, so that disk and memory are those of the documents that are there.
+    // A new directory, so that disk and memory are those of these documents.
     remove(&data)?;
     let server = Server::flatbed(&options.flatbed, &data).await?;
     the_rest("flatbed", &server, options.documents, options.seconds, &mut log, &mut flatbed).await?;
@@ -135,7 +135,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), SuiteError> {
     let other = Server::flatbed(&options.flatbed, &other_data).await?;
     let seconds = replication("flatbed", &server, &other, &mut log).await?;
     flatbed.insert("replication", seconds);
-    // Not where the raw engine takes its keys from.
+    // On another server than the one whose keys the raw engine takes.
     histories(&other, &mut log, &mut flatbed).await?;
     other.stop().await?;
     remove(&other_data)?;
@@ -171,8 +171,8 @@ pub(crate) async fn run(options: &Options) -> Result<(), SuiteError> {
     Ok(())
 }
 
-/// The same loads with a cluster's latencies and the work of its server simulated by the engine. Histories are left out:
-/// to make them takes minutes there.
+/// Runs the same loads with a cluster's latencies and the work of its server simulated by the engine. Histories are
+/// left out, since creating them takes minutes there.
 async fn under_the_model(
     options: &Options,
     data: &Path,
@@ -200,7 +200,7 @@ async fn under_the_model(
     Ok(figures)
 }
 
-/// Removes a directory with what is in it, if it is there.
+/// Removes a directory with its content, if it exists.
 pub(crate) fn remove(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -212,7 +212,7 @@ fn target(server: &Server, database: &str) -> Target {
     Target { url: server.url.clone(), database: format!("/{database}"), pid: server.pid() }
 }
 
-/// Writes the line of a load and gives the figure in it that goes into the table.
+/// Writes the line of a load, and returns its figure for the table.
 fn record(
     log: &mut fs::File,
     server: &'static str,
@@ -288,7 +288,7 @@ async fn the_rest(
     Ok(())
 }
 
-/// Documents with a history and with conflicts beside documents that have neither.
+/// Measures documents with a history and with conflicts beside plain documents.
 async fn histories(server: &Server, log: &mut fs::File, figures: &mut Figures) -> Result<(), SuiteError> {
     let found = histories::run(&target(server, "histories")).await;
     let found = found.map_err(|source| SuiteError::Load { server: "flatbed", name: "histories", source })?;
@@ -302,7 +302,7 @@ async fn histories(server: &Server, log: &mut fs::File, figures: &mut Figures) -
     Ok(())
 }
 
-/// Views and json indexes.
+/// Measures views and json indexes.
 async fn queries(
     name: &'static str,
     server: &Server,
@@ -321,7 +321,7 @@ async fn queries(
     Ok(())
 }
 
-/// Seconds for one replication of 10,000 documents that the server pushes into an empty database of another.
+/// Returns the seconds of one replication of 10,000 documents that the server pushes into an empty database of another.
 async fn replication(
     name: &'static str,
     server: &Server,
@@ -342,12 +342,12 @@ async fn replication(
     let written = answer.pointer("/history/0/docs_written").and_then(Value::as_u64);
     let result = json!({"load": "replication", "documents": written, "seconds": seconds});
     line(log, name, &result)?;
-    // One that did not write all has no figure.
+    // An incomplete replication has no figure.
     Ok(if written == Some(DOCUMENTS) { seconds } else { f64::NAN })
 }
 
-/// What the disk takes to make one more page of a file durable, the median of 50 times in milliseconds: single writes
-/// depend on it, and it varies with what else the machine does.
+/// Returns the median time of 50 syncs of one page each to a file, in milliseconds. Single writes depend on it, and it
+/// varies with other work of the machine.
 fn sync_ms(directory: &Path) -> io::Result<f64> {
     let mut file = tempfile::tempfile_in(directory)?;
     let mut times_ms = Vec::new();
@@ -368,8 +368,8 @@ fn line(log: &mut fs::File, server: &str, result: &Value) -> io::Result<()> {
     writeln!(log, "{result}")
 }
 
-/// How many transactions a server begins in 35 s while one continuous feed waits and nothing is written: from its own counters.
-/// `None` if it has none.
+/// Returns the transactions that a server begins in 35 s while one continuous feed waits and nothing is written, from
+/// its own counters. `None` if it has none.
 async fn idle_transactions(server: &Server) -> Option<f64> {
     let mut feed = Connection::open(&server.url).await.ok()?;
     let path = "/bench/_changes?feed=continuous&since=now&heartbeat=60000";
@@ -389,7 +389,7 @@ async fn transactions(server: &Server) -> Option<f64> {
     counters.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).reduce(|sum, value| sum + value)
 }
 
-/// Runs in a process of its own: FoundationDB's network can be started only once in one.
+/// Runs the raw engine in a process of its own: FoundationDB's network can be started only once in a process.
 fn raw_engine(options: &Options, source: &Path, log: &mut fs::File) -> Result<Figures, SuiteError> {
     let mut figures = Figures::from([("sync_ms", sync_ms(source)?)]);
     let output = std::process::Command::new(std::env::current_exe()?)

@@ -1,5 +1,5 @@
-//! Firefox Sync as its devices use it: the mix of requests that a large deployment saw, a batch of 10,000 records to its
-//! commit and to the first read of it, and many records that expire at once while others go on. Requests are signed with
+//! Firefox Sync as its devices use it: the mix of requests that a large deployment saw, a batch of 10,000 records until
+//! its commit and its first read, and many records that expire at once beside other requests. Requests are signed with
 //! Hawk, by tokens that the bench signs itself with the server's secret.
 
 use std::{
@@ -42,36 +42,36 @@ use crate::{
 };
 
 const SECRET: &str = "the secret of flatbed-bench";
-/// Of the token, as the token server draws it.
+/// The salt of the tokens, in the token server's form.
 const SALT: &str = "00ff7e";
 
-/// Users of the mix; what expires is theirs, too.
+/// The users of the mix, who also own the expiring records.
 const USERS: u64 = 1_000;
-/// What each user has of history and bookmarks before the mix begins.
+/// The records of each user's history and bookmarks before the mix begins.
 const HISTORY: u64 = 100;
 const BOOKMARKS: u64 = 50;
-/// Ids that the mix writes to history are drawn from so many a user.
+/// The number of ids of a user from which the mix draws those that it writes to history.
 const HISTORY_IDS: u64 = 2_000;
 
-/// Records of a batch, in POSTs of as many as the default limits allow, with payloads of 1 kB.
+/// The records of a batch, in POSTs of the default limit, with payloads of 1 kB.
 const BATCH_RECORDS: u64 = 10_000;
 const POST_RECORDS: u64 = 100;
 
-/// Others who go on while records expire: connections that send a request of the mix and pause for a moment.
+/// The other clients while records expire: connections that send a request of the mix and pause for a moment.
 const OTHERS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(2);
-/// So long they are measured before anything expires.
+/// The time for which they are measured before anything expires.
 const BEFORE: Duration = Duration::from_secs(5);
-/// A server that has swept nothing for so long is not waited for.
+/// The time limit for a server that sweeps nothing.
 const SWEPT_MAX: Duration = Duration::from_secs(300);
 
-/// Why there are no figures.
+/// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SyncError {
     /// The server did not start.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// No connection, or no file.
+    /// A connection or a file failed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A request failed.
@@ -83,41 +83,41 @@ pub(crate) enum SyncError {
     /// The main listener did not answer.
     #[error(transparent)]
     Client(#[from] flatbed_client::Error),
-    /// An answer that nothing can be measured with.
+    /// An unexpected answer.
     #[error("{target}: {status} {text}")]
     Status {
-        /// What was asked for.
+        /// The request's target.
         target: String,
         /// The answer's status.
         status: u16,
         /// The answer's text.
         text: String,
     },
-    /// Records that are still there.
-    #[error("of {of} records {swept} were removed after their time, and no more")]
+    /// Records were not removed.
+    #[error("only {swept} of {of} expired records were removed")]
     Swept {
-        /// How many were removed.
+        /// The number of removed records.
         swept: u64,
-        /// How many were to be.
+        /// The number of expired records.
         of: u64,
     },
 }
 
 type Result<T> = std::result::Result<T, SyncError>;
 
-/// What is measured, and how.
+/// The options of the measurements.
 pub(crate) struct Options<'o> {
-    /// Flatbed.
+    /// Flatbed's binary.
     pub flatbed: &'o Path,
-    /// For the data.
+    /// The directory of the data.
     pub directory: &'o Path,
-    /// How long the mix goes on.
+    /// The duration of the mix, in seconds.
     pub seconds: u64,
-    /// Batches that are committed; medians of them are given.
+    /// The batches to commit. The figures are medians.
     pub rounds: u64,
-    /// Connections of the mix.
+    /// The connections of the mix.
     pub workers: usize,
-    /// Records that expire.
+    /// The records that expire.
     pub expiring: u64,
 }
 
@@ -127,13 +127,13 @@ fn sign(key: &[u8], parts: &[&[u8]]) -> hmac::Tag {
     mac.sign()
 }
 
-/// HKDF with SHA-256, one hash of it, as Mozilla's tokenlib has it.
+/// Derives a key with HKDF and SHA-256, one hash long, as Mozilla's tokenlib does.
 fn derive(salt: &[u8], info: &[&[u8]]) -> hmac::Tag {
     let pseudorandom = sign(salt, &[SECRET.as_bytes()]);
     sign(pseudorandom.as_ref(), &[&info.concat(), &[1]])
 }
 
-/// A user, as far as signatures go.
+/// A user's credentials.
 struct User {
     uid: u64,
     token: String,
@@ -165,21 +165,21 @@ impl User {
     }
 }
 
-/// A request, without its signature.
-struct Asked {
+/// A request without its signature.
+struct DeviceRequest {
     method: Method,
-    /// Below `/1.5/{uid}/`.
+    /// The path below `/1.5/{uid}/`.
     path: String,
     body: String,
 }
 
-impl Asked {
-    fn new(method: Method, path: impl Into<String>, body: String) -> Asked {
-        Asked { method, path: path.into(), body }
+impl DeviceRequest {
+    fn new(method: Method, path: impl Into<String>, body: String) -> DeviceRequest {
+        DeviceRequest { method, path: path.into(), body }
     }
 
-    fn get(path: &str) -> Asked {
-        Asked::new(Method::GET, path, String::new())
+    fn get(path: &str) -> DeviceRequest {
+        DeviceRequest::new(Method::GET, path, String::new())
     }
 }
 
@@ -196,15 +196,15 @@ impl Device {
         stream.set_nodelay(true)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(async move {
-            // The error reaches whoever waits for an answer.
+            // The caller that waits for an answer gets the error.
             let _ = connection.await;
         });
         Ok(Device { sender, place, nonce: 0 })
     }
 
-    async fn call(&mut self, user: &User, asked: Asked) -> Result<(u16, Bytes)> {
+    async fn call(&mut self, user: &User, asked: DeviceRequest) -> Result<(u16, Bytes)> {
         self.nonce += 1;
-        let Asked { method, path, body } = asked;
+        let DeviceRequest { method, path, body } = asked;
         let target = format!("/1.5/{}/{path}", user.uid);
         let signature = user.signature(&method, &target, self.place, self.nonce);
         let mut request = Request::builder()
@@ -220,8 +220,8 @@ impl Device {
         Ok((answer.status().as_u16(), answer.into_body().collect().await?.to_bytes()))
     }
 
-    /// An answer of 2xx, with nothing that was refused of what was sent.
-    async fn expect(&mut self, user: &User, asked: Asked) -> Result<Bytes> {
+    /// Sends a request, and checks that its answer is a 2xx without refused objects.
+    async fn expect(&mut self, user: &User, asked: DeviceRequest) -> Result<Bytes> {
         let (target, is_post) = (format!("{} {}", asked.method, asked.path), asked.method == Method::POST);
         let (status, text) = self.call(user, asked).await?;
         if (200..300).contains(&status) && (!is_post || memmem::find(&text, b"\"failed\":{}").is_some()) {
@@ -232,7 +232,7 @@ impl Device {
     }
 }
 
-/// Letters as ciphertexts have them.
+/// Random letters, like those of ciphertexts.
 struct Letters(String);
 
 impl Letters {
@@ -248,12 +248,12 @@ impl Letters {
         self.0.get(at..at + count).unwrap_or_default()
     }
 
-    /// A record with a payload of some `bytes`, encrypted as far as anyone sees; `more` are further members.
+    /// Writes a record with a payload of some `bytes` that looks encrypted. `more`: further members.
     fn write(&self, out: &mut String, id: &str, drawn: u64, bytes: usize, more: &str) {
         const OTHER_BYTES: usize = 123;
         let (text, iv) = (self.some(drawn, bytes.saturating_sub(OTHER_BYTES)), self.some(drawn + 1, 22));
         let mac = self.some(drawn + 2, 64);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             out,
             r#"{{"id":"{id}","payload":"{{\"ciphertext\":\"{text}\",\"IV\":\"{iv}==\",\"hmac\":\"{mac}\"}}"{more}}}"#
@@ -277,7 +277,7 @@ impl Letters {
     }
 }
 
-/// An id of twelve letters, as Firefox's are.
+/// Returns an id of twelve letters, as Firefox's are.
 fn id(kind: char, number: u64) -> String {
     format!("{kind}{number:011x}")
 }
@@ -299,7 +299,7 @@ enum Kind {
     DeleteHistory,
 }
 
-/// Requests of a hundred: those of the deployment, and of the rest, of which nothing is known, what devices do besides.
+/// The requests in each hundred: those of the deployment, and for its unknown rest the other requests of devices.
 const MIX: &[(Kind, &str, u64)] = &[
     (Kind::Collections, "GET info/collections", 34),
     (Kind::PostTabs, "POST tabs, 1", 15),
@@ -326,7 +326,7 @@ fn drawn_kind(drawn: u64) -> (Kind, &'static str) {
     (Kind::Collections, "GET info/collections")
 }
 
-/// What the devices know together.
+/// The shared state of the devices.
 struct World {
     place: SocketAddr,
     users: Vec<User>,
@@ -338,38 +338,38 @@ impl World {
         &self.users[(number % self.users.len() as u64) as usize]
     }
 
-    fn asked(&self, kind: Kind, drawn: u64) -> Asked {
+    fn asked(&self, kind: Kind, drawn: u64) -> DeviceRequest {
         const TTL: &str = ",\"ttl\":1814400";
         let letters = &self.letters;
         let one = |kind, among: u64| std::iter::once(id(kind, mix(drawn) % among));
-        let post = |path: &str, body| Asked::new(Method::POST, path, body);
+        let post = |path: &str, body| DeviceRequest::new(Method::POST, path, body);
         match kind {
-            Kind::Collections => Asked::get("info/collections"),
+            Kind::Collections => DeviceRequest::get("info/collections"),
             Kind::PostTabs => post("storage/tabs", letters.list(one('t', 2), drawn, 1_000, TTL)),
             Kind::PostHistory => {
                 let ids = (0..10).map(|at| id('h', mix(drawn + at) % HISTORY_IDS));
-                // The same id twice would be refused.
+                // An id must not occur twice in a request.
                 let mut ids: Vec<String> = ids.collect();
                 ids.sort();
                 ids.dedup();
                 post("storage/history", letters.list(ids.into_iter(), drawn, 500, ""))
             }
-            Kind::MetaGlobal => Asked::get("storage/meta/global"),
-            Kind::Clients => Asked::get("storage/clients?full=1"),
-            Kind::Tabs => Asked::get("storage/tabs?full=1"),
+            Kind::MetaGlobal => DeviceRequest::get("storage/meta/global"),
+            Kind::Clients => DeviceRequest::get("storage/clients?full=1"),
+            Kind::Tabs => DeviceRequest::get("storage/tabs?full=1"),
             Kind::PostClients => post("storage/clients", letters.list(one('c', 2), drawn, 400, TTL)),
-            Kind::Keys => Asked::get("storage/crypto/keys"),
-            Kind::History => Asked::get("storage/history?full=1&sort=newest&limit=10"),
+            Kind::Keys => DeviceRequest::get("storage/crypto/keys"),
+            Kind::History => DeviceRequest::get("storage/history?full=1&sort=newest&limit=10"),
             Kind::PostBookmark => post("storage/bookmarks", letters.list(one('b', BOOKMARKS), drawn, 500, "")),
-            Kind::Quota => Asked::get("info/quota"),
+            Kind::Quota => DeviceRequest::get("info/quota"),
             Kind::DeleteHistory => {
                 let path = format!("storage/history?ids={}", id('h', mix(drawn) % HISTORY_IDS));
-                Asked::new(Method::DELETE, path, String::new())
+                DeviceRequest::new(Method::DELETE, path, String::new())
             }
         }
     }
 
-    /// Does `work` with each number below `count`, on so many connections.
+    /// Runs `work` for each number below `count`, on so many connections.
     async fn each<W>(self: &Rc<Self>, workers: usize, count: u64, work: W) -> Result<()>
     where
         W: AsyncFn(&World, &mut Device, u64) -> Result<()> + 'static,
@@ -396,28 +396,33 @@ impl World {
         ended.await
     }
 
-    /// What every user has before anything is measured.
+    /// Writes each user's data before the measurements.
     async fn fill(self: &Rc<Self>, workers: usize) -> Result<()> {
         let fill = async |world: &World, device: &mut Device, number: u64| {
             let (user, letters) = (world.user(number), &world.letters);
             for name in ["meta/global", "crypto/keys"] {
                 let body = letters.record(number, 600);
-                device.expect(user, Asked::new(Method::PUT, format!("storage/{name}"), body)).await?;
+                device.expect(user, DeviceRequest::new(Method::PUT, format!("storage/{name}"), body)).await?;
             }
             let lists = [('c', "clients", 2, 400), ('t', "tabs", 2, 1_000), ('h', "history", HISTORY, 500)];
             for (kind, name, count, bytes) in lists.into_iter().chain([('b', "bookmarks", BOOKMARKS, 500)]) {
                 let body = letters.list((0..count).map(|at| id(kind, at)), number, bytes, "");
-                device.expect(user, Asked::new(Method::POST, format!("storage/{name}"), body)).await?;
+                device.expect(user, DeviceRequest::new(Method::POST, format!("storage/{name}"), body)).await?;
             }
             Ok(())
         };
         self.each(workers, USERS, fill).await
     }
 
-    /// The mix on so many connections, until it is over: by their names the latencies of each kind in milliseconds with
-    /// the moments of their ends, and how many requests were refused for now (503).
-    async fn mix(self: &Rc<Self>, workers: usize, pause: Option<Duration>, over: Rc<Cell<Instant>>) -> Result<Seen> {
-        let seen = Rc::new(RefCell::new(Seen::default()));
+    /// Runs the mix on so many connections, until it is over. Returns the latencies of each kind in milliseconds with
+    /// the moments of their ends, and the number of requests that got 503.
+    async fn mix(
+        self: &Rc<Self>,
+        workers: usize,
+        pause: Option<Duration>,
+        over: Rc<Cell<Instant>>,
+    ) -> Result<MixResult> {
+        let seen = Rc::new(RefCell::new(MixResult::default()));
         let into = seen.clone();
         let one = async move |world: &World, device: &mut Device, number: u64| {
             while Instant::now() < over.get() {
@@ -448,15 +453,15 @@ impl World {
     }
 }
 
-/// What came of the mix.
+/// The results of the mix.
 #[derive(Default)]
-struct Seen {
+struct MixResult {
     count: u64,
     answers: Vec<(&'static str, f64, Instant)>,
     refused: u64,
 }
 
-impl Seen {
+impl MixResult {
     fn next(&mut self) -> u64 {
         self.count += 1;
         self.count
@@ -477,7 +482,7 @@ impl Seen {
     }
 }
 
-/// The mix, as fast as it goes.
+/// Measures the mix at full speed.
 async fn measure_mix(world: &Rc<World>, server: &Server, options: &Options<'_>) -> Result<Value> {
     let cpu = || (own_cpu_s(), server.pid().map_or(0.0, cpu_s));
     let (started, before) = (Instant::now(), cpu());
@@ -495,7 +500,7 @@ async fn measure_mix(world: &Rc<World>, server: &Server, options: &Options<'_>) 
     }))
 }
 
-/// Batches, each of a user who has none of its records.
+/// Measures batches, each of a user without any of its records.
 async fn measure_batches(world: &Rc<World>, rounds: u64) -> Result<Value> {
     let mut found: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     let mut device = Device::open(world.place).await?;
@@ -510,17 +515,17 @@ async fn measure_batches(world: &Rc<World>, rounds: u64) -> Result<Value> {
             let body = world.letters.list(ids, round + post, 1_000, "");
             let path = format!("storage/bookmarks?batch={batch}{commit}");
             begun = Instant::now();
-            let answer = device.expect(&user, Asked::new(Method::POST, path, body)).await?;
+            let answer = device.expect(&user, DeviceRequest::new(Method::POST, path, body)).await?;
             committed_ms = begun.elapsed().as_secs_f64() * 1e3;
             let answer: Value = serde_json::from_slice(&answer).map_err(io::Error::other)?;
             if let Some(begun) = answer["batch"].as_str() {
                 batch = encode_segment(begun);
             }
         }
-        let first = device.expect(&user, Asked::get("storage/bookmarks?full=1&sort=newest&limit=100")).await?;
+        let first = device.expect(&user, DeviceRequest::get("storage/bookmarks?full=1&sort=newest&limit=100")).await?;
         let read_ms = begun.elapsed().as_secs_f64() * 1e3;
         let all_begun = Instant::now();
-        let all = device.expect(&user, Asked::get("storage/bookmarks?full=1")).await?;
+        let all = device.expect(&user, DeviceRequest::get("storage/bookmarks?full=1")).await?;
         let all_ms = all_begun.elapsed().as_secs_f64() * 1e3;
         let rows = |text: &[u8]| memmem::find_iter(text, b"\"modified\":").count() as u64;
         if (rows(&first), rows(&all)) != (100, BATCH_RECORDS) {
@@ -541,26 +546,26 @@ async fn measure_batches(world: &Rc<World>, rounds: u64) -> Result<Value> {
     Ok(figures)
 }
 
-/// How many records the server has removed after their time.
+/// Returns how many records the server has removed after their expiry.
 async fn removed(server: &Server) -> Result<u64> {
     let answer = Connection::open(&server.url).await?.call(Method::GET, "/metrics", Bytes::new()).await?;
-    // Not `text()`, which is for messages and is cut.
+    // Not `text()`, which is for messages and truncates.
     let text = String::from_utf8_lossy(&answer.body);
     let line = text.lines().find(|line| line.starts_with("flatbed_sync_records_expired"));
     Ok(line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or_default() as u64)
 }
 
-/// Records of all users that expire at one moment, and what others notice of their removal.
+/// Measures the expiry of records of all users at one moment, and its effect on other requests.
 async fn measure_expiry(world: &Rc<World>, server: &Server, workers: usize, expiring: u64) -> Result<Value> {
     let started = Instant::now();
-    // Late enough that all are written by then, where the server writes 15,000 records a second.
+    // Late enough for all writes, if the server writes 15,000 records per second.
     let due = started + Duration::from_secs(10 + expiring / 15_000);
     let posts = expiring.div_ceil(POST_RECORDS);
     let fill = async move |world: &World, device: &mut Device, post: u64| {
         let ttl_s = due.saturating_duration_since(Instant::now()).as_secs().max(1);
         let ids = (post * POST_RECORDS..expiring.min((post + 1) * POST_RECORDS)).map(|number| id('f', number));
         let body = world.letters.list(ids, post, 300, &format!(",\"ttl\":{ttl_s}"));
-        device.expect(world.user(post), Asked::new(Method::POST, "storage/forms", body)).await.map(drop)
+        device.expect(world.user(post), DeviceRequest::new(Method::POST, "storage/forms", body)).await.map(drop)
     };
     let removed_before = removed(server).await?;
     world.each(workers, posts, fill).await?;
@@ -601,7 +606,8 @@ async fn measure_expiry(world: &Rc<World>, server: &Server, workers: usize, expi
     }))
 }
 
-/// Runs it all against a server of its own, on the embedded engine or with the simulated cluster's time; one JSON object.
+/// Measures everything against a server of its own, on the embedded engine or with the simulated cluster's time.
+/// Returns one JSON object.
 async fn measure(options: &Options<'_>, is_model: bool) -> Result<Value> {
     let place = Server::free_address()?;
     let listen = place.to_string();
@@ -622,7 +628,7 @@ async fn measure(options: &Options<'_>, is_model: bool) -> Result<Value> {
     Ok(json!({"load": "sync", "users": USERS, "model": is_model, "mix": mix, "batch": batch, "expiry": expiry}))
 }
 
-/// Measures all of it twice, on the embedded engine and with the simulated cluster's time, and prints a line each.
+/// Measures everything twice, on the embedded engine and with the simulated cluster's time, and prints a line for each.
 pub(crate) async fn run(options: &Options<'_>) -> Result<()> {
     for is_model in [false, true] {
         match std::fs::remove_dir_all(options.directory) {

@@ -1,4 +1,4 @@
-//! Connections of those who say who they are: in plain or over TLS, with a header that each request carries.
+//! Authenticated connections, plain or over TLS, with a header on each request.
 
 use std::{cell::Cell, io, net::SocketAddr, rc::Rc, time::Instant};
 
@@ -18,10 +18,10 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
-/// Why a request has no answer that anything can be measured with.
+/// The reason why a request has no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WayError {
-    /// No connection.
+    /// The connection failed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A request failed.
@@ -30,10 +30,10 @@ pub(crate) enum WayError {
     /// A request that cannot be written.
     #[error(transparent)]
     Request(#[from] hyper::http::Error),
-    /// Another status than 2xx.
+    /// The status is not 2xx.
     #[error("{path}: {status} {text}")]
     Status {
-        /// What was asked for.
+        /// The request's path.
         path: String,
         /// The answer's status.
         status: u16,
@@ -42,18 +42,18 @@ pub(crate) enum WayError {
     },
 }
 
-/// How a connection is made, and what each of its requests says of who asks.
+/// A way to connect, and the credentials of its requests.
 #[derive(Clone)]
 pub(crate) struct Way {
-    /// Where the server listens.
+    /// The server's address.
     pub address: SocketAddr,
-    /// Over TLS.
+    /// The TLS connector, for connections over TLS.
     pub tls: Option<TlsConnector>,
     /// The header of each request.
     pub says: Option<(HeaderName, String)>,
 }
 
-/// One connection, on which requests follow each other.
+/// One connection for sequential requests.
 pub(crate) struct Open {
     sender: SendRequest<Full<Bytes>>,
     says: Option<(HeaderName, String)>,
@@ -81,14 +81,14 @@ where
 {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(async move {
-        // The error reaches whoever waits for an answer.
+        // The caller that waits for an answer gets the error.
         let _ = connection.await;
     });
     Ok(sender)
 }
 
 impl Open {
-    /// Sends a request and gives the answer once its head is here.
+    /// Sends a request, and returns the answer when its head has arrived.
     pub(crate) async fn send(
         &mut self,
         method: Method,
@@ -106,7 +106,7 @@ impl Open {
         Ok(self.sender.send_request(request.body(Full::new(body.into()))?).await?)
     }
 
-    /// A request and its whole answer: status, body, cookie.
+    /// Sends a request, and returns its whole answer: status, body, cookie.
     pub(crate) async fn call(
         &mut self,
         method: Method,
@@ -119,7 +119,7 @@ impl Open {
         Ok((answer.status().as_u16(), answer.into_body().collect().await?.to_bytes(), cookie))
     }
 
-    /// The same of a request that must be answered with 2xx: body and cookie.
+    /// Sends a request, checks for a 2xx, and returns body and cookie.
     pub(crate) async fn expect(
         &mut self,
         method: Method,
@@ -137,8 +137,8 @@ impl Open {
     }
 }
 
-/// Requests of many workers, each on a connection of its own, until one says that it is over; the milliseconds of each. What is
-/// asked gets a number that no other has.
+/// Runs requests of many workers, each on its own connection, until one ends the load. Returns the milliseconds of
+/// each. Each request gets a unique number.
 pub(crate) async fn together<E>(
     way: &Way,
     workers: usize,

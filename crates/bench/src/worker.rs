@@ -1,5 +1,6 @@
-//! What the changes worker delivers: documents of 1 kB from a database of the server into each kind of target, from the first to the
-//! last, and how late a write arrives; beside PostgreSQL a plain `COPY` of the same documents. The server runs the jobs itself (`--worker`), so both share its processors with this program.
+//! The changes worker's deliveries: documents of 1 kB from a database of the server into each kind of target, from the
+//! first to the last, and the delay of a write; beside PostgreSQL a plain `COPY` of the same documents. The server runs
+//! the jobs itself (`--worker`), so both share the processors with this program.
 
 mod jobs;
 mod postgres;
@@ -33,79 +34,79 @@ use crate::{
 use postgres::Postgres;
 
 const DATABASE: &str = "/source";
-/// Documents of one `_bulk_docs`.
+/// The documents of one `_bulk_docs`.
 const BATCH: u64 = 1_000;
-/// A target that takes nothing for so long is not waited for.
+/// The time limit for a target that accepts nothing.
 const STALLED: Duration = Duration::from_secs(60);
-/// Connections of the writes whose lag is measured, and how many a second they are.
+/// The connections of the writes whose delay is measured, and their rate per second.
 const WRITERS: u64 = 10;
 const WRITES_PER_S: u64 = 1_000;
-/// The worker sends no longer heads of requests.
+/// The longest head of the worker's requests, in bytes.
 const HEAD_MAX: usize = 64 * 1024;
 
-/// Why there are no figures.
+/// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkerError {
     /// The server did not start.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// No connection, or no file.
+    /// A connection or a file failed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A request failed.
     #[error(transparent)]
     Client(#[from] flatbed_client::Error),
-    /// The database that is written to.
+    /// PostgreSQL failed.
     #[error(transparent)]
     Postgres(#[from] postgres::Error),
-    /// An answer that nothing can be measured with.
+    /// An unexpected answer.
     #[error("{target}: {status} {text}")]
     Status {
-        /// What was asked for.
+        /// The request's target.
         target: String,
         /// The answer's status.
         status: u16,
         /// The answer's text.
         text: String,
     },
-    /// A job that stands still.
-    #[error("{case}: {delivered} of {of} documents were delivered, and no more; {jobs}")]
+    /// A job is stalled.
+    #[error("{case}: only {delivered} of {of} documents were delivered; {jobs}")]
     Stalled {
-        /// What was measured.
+        /// The measured case.
         case: &'static str,
-        /// How many were.
+        /// The number of delivered documents.
         delivered: u64,
-        /// How many were to be.
+        /// The number of documents.
         of: u64,
-        /// What the server says of its jobs.
+        /// The server's status of its jobs.
         jobs: String,
     },
 }
 
 type Result<T> = std::result::Result<T, WorkerError>;
 
-/// What is measured, and how.
+/// The options of the measurements.
 pub(crate) struct Options {
-    /// Flatbed.
+    /// Flatbed's binary.
     pub flatbed: PathBuf,
-    /// For the data.
+    /// The directory of the data.
     pub directory: PathBuf,
-    /// The names of cases; none: all for which there is a target.
+    /// The names of the cases; none: all with an available target.
     pub cases: Vec<String>,
-    /// Documents of the source.
+    /// The documents of the source.
     pub documents: u64,
-    /// How long writes go on whose lag is measured.
+    /// The duration of the writes whose delay is measured, in seconds.
     pub seconds: u64,
     /// The port of a PostgreSQL at 127.0.0.1 with a user, a password and a database `flatbed`.
     pub postgres: Option<u16>,
-    /// Entries of the queue, for the case `queue`, which is asked for by its name.
+    /// The entries of the queue, for the case `queue`, which runs only by name.
     pub entries: u64,
-    /// Jobs at once, for the case `jobs`, likewise.
+    /// The jobs at once, for the case `jobs`, which runs only by name.
     pub jobs: u64,
 }
 
-/// When the endpoint took each document, by its number.
-type Taken = Rc<RefCell<HashMap<usize, Instant>>>;
+/// The arrival of each document at the endpoint, by its number.
+type Arrivals = Rc<RefCell<HashMap<usize, Instant>>>;
 
 async fn call(connection: &mut Connection, method: Method, target: &str, body: String) -> Result<Bytes> {
     let answer = connection.call(method, target, Bytes::from(body)).await?;
@@ -115,8 +116,8 @@ async fn call(connection: &mut Connection, method: Method, target: &str, body: S
     }
 }
 
-/// An endpoint that takes everything.
-async fn serve(mut stream: TcpStream, taken: Taken) -> io::Result<()> {
+/// Runs an endpoint that accepts everything.
+async fn serve(mut stream: TcpStream, taken: Arrivals) -> io::Result<()> {
     let mut held = Vec::new();
     loop {
         let end = loop {
@@ -143,14 +144,14 @@ async fn serve(mut stream: TcpStream, taken: Taken) -> io::Result<()> {
     }
 }
 
-async fn accept(listener: TcpListener, taken: Taken) {
+async fn accept(listener: TcpListener, taken: Arrivals) {
     while let Ok((stream, _)) = listener.accept().await {
-        // Whoever is cut off says so at the other end.
+        // The client reports a broken connection.
         tokio::task::spawn_local(serve(stream, taken.clone()));
     }
 }
 
-/// A table of what lies at the top, and one of five rows a document.
+/// Returns a mapping to one table of the top level, and with children one of five rows for each document.
 fn mapping(has_children: bool) -> Value {
     let path = |(name, path): &(&str, &str)| ((*name).to_owned(), json!(format!("${}", path.replace('/', "."))));
     let columns = Value::Object(postgres::COLUMNS.iter().map(path).collect());
@@ -184,7 +185,7 @@ impl World {
         answer
     }
 
-    /// Documents with five lines each, so that all cases read the same.
+    /// Writes documents with five lines each, so that all cases read the same.
     async fn fill(&self) -> Result<()> {
         self.call(Method::PUT, DATABASE, String::new()).await?;
         for from in (0..self.documents).step_by(BATCH as usize) {
@@ -202,13 +203,13 @@ impl World {
         Ok(())
     }
 
-    /// Of this process, since it began.
+    /// Returns the documents that this process has delivered since its start.
     async fn delivered(&self) -> Result<u64> {
         let [delivered] = self.counted(["flatbed_worker_delivered_total"]).await?;
         Ok(delivered as u64)
     }
 
-    /// Figures of `/metrics`, each summed up over its labels.
+    /// Returns metrics of `/metrics`, each summed over its labels.
     async fn counted<const N: usize>(&self, names: [&str; N]) -> Result<[f64; N]> {
         let body = self.call(Method::GET, "/metrics", String::new()).await?;
         let text = String::from_utf8_lossy(&body);
@@ -231,7 +232,7 @@ impl World {
         self.call(Method::PUT, &path(case), job.to_string()).await.map(drop)
     }
 
-    /// The job is done with, and nothing of it goes on.
+    /// Ends the job, and waits until it has stopped.
     async fn end(&self, case: &str) -> Result<()> {
         let body = self.call(Method::GET, &path(case), String::new()).await?;
         let job: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -239,7 +240,7 @@ impl World {
         self.call(Method::DELETE, &format!("{}?rev={rev}", path(case)), String::new()).await.map(drop)
     }
 
-    /// From the first document that arrived to the last.
+    /// Measures the time from the first arrival to the last.
     async fn measure(
         &self,
         case: &'static str,
@@ -290,8 +291,8 @@ impl World {
         Ok(figures)
     }
 
-    /// How long after its answer a write has arrived at an endpoint.
-    async fn lag(&self, endpoint: SocketAddr, taken: &Taken, seconds: u64) -> Result<Value> {
+    /// Measures the delay from a write's answer to its arrival at an endpoint.
+    async fn lag(&self, endpoint: SocketAddr, taken: &Arrivals, seconds: u64) -> Result<Value> {
         self.job("lag", "http", http(endpoint), Value::Null).await?;
         while taken.borrow().len() < self.documents as usize {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -334,7 +335,7 @@ impl World {
     }
 }
 
-/// Each on its own, to its end.
+/// Runs all futures to their ends.
 async fn join<T>(all: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     let mut all: Vec<_> = all.map(|one| (Box::pin(one), None)).collect();
     std::future::poll_fn(|context| {
@@ -359,7 +360,7 @@ fn http(endpoint: SocketAddr) -> Value {
     json!({"id": "endpoint", "url": format!("http://{endpoint}/in/{{id}}")})
 }
 
-/// Measures each case and prints a line of JSON for it.
+/// Measures each case, and prints a line of JSON for it.
 pub(crate) async fn run(options: &Options) -> Result<()> {
     LocalSet::new().run_until(measure(options)).await
 }
@@ -394,7 +395,7 @@ async fn measure(options: &Options) -> Result<()> {
     }
     world.fill().await?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-    let (endpoint, taken) = (listener.local_addr()?, Taken::default());
+    let (endpoint, taken) = (listener.local_addr()?, Arrivals::default());
     tokio::task::spawn_local(accept(listener, taken.clone()));
     let wanted = |case: &str| options.cases.is_empty() || options.cases.iter().any(|wanted| wanted == case);
     let sqlite = |file: &str| json!({"id": "rows", "database_type": "sqlite", "database": file, "create_tables": true});

@@ -1,4 +1,4 @@
-//! A channel of many documents that a live follower is given, while rows of other channels pass to others and to themselves.
+//! A live follower gets a channel of many documents, while rows of other channels pass to others and to it.
 
 use std::{
     sync::Arc,
@@ -14,20 +14,20 @@ use super::{
 };
 use crate::{
     feeds::{
-        followers::{Asks, Followers, Plan},
+        followers::{FeedRequest, Followers, Plan},
         tally::Tally,
     },
     stats::{percentiles, rounded},
 };
 
 const DATABASE: &str = "/late";
-/// Users who follow the channel that is written to meanwhile.
+/// The users that follow the channel which is written to meanwhile.
 const OTHERS: usize = 20;
 const RATE: u64 = 100;
-/// It is given so long after the others' first rows.
+/// The time between the others' first rows and the grant.
 const BEFORE: Duration = Duration::from_secs(1);
 
-/// The channel's documents; numbers below those that are written meanwhile.
+/// The number of the channel's documents. Documents written meanwhile have higher numbers.
 fn documents(options: &Options) -> u64 {
     (options.documents / 10).max(1)
 }
@@ -36,7 +36,7 @@ fn late(round: u64) -> String {
     format!("late{round}")
 }
 
-/// Fills the channel, and makes the users.
+/// Fills the channel, and creates the users.
 pub(super) async fn fill(world: &World, options: &Options) -> Result<()> {
     world.make(DATABASE, &json!({"channels": true})).await?;
     world.fill(DATABASE, documents(options), |_| json!({"channels": ["archive"]}).to_string()).await?;
@@ -45,8 +45,8 @@ pub(super) async fn fill(world: &World, options: &Options) -> Result<()> {
 }
 
 async fn follow(world: &World, names: Vec<String>, tally: &Arc<Tally>) -> Result<Followers> {
-    let asks: Vec<Asks> =
-        names.iter().map(|name| Asks { database: DATABASE.to_owned(), authorization: token(name) }).collect();
+    let asks: Vec<FeedRequest> =
+        names.iter().map(|name| FeedRequest { database: DATABASE.to_owned(), authorization: token(name) }).collect();
     let feeds = asks.len();
     let plan = Plan { address: world.admin.address, feeds, databases: 1, streams: 0, asks: Some(asks.into()) };
     let followers = Followers::start(plan, tally.clone())?;
@@ -56,7 +56,7 @@ async fn follow(world: &World, names: Vec<String>, tally: &Arc<Tally>) -> Result
     Err(ChannelsError::Wrong(format!("not all feeds began: {:?}", followers.stop()?.failures)))
 }
 
-/// Backfills, each of a user who has not had the channel.
+/// Measures backfills, each of a user that has not had the channel.
 pub(super) async fn run(world: World, options: &Options, is_model: bool) -> Result<Vec<Figure>> {
     let count = documents(options);
     let (mut rates, mut worst_ms, mut rounds) = (Vec::new(), 0.0_f64, Vec::new());

@@ -1,4 +1,4 @@
-//! Many documents that end at one second, and what others who write notice of their tombstones.
+//! Many documents that expire in the same second, and the effect of their tombstones on other writers.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,17 +19,17 @@ use crate::{
     way::{Open, WayError, together},
 };
 
-/// Others who go on meanwhile: connections that write a document and pause for a moment.
+/// The other clients: connections that write a document and pause for a moment.
 const OTHERS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(2);
-/// Documents that are written a second before they end, at least.
+/// The documents written in a second before they expire, at least.
 const FILLED_A_SECOND: u64 = 4_000;
-/// A server that has written no tombstone for so long is not waited for.
+/// The time limit for a server that writes no further tombstone.
 const MOST: Duration = Duration::from_secs(200);
 
 const DATABASE: &str = "/ends";
 
-/// Makes the database.
+/// Creates the database.
 pub(super) async fn fill(world: &World) -> Result<()> {
     world.make(DATABASE, &json!({"channels": true})).await
 }
@@ -40,7 +40,7 @@ async fn tombstones(open: &mut Open) -> Result<u64> {
     found["doc_del_count"].as_u64().ok_or_else(|| ChannelsError::Wrong(found.to_string()))
 }
 
-/// From the first tombstone seen to the last, and the others' latencies before it and meanwhile.
+/// Measures the time from the first tombstone to the last, and the others' latencies before and meanwhile.
 pub(super) async fn run(world: World, options: &Options, is_model: bool) -> Result<Vec<Figure>> {
     let count = (options.documents / 10).max(1);
     fill(&world).await?;
@@ -81,7 +81,7 @@ pub(super) async fn run(world: World, options: &Options, is_model: bool) -> Resu
             seen.borrow().iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, ms)| *ms).collect();
         json!({"writes": ms.len(), "ms": percentiles(&mut ms)})
     };
-    // What has no tombstone yet is written beside nothing else.
+    // Before the first tombstone the writes of others run alone.
     let before = among(begun - Duration::from_secs(60), begun);
     let meanwhile = among(begun, ended);
     let took_s = (ended - begun).as_secs_f64();
@@ -97,7 +97,7 @@ pub(super) async fn run(world: World, options: &Options, is_model: bool) -> Resu
     ])
 }
 
-/// When the first and the last tombstone were seen.
+/// Returns when the first and the last tombstone appeared.
 async fn watch(world: &World, count: u64, due: Instant) -> Result<(Instant, Instant)> {
     let mut open = world.admin.open().await?;
     let (mut begun, mut last, mut heard, mut found) = (None, Instant::now(), due, 0);
@@ -109,7 +109,7 @@ async fn watch(world: &World, count: u64, due: Instant) -> Result<(Instant, Inst
             heard = Instant::now();
         }
         if heard.max(due).elapsed() > MOST {
-            return Err(ChannelsError::Wrong(format!("{now} of {count} tombstones after {MOST:?}, and no more")));
+            return Err(ChannelsError::Wrong(format!("only {now} of {count} tombstones after {MOST:?}")));
         }
         (found, last) = (now, Instant::now());
     }

@@ -1,4 +1,4 @@
-//! The first sync of users who have 1,000 documents in 10 channels: beside nothing else, and among many that they lack.
+//! The first sync of users with 1,000 documents in 10 channels: alone, and among many documents that they may not see.
 
 use std::{rc::Rc, time::Instant};
 
@@ -15,31 +15,32 @@ use crate::{
     way::{Open, Way},
 };
 
-/// Users, each with channels of their own.
+/// The users, each with channels of its own.
 const USERS: u64 = 16;
 const CHANNELS: u64 = 10;
-/// Documents of each of them.
+/// The documents of each channel.
 const DOCUMENTS: u64 = 100;
-/// Channels of all other documents.
+/// The channels of all other documents.
 const OTHERS: u64 = 1_000;
 
-/// The database of the users' documents alone, and the one where others lie among them.
+/// The database with only the users' documents, and the one with other documents among them.
 const ALONE: &str = "/alone";
 const AMONG: &str = "/among";
 
-/// One answer of 50 ms, as [`waits`] has them.
+/// The latency of one answer in [`waits`].
 const WAIT_MS: f64 = 50.0;
 
 fn name(user: u64) -> String {
     format!("user{user}")
 }
 
-/// How many documents a user has in each channel: 100, or in a small run fewer, so that the others are nine of ten.
+/// Returns the number of a user's documents in each channel: 100, or fewer in a small run, so that the others are nine
+/// of ten.
 fn each(documents: u64) -> u64 {
     (documents / (USERS * CHANNELS * 10)).clamp(1, DOCUMENTS)
 }
 
-/// Of a document of a database of `documents`: the channel that it is in, and whether a user has it.
+/// Returns the channel of a document in a database of `documents`, and whether a user has it.
 fn channel(number: u64, documents: u64) -> (String, bool) {
     let seen = USERS * CHANNELS * each(documents);
     let step = (documents / seen).max(1);
@@ -50,7 +51,7 @@ fn channel(number: u64, documents: u64) -> (String, bool) {
     (format!("other{}", mix(number) % OTHERS), false)
 }
 
-/// Fills both databases. What nobody sees is small: only its entries stand among the others.
+/// Fills both databases. Invisible documents are small: only their entries matter.
 pub(super) async fn fill(world: &World, options: &Options) -> Result<()> {
     let user = |user: u64| {
         let channels: Vec<String> = (0..CHANNELS).map(|at| format!("mine{user}-{at}")).collect();
@@ -77,17 +78,17 @@ pub(super) async fn fill(world: &World, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// One request for all rows: how many, and how many milliseconds it took.
+/// Sends one request for all rows. Returns their number and the milliseconds.
 async fn rows(open: &mut Open, path: &str) -> Result<(u64, f64)> {
     let sent = Instant::now();
     let (text, _) = open.expect(Method::GET, path, String::new()).await?;
     let ms = sent.elapsed().as_secs_f64() * 1e3;
-    // The row that tells of the user is not of a document.
+    // The row of the user is not one of a document.
     let users = memchr::memmem::find_iter(&text, b"\"id\":\"_user/").count();
     Ok(((memchr::memmem::find_iter(&text, b"\"id\":").count() - users) as u64, ms))
 }
 
-/// All users' first syncs, one after the other.
+/// Runs all users' first syncs in sequence.
 async fn in_turn(ways: &[Way], path: &str, wanted: u64, rounds: u64) -> Result<Value> {
     let mut all_ms = Vec::new();
     for round in 0..=rounds {
@@ -97,7 +98,7 @@ async fn in_turn(ways: &[Way], path: &str, wanted: u64, rounds: u64) -> Result<V
             if found != wanted {
                 return Err(ChannelsError::Wrong(format!("{path}: {found} rows, not {wanted}")));
             }
-            // The first round warms what is remembered of who asks.
+            // The first round warms the server's caches.
             if round > 0 {
                 all_ms.push(ms);
             }
@@ -107,7 +108,7 @@ async fn in_turn(ways: &[Way], path: &str, wanted: u64, rounds: u64) -> Result<V
     Ok(json!({"per_s": rounded(per_s, 1.0), "ms": percentiles(&mut all_ms)}))
 }
 
-/// The same with all users at once; rows a second of all together.
+/// Runs all users' first syncs at once. Returns the rows per second of all together.
 async fn at_once(world: &World, ways: &[Way], path: &'static str, wanted: u64, seconds: u64) -> Result<Value> {
     let local = tokio::task::LocalSet::new();
     let mut tasks = tokio::task::JoinSet::new();
@@ -146,7 +147,7 @@ async fn at_once(world: &World, ways: &[Way], path: &'static str, wanted: u64, s
     }))
 }
 
-/// Rows a second, without and with documents, in both databases.
+/// Measures rows per second, without and with documents, in both databases.
 pub(super) async fn run(world: World, options: &Options) -> Result<Vec<Figure>> {
     let ways: Vec<Way> = (0..USERS).map(|user| world.user(&name(user))).collect();
     let wanted = CHANNELS * each(options.documents);
@@ -184,7 +185,7 @@ pub(super) async fn run(world: World, options: &Options) -> Result<Vec<Figure>> 
     Ok(figures)
 }
 
-/// What a page waits for, by a server whose storage takes 50 ms for each answer.
+/// Measures the waits of a page, at a server whose storage takes 50 ms for each answer.
 pub(super) async fn waits(world: World, options: &Options) -> Result<Vec<Figure>> {
     let mut open = world.user(&name(0)).open().await?;
     let mut figures = Vec::new();
@@ -197,7 +198,7 @@ pub(super) async fn waits(world: World, options: &Options) -> Result<Vec<Figure>
             let (rows, ms) = rows(&mut open, path).await?;
             found.push(json!({"rows": rows, "waits": rounded(ms / WAIT_MS, 10.0)}));
         }
-        // The first one reads what the others know.
+        // The first request fills the caches of the others.
         let last = found.last().and_then(|last| last["waits"].as_f64()).unwrap_or(f64::NAN);
         figures.push(Figure::new(figure, Aim::AtMost(10.0), last.floor(), json!(found)));
     }

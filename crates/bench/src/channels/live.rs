@@ -1,5 +1,5 @@
-//! Users of 10 channels each who follow at once: from a write's acknowledgement until the last of those who may see it has its row,
-//! and what a follower takes of memory beside one of a database without channels.
+//! Users of 10 channels each that follow at once: the time from a write's acknowledgement to the row at the last user
+//! that may see it, and the memory of a follower beside one of a database without channels.
 
 use std::{
     cell::RefCell,
@@ -19,7 +19,7 @@ use super::{
 use crate::{
     documents,
     feeds::{
-        followers::{Asks, Followers, Plan},
+        followers::{FeedRequest, Followers, Plan},
         tally::Tally,
     },
     stats::{cpu_s, own_cpu_s, percentiles, resident, rounded},
@@ -30,36 +30,36 @@ use crate::{
 const CHANNELS: &str = "/channels";
 pub(super) const PLAIN: &str = "/plain";
 
-/// Of each of two kinds a user has so many channels, which differ in how many users have them.
+/// The channels of each of two kinds that a user has. The kinds differ in the number of users of a channel.
 const OF_A_KIND: usize = 5;
 const KINDS: [(&str, usize); 2] = [("wide", 100), ("narrow", 10)];
 
-/// Writes that reach all users, and how many a second.
+/// The writes that reach all users, and their rate per second.
 const TO_ALL: usize = 20;
 const TO_ALL_RATE: u64 = 2;
 
 const WRITERS: usize = 32;
-/// How long all stand idle before it is measured.
+/// The idle time before the measurement.
 const SETTLE: Duration = Duration::from_secs(2);
-/// How long followers may take for the rest, counted from the last row.
+/// The time limit for the remaining rows, counted from the last row.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 
 fn name(user: usize) -> String {
     format!("user{user}")
 }
 
-/// How many channels there are of which `shared` users each have one.
+/// Returns the number of channels that `shared` users each have.
 fn channels_of(users: usize, shared: usize) -> usize {
     users * OF_A_KIND / shared
 }
 
-/// The channels of a kind that a user has: each is had by exactly `shared` users, where these divide their number.
+/// Returns a user's channels of a kind. Each channel has exactly `shared` users if these divide the number of users.
 fn held(user: usize, users: usize, shared: usize) -> impl Iterator<Item = usize> {
     let channels = channels_of(users, shared);
     (0..OF_A_KIND).map(move |at| (user + at * (channels / OF_A_KIND)) % channels)
 }
 
-/// Makes both databases, and the users.
+/// Creates both databases, and the users.
 pub(super) async fn fill(world: &World, options: &Options) -> Result<()> {
     let users = options.users;
     if users == 0 || !users.is_multiple_of(100) {
@@ -79,8 +79,8 @@ pub(super) async fn fill(world: &World, options: &Options) -> Result<()> {
 }
 
 async fn follow(world: &World, options: &Options, database: &str, tally: Arc<Tally>) -> Result<Followers> {
-    let asks: Vec<Asks> = (0..options.users)
-        .map(|user| Asks { database: database.to_owned(), authorization: token(&name(user)) })
+    let asks: Vec<FeedRequest> = (0..options.users)
+        .map(|user| FeedRequest { database: database.to_owned(), authorization: token(&name(user)) })
         .collect();
     let plan =
         Plan { address: world.admin.address, feeds: asks.len(), databases: 1, streams: 0, asks: Some(asks.into()) };
@@ -91,14 +91,14 @@ async fn follow(world: &World, options: &Options, database: &str, tally: Arc<Tal
     Err(ChannelsError::Wrong(format!("not all feeds began: {:?}", followers.stop()?.failures)))
 }
 
-/// What a server that has just begun takes before anybody follows.
+/// Returns the memory of a server that has just started, before the first follower.
 async fn at_rest_mb(world: &World) -> Result<f64> {
     world.user("user0").open().await?.expect(Method::GET, "/", String::new()).await?;
     tokio::time::sleep(SETTLE).await;
     Ok(resident(world.pid()).anonymous_mb)
 }
 
-/// kB for each follower of a database, all idle; stops the server.
+/// Returns the kB for each idle follower of a database, and stops the server.
 pub(super) async fn memory(world: World, options: &Options, database: &str) -> Result<f64> {
     let before_mb = at_rest_mb(&world).await?;
     let followers = follow(&world, options, database, Arc::new(Tally::new(0))).await?;
@@ -112,7 +112,7 @@ pub(super) async fn memory(world: World, options: &Options, database: &str) -> R
     Ok((idle_mb - before_mb) * 1024.0 / options.users as f64)
 }
 
-/// Writes of these numbers at a rate, each document new and in the channel that it has by its number.
+/// Writes documents of these numbers at a rate. Each is new, and in the channel of its number.
 pub(super) async fn write(
     way: &Way,
     database: &'static str,
@@ -142,7 +142,7 @@ pub(super) async fn write(
     Ok(times.take())
 }
 
-/// Waits until so many rows have come, or none came for [`DRAIN_MAX`].
+/// Waits until `wanted` rows have come, or none came for [`DRAIN_MAX`].
 pub(super) async fn drain(tally: &Tally, wanted: u64) {
     let (mut last, mut since) = (tally.rows(), Instant::now());
     while last < wanted && since.elapsed() < DRAIN_MAX {
@@ -154,7 +154,8 @@ pub(super) async fn drain(tally: &Tally, wanted: u64) {
     }
 }
 
-/// All of it, for the `round`th time on the same data; `plain_kb` is what a follower of a database without channels takes.
+/// Runs everything, for the `round`th time on the same data. `plain_kb`: the memory of a follower of a database without
+/// channels.
 pub(super) async fn run(world: World, options: &Options, round: usize, plain_kb: f64) -> Result<Vec<Figure>> {
     let (users, seconds) = (options.users, options.seconds as usize);
     let before_mb = at_rest_mb(&world).await?;

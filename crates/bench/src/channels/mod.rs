@@ -1,5 +1,5 @@
-//! Databases with channels: what their users' feeds, first syncs and backfills take, what the function costs those who write, and
-//! how documents that end are taken away; each figure beside its aim.
+//! Databases with channels: the cost of their users' feeds, first syncs and backfills, of the sync function for
+//! writers, and of expiring documents. Each figure stands beside its aim.
 
 mod backfill;
 mod expiry;
@@ -21,25 +21,25 @@ use crate::{
 };
 use world::World;
 
-/// What is measured, and how.
+/// The options of the measurements.
 pub(crate) struct Options {
     /// Flatbed's binary.
     pub flatbed: PathBuf,
-    /// Where the data goes.
+    /// The directory of the data.
     pub directory: PathBuf,
-    /// The parts of these names; none: all.
+    /// The names of the parts; none: all.
     pub cases: Vec<String>,
-    /// How long each load goes on.
+    /// The duration of each load, in seconds.
     pub seconds: u64,
-    /// How often what is compared side by side takes turns, and what is repeated is repeated.
+    /// The number of rounds: comparisons take turns in rounds, and other parts are repeated.
     pub rounds: u64,
-    /// Documents of the first sync; a tenth of them are backfilled, and as many expire.
+    /// The documents of the first sync. A tenth of them are backfilled, and as many expire.
     pub documents: u64,
-    /// Who follows at once; a multiple of 100.
+    /// The followers at once; a multiple of 100.
     pub users: usize,
 }
 
-/// Why there are no figures.
+/// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChannelsError {
     /// The server did not start.
@@ -48,23 +48,23 @@ pub(crate) enum ChannelsError {
     /// A request failed.
     #[error(transparent)]
     Way(#[from] WayError),
-    /// A file or a socket.
+    /// A file or a socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What came is not what there is.
+    /// The received rows are wrong.
     #[error("{0}")]
     Wrong(String),
-    /// No part has such a name.
+    /// The name of a part is unknown.
     #[error("no part is called {0:?}; there are {1}")]
     NoCase(String, String),
-    /// Of some parts there are no figures; why has been printed.
+    /// Some parts have no figures; the reasons were printed.
     #[error("some parts failed: {0}")]
     Failed(String),
 }
 
 pub(crate) type Result<T> = std::result::Result<T, ChannelsError>;
 
-/// What a figure is to be.
+/// The aim of a figure.
 #[derive(Clone, Copy, Debug)]
 enum Aim {
     AtLeast(f64),
@@ -87,12 +87,12 @@ impl Aim {
     }
 }
 
-/// What was found.
+/// The result of a measurement.
 struct Figure {
     name: &'static str,
     aim: Aim,
     found: f64,
-    /// What else was seen with it.
+    /// Additional values.
     more: Value,
 }
 
@@ -102,11 +102,11 @@ impl Figure {
     }
 }
 
-/// The parts, each with data of its own.
+/// The parts, each with its own data.
 const CASES: [&str; 5] = ["live", "sync", "writes", "backfill", "expiry"];
 
-/// Runs the parts, each on the embedded engine and with the simulated cluster's time; prints a line of JSON for each figure, and a
-/// table at the end.
+/// Runs the parts, each on the embedded engine and with the simulated cluster's time. Prints a line of JSON for each
+/// figure, and a table at the end.
 pub(crate) async fn run(options: &Options) -> Result<()> {
     if let Some(wanted) = options.cases.iter().find(|wanted| !CASES.contains(&wanted.as_str())) {
         return Err(ChannelsError::NoCase(wanted.clone(), CASES.join(" ")));
@@ -130,7 +130,7 @@ pub(crate) async fn run(options: &Options) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { Err(ChannelsError::Failed(failed.join(" "))) }
 }
 
-/// One part: filled by a server without the cluster's time, measured by one without and one with it.
+/// Runs one part: filled by a server without the cluster's time, measured by one without and one with it.
 async fn part(
     case: &str,
     options: &Options,
@@ -162,7 +162,7 @@ async fn part(
         enter(figures, is_model, found);
     }
     if case == "sync" {
-        // So much slower than all else that a page's time is what it waits for.
+        // So slow that a page's time is that of its waits.
         let slow = start(&[("FLATBED_FDB_LATENCY_US", "50000,50000,50000")]).await?;
         enter(first_sync::waits(slow, options).await?, true, found);
     }
@@ -183,7 +183,7 @@ fn enter(figures: Vec<Figure>, is_model: bool, found: &mut Vec<(bool, Figure)>) 
     }
 }
 
-/// Each figure beside its aim, in a star what is not met.
+/// Formats each figure beside its aim, with a star if it misses the aim.
 fn table(found: &[(bool, Figure)]) -> String {
     let mut text = String::from("| figure | aim | embedded | on the cluster's model |\n|---|---:|---:|---:|\n");
     let mut names: Vec<&str> = Vec::new();

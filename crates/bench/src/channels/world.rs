@@ -1,4 +1,4 @@
-//! A server with an administrator, whose users sign in by tokens, and what all parts do with it.
+//! A server with an administrator, whose users sign in by tokens, and the operations of all parts.
 
 use std::{
     io,
@@ -23,23 +23,23 @@ use crate::{
     way::{Way, WayError, together},
 };
 
-/// Connections over which all is filled.
+/// The connections that fill databases.
 const FILLING: usize = 8;
 
-/// Documents of a request that fills.
+/// The documents of a request that fills.
 const BATCH: u64 = 1_000;
 
-/// A server, and how one asks it.
+/// A server, and the ways to access it.
 pub(super) struct World {
-    /// It.
+    /// The server.
     pub server: Server,
-    /// As the administrator.
+    /// The administrator's access.
     pub admin: Way,
-    /// At Sync Gateway's port for administrators, where that is served.
+    /// The access to Sync Gateway's port for administrators, if it is served.
     inner: Option<Way>,
 }
 
-/// What `authorization` says of a user: a token that needs no record of theirs, until 2100.
+/// Returns a user's `authorization`: a token that needs no user record, valid until 2100.
 pub(super) fn token(name: &str) -> String {
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let head = part(json!({"alg": "HS256", "typ": "JWT", "kid": "bench"}));
@@ -49,8 +49,8 @@ pub(super) fn token(name: &str) -> String {
 }
 
 impl World {
-    /// Starts a server on what is in the directory. Without Sync Gateway's port for administrators, which makes users, it takes
-    /// twice as many connections at the other.
+    /// Starts a server on the data in the directory. Without Sync Gateway's port for administrators, which creates
+    /// users, the main port gets twice as many connections.
     pub(super) async fn start(
         binary: &Path,
         directory: &Path,
@@ -76,7 +76,7 @@ impl World {
         Ok(World { server, admin, inner: has_inner.then_some(Way { address: inner, tls: None, says: None }) })
     }
 
-    /// As a user.
+    /// Returns a user's access.
     pub(super) fn user(&self, name: &str) -> Way {
         Way { says: Some((header::AUTHORIZATION, token(name))), ..self.admin.clone() }
     }
@@ -90,7 +90,7 @@ impl World {
         Ok(self.server.stop().await?)
     }
 
-    /// Makes a database, by a body that says whether it has channels; whoever has a name is its member.
+    /// Creates a database by a body that says whether it has channels. Every named user is its member.
     pub(super) async fn make(&self, database: &str, body: &Value) -> Result<()> {
         let mut admin = self.admin.open().await?;
         admin.call(Method::DELETE, database, String::new()).await?;
@@ -99,7 +99,7 @@ impl World {
         Ok(())
     }
 
-    /// Makes users of a database, numbered from 0 on, or changes what they have.
+    /// Creates users of a database, numbered from 0 on, or changes their grants.
     pub(super) async fn put_users(
         &self,
         database: &str,
@@ -122,7 +122,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes documents of these numbers, each with these members beside `_id`; how long it took.
+    /// Writes documents of these numbers, each with these members beside `_id`. Returns the duration.
     pub(super) async fn fill(
         &self,
         database: &str,
@@ -150,7 +150,7 @@ impl World {
     }
 }
 
-/// A JSON object's text with further members before its own.
+/// Returns the text of a JSON object with further members before its own.
 pub(super) fn with(object: &str, members: &Value) -> String {
     let members = members.to_string();
     let (Some(first), Some(rest)) = (members.strip_suffix('}'), object.strip_prefix('{')) else {
@@ -160,7 +160,7 @@ pub(super) fn with(object: &str, members: &Value) -> String {
     format!("{first}{comma}{rest}")
 }
 
-/// A document of the load, in these channels.
+/// Returns a document of the load in these channels.
 pub(super) fn in_channels(number: u64, channels: &[String]) -> String {
     with(&documents::text(number, false), &json!({ "channels": channels }))
 }

@@ -1,4 +1,4 @@
-//! What a sync function costs those who write: a database with one beside a database without channels, in turn.
+//! The cost of a sync function for writers: a database with one beside a database without channels, in turn.
 
 use std::time::{Duration, Instant};
 
@@ -31,11 +31,11 @@ const WITHOUT: &str = "/without";
 
 const WORKERS: usize = 64;
 const BATCH: u64 = 1_000;
-/// Channels that documents are in, and users whom they let in.
+/// The channels of documents, and the users that they admit.
 const CHANNELS: u64 = 100;
 const OWNERS: u64 = 1_000;
 
-/// Makes the writer, who is a user of the database with channels.
+/// Creates the writer, a user of the database with channels.
 pub(super) async fn fill(world: &World) -> Result<()> {
     world.make(WITH, &json!({ "sync": FUNCTION })).await?;
     world.make(WITHOUT, &json!({})).await?;
@@ -43,7 +43,7 @@ pub(super) async fn fill(world: &World) -> Result<()> {
     world.put_users(WITH, 1, writer).await
 }
 
-/// The same in both databases: what is no channel is a member like others.
+/// Returns the same document for both databases: without channels its channel is an ordinary member.
 fn document(number: u64) -> String {
     let members = json!({
         "channels": [format!("c{}", number % CHANNELS), format!("d{}", number % CHANNELS)],
@@ -69,7 +69,7 @@ async fn single(world: &World, database: &'static str, from: u64, seconds: u64) 
     Ok((per_s, percentiles(&mut ms), us))
 }
 
-/// The time of the requests alone: making the texts takes the client as long.
+/// Returns the time of the requests alone, since writing the texts takes the client as long.
 async fn bulk(world: &World, database: &'static str, from: u64, seconds: u64) -> Result<(f64, f64)> {
     let mut open = world.user("writer").open().await?;
     let (begun, server_s) = (Instant::now(), cpu_s(world.pid()));
@@ -91,14 +91,14 @@ async fn bulk(world: &World, database: &'static str, from: u64, seconds: u64) ->
     Ok((written as f64 / busy_s, (cpu_s(world.pid()) - server_s) * 1e6 / written as f64))
 }
 
-/// Both databases in turn, made anew in each round: single writes, then bulks.
+/// Measures both databases in turn, created anew in each round: single writes, then bulks.
 pub(super) async fn run(world: World, options: &Options) -> Result<Vec<Figure>> {
     let (mut single_shares, mut bulk_shares, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.rounds.max(1) {
         fill(&world).await?;
         let mut found = Vec::new();
         for database in [WITHOUT, WITH] {
-            // Owners are let in before it is measured.
+            // Lets the users join the channels before the measurement.
             bulk(&world, database, 10_000_000, 1).await?;
             let (single_per_s, ms, single_us) = single(&world, database, 0, options.seconds).await?;
             let (bulk_per_s, bulk_us) = bulk(&world, database, 20_000_000, options.seconds.div_ceil(2)).await?;

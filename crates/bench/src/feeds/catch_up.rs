@@ -1,5 +1,5 @@
-//! One follower that begins at 0 of a large database while others write: how fast it comes to the end, and whether what
-//! it has seen then is what the database holds.
+//! One follower that starts at 0 of a large database while others write: the time to reach the end, and a check that it
+//! has then seen the content of the database.
 
 use std::{
     cell::Cell,
@@ -33,66 +33,66 @@ use crate::{
     stats::{resident, rounded},
 };
 
-/// Connections that write meanwhile.
+/// The connections that write meanwhile.
 const WRITERS: usize = 4;
 
-/// Writes a second of all of them. Every other one is an update of a document that was there, spread over all of them.
+/// The writes per second of all of them. Every other one updates an existing document, spread over all documents.
 const WRITES_PER_S: u64 = 100;
 
-/// How long the follower may take for what was written last.
+/// The time limit of the follower for the last writes.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// Between two looks at what is asked of the follower.
+/// The pause between two checks for messages to the follower.
 const READ_WAIT: Duration = Duration::from_millis(100);
 
-/// What documents have last: a hash of the revision by the document's number.
+/// The newest states: a hash of the revision by the document's number.
 type Newest = HashMap<usize, u64>;
 
 fn hash(rev: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     rev.hash(&mut hasher);
-    // 0 stands for a document that was not seen.
+    // 0 means a document that was not seen.
     hasher.finish() | 1
 }
 
-/// Why the follower has not come to the end.
+/// The reason why the follower has not reached the end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CatchUpError {
-    /// The connection.
+    /// The connection failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What came over it.
+    /// The feed is malformed.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// Rows that should be there are not.
+    /// Rows are missing.
     #[error("the newest rows of {missing} documents did not come")]
     Missing {
-        /// How many.
+        /// The number of missing rows.
         missing: usize,
     },
 }
 
-/// What the follower has read.
-struct Seen {
+/// The rows read by the follower.
+struct FollowerProgress {
     rows: u64,
     bytes: u64,
 }
 
-/// Reads the feed until each of the documents that the message names has its newest revision. `seen` counts documents.
+/// Reads the feed until each document in the message has its newest revision. `seen` counts documents.
 fn follow(
     address: SocketAddr,
     path: &str,
     documents: usize,
     seen: &AtomicUsize,
     expected: &mpsc::Receiver<Newest>,
-) -> Result<Seen, CatchUpError> {
+) -> Result<FollowerProgress, CatchUpError> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(READ_WAIT))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")?;
     let mut answer = Chunked::new();
     let mut newest = vec![0_u64; documents];
     let mut buffer = vec![0; 256 * 1024];
-    let mut report = Seen { rows: 0, bytes: 0 };
+    let mut report = FollowerProgress { rows: 0, bytes: 0 };
     let mut end: Option<(Newest, Instant)> = None;
     loop {
         match stream.read(&mut buffer) {
@@ -128,7 +128,7 @@ fn follow(
     }
 }
 
-/// Follows `target` from its beginning; the database holds the documents 0 to `documents`.
+/// Follows `target` from its beginning. The database holds the documents 0 to `documents`.
 pub(super) async fn run(
     server: &Server,
     target: &Target,
@@ -190,7 +190,7 @@ pub(super) async fn run(
     }))
 }
 
-/// Writes new documents and updates old ones in turn until it is told to stop. Gives what each document has last.
+/// Writes new documents and updates old ones in turn until it is stopped. Returns the last state of each document.
 async fn write(
     target: Target,
     documents: u64,
@@ -206,7 +206,7 @@ async fn write(
         if stop.get() {
             break;
         }
-        // Each writer has numbers of its own.
+        // Each writer has its own numbers.
         let of_writer = |number: u64| number * WRITERS as u64 + writer;
         let number = match turn % 2 {
             0 => documents + of_writer(round * 1_000_000 + turn),

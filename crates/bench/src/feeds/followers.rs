@@ -26,28 +26,28 @@ use super::{
 };
 use crate::documents::mix;
 
-/// Connections that are being opened at once.
+/// The connections that are being opened at once.
 const OPENING_MAX: usize = 128;
 
-/// What one read takes at most; one buffer for all feeds.
+/// The largest read, in bytes, with one buffer for all feeds.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Feeds with one source address; a pair of addresses has 28,000 ports by default (`ip_local_port_range`).
+/// The feeds of one source address. A pair of addresses has 28,000 ports by default (`ip_local_port_range`).
 const FEEDS_A_SOURCE: usize = 5_000;
 
-/// What HTTP/2's window of a stream and of a connection is: the followers read all at once.
+/// HTTP/2's window of a stream and of a connection, in bytes. The followers read all data at once.
 const WINDOW_BYTES: u32 = 1 << 20;
 
-/// Why a feed broke.
+/// The reason why a feed broke.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FollowError {
-    /// The connection.
+    /// The connection failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What came over it.
+    /// The feed is malformed.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// HTTP/2's framing.
+    /// HTTP/2's framing failed.
     #[error(transparent)]
     Http2(#[from] h2::Error),
     /// A request that cannot be written.
@@ -55,49 +55,49 @@ pub(crate) enum FollowError {
     Request(#[from] hyper::http::Error),
 }
 
-/// What feeds to open.
+/// The feeds to open.
 #[derive(Clone)]
 pub(crate) struct Plan {
     /// The server.
     pub address: SocketAddr,
-    /// How many feeds.
+    /// The number of feeds.
     pub feeds: usize,
-    /// How many databases they are spread over, `/feeds0` and so on.
+    /// The number of databases that they are spread over, `/feeds0` and so on.
     pub databases: usize,
-    /// Feeds on one HTTP/2 connection; 0: HTTP/1.1, one feed a connection.
+    /// The feeds on one HTTP/2 connection; 0: HTTP/1.1, one feed on each connection.
     pub streams: usize,
-    /// What each feed asks for, where that is not `/feeds0` and so on; one database then.
-    pub asks: Option<Arc<[Asks]>>,
+    /// The request of each feed, if it is not for `/feeds0` and so on; then there is one database.
+    pub asks: Option<Arc<[FeedRequest]>>,
 }
 
-/// What one feed asks for, over HTTP/1.1.
-pub(crate) struct Asks {
+/// The request of one feed, over HTTP/1.1.
+pub(crate) struct FeedRequest {
     /// Its database, `/db`.
     pub database: String,
     /// Its header `authorization`.
     pub authorization: String,
 }
 
-/// What a follower has seen at the end.
+/// The rows that a follower has seen at the end.
 #[derive(Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct FollowerResult {
     /// Its database.
     pub database: usize,
-    /// How many rows.
+    /// The number of rows.
     pub rows: u64,
-    /// Of the rows' documents and their order: equal only where both are.
+    /// A hash of the rows' documents and their order. Equal hashes mean equal rows in equal order.
     pub order: u64,
 }
 
-/// What all followers have seen.
+/// The results of all followers.
 pub(crate) struct Report {
-    /// Each one's.
-    pub seen: Vec<Seen>,
-    /// From acknowledgements to rows, each row of each follower.
+    /// The results by follower.
+    pub seen: Vec<FollowerResult>,
+    /// The time from acknowledgements to rows, for each row of each follower.
     pub latencies: Histogram,
     /// The first failures, at most ten.
     pub failures: Vec<String>,
-    /// What was read from the sockets; HTTP/2: from the streams.
+    /// The bytes read from the sockets; with HTTP/2, from the streams.
     pub bytes: u64,
 }
 
@@ -110,7 +110,7 @@ struct Shared {
     report: RefCell<Report>,
 }
 
-/// Followers at work.
+/// Running followers.
 pub(crate) struct Followers {
     thread: JoinHandle<io::Result<Report>>,
     stop: watch::Sender<bool>,
@@ -118,11 +118,13 @@ pub(crate) struct Followers {
 }
 
 impl Followers {
-    /// Begins to open the feeds.
+    /// Starts to open the feeds.
     pub(crate) fn start(plan: Plan, tally: Arc<Tally>) -> io::Result<Followers> {
         let (stop, mut stopped) = watch::channel(false);
         let opened = Arc::new(AtomicUsize::new(0));
-        let seen = (0..plan.feeds).map(|feed| Seen { database: feed % plan.databases, ..Seen::default() }).collect();
+        let seen = (0..plan.feeds)
+            .map(|feed| FollowerResult { database: feed % plan.databases, ..FollowerResult::default() })
+            .collect();
         let report = Report { seen, latencies: Histogram::default(), failures: Vec::new(), bytes: 0 };
         let counted = opened.clone();
         let thread = std::thread::Builder::new().name("followers".to_owned()).spawn(move || {
@@ -140,7 +142,7 @@ impl Followers {
             runtime.block_on(local.run_until(async {
                 let _ = stopped.changed().await;
             }));
-            // The tasks hold the rest of what is shared.
+            // The tasks hold the rest of the shared state.
             drop(local);
             drop(runtime);
             let none = Report { seen: Vec::new(), latencies: Histogram::default(), failures: Vec::new(), bytes: 0 };
@@ -149,7 +151,7 @@ impl Followers {
         Ok(Followers { thread, stop, opened })
     }
 
-    /// Waits until this many feeds have begun; false where that takes longer than a minute without one more.
+    /// Waits until this many feeds have begun. False if none more begins within a minute.
     pub(crate) async fn opened(&self, feeds: usize) -> bool {
         let (mut last, mut since) = (0, Instant::now());
         loop {
@@ -221,7 +223,7 @@ impl Shared {
         socket.connect(self.plan.address).await
     }
 
-    /// One feed on a connection of its own.
+    /// Runs one feed on a connection of its own.
     async fn http1(&self, feed: usize) -> Result<(), FollowError> {
         let mut permit = self.opening.acquire().await.ok();
         let mut stream = self.connect(feed).await?;
@@ -253,7 +255,7 @@ impl Shared {
         }
     }
 
-    /// The feeds from `first` on that share a connection.
+    /// Runs the feeds from `first` on that share a connection.
     async fn http2(self: &Rc<Self>, first: usize) -> Result<(), FollowError> {
         let _permit = self.opening.acquire().await.ok();
         let stream = self.connect(first).await?;

@@ -1,4 +1,5 @@
-//! What `make bench-feeds` runs: thousands of continuous followers of one server, its own client, and one table of it all.
+//! The load of `make bench-feeds`: thousands of continuous followers of one server, its own client, and one table of
+//! the results.
 
 mod catch_up;
 pub(crate) mod followers;
@@ -33,35 +34,35 @@ use crate::{
 use followers::{Followers, Plan, Report};
 use tally::Tally;
 
-/// Requests that write at once: enough for 1,000 a second where each takes some milliseconds.
+/// The requests that write at once: enough for 1,000 per second if each takes some milliseconds.
 const WRITERS: usize = 32;
 
-/// How long followers may take for the rest of the rows before they are given up, counted from the last row.
+/// The time limit for the remaining rows, counted from the last row.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 
-/// How long all stand idle before it is measured.
+/// The idle time before the measurement.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What to run.
+/// The options of the measurements.
 pub(crate) struct Options {
     /// Flatbed's binary.
     pub flatbed: PathBuf,
-    /// Where the data and the results go.
+    /// The directory of the data and the results.
     pub directory: PathBuf,
-    /// The cases of these names; a star at the end stands for any end; none: all.
+    /// The names of the cases; a star at the end matches any end; none: all.
     pub cases: Vec<String>,
-    /// How long each case writes.
+    /// The duration of each case's writes, in seconds.
     pub seconds: u64,
-    /// How often each case runs.
+    /// The number of runs of each case.
     pub rounds: u64,
-    /// Documents of the database that is caught up with.
+    /// The documents of the database in the catch-up cases.
     pub documents: u64,
 }
 
-/// The cases of one follower that begins at 0, without and with documents.
+/// The cases of one follower that starts at 0, without and with documents.
 const CATCH_UP: [&str; 2] = ["catch-up", "catch-up-docs"];
 
-/// Why a case gave no figures.
+/// The reason why a case gave no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FeedsError {
     /// The server did not start.
@@ -70,36 +71,36 @@ pub(crate) enum FeedsError {
     /// A write failed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The system refused something.
+    /// A call of the operating system failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The limit on open files is below what a case needs.
+    /// The limit on open files is too low for a case.
     #[error("{feeds} feeds need {needed} open files and the limit is {limit}: raise it (ulimit -Hn)")]
     OpenFiles {
-        /// Feeds wanted.
+        /// The feeds.
         feeds: usize,
-        /// Files for them.
+        /// The files that they need.
         needed: u64,
-        /// What the system grants.
+        /// The system's limit.
         limit: u64,
     },
-    /// Not all feeds began.
+    /// Some feeds did not begin.
     #[error("not all {feeds} feeds began: {failures:?}")]
     NotOpened {
-        /// Feeds wanted.
+        /// The feeds.
         feeds: usize,
         /// The first failures.
         failures: Vec<String>,
     },
-    /// A follower's view is wrong: that is no figure but a fault.
+    /// A follower has seen wrong rows, which is a fault of the server.
     #[error("{case}: {what}")]
     Wrong {
         /// The case.
         case: String,
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
-    /// No case has such a name.
+    /// The name of a case is unknown.
     #[error("no case is called {0:?}; there are {1}")]
     NoCase(String, String),
 }
@@ -109,9 +110,9 @@ pub(crate) enum FeedsError {
 struct Case {
     feeds: usize,
     databases: usize,
-    /// Writes a second; 0: the followers only wait.
+    /// The writes per second; 0: the followers only wait.
     rate: u64,
-    /// Feeds on a connection of HTTP/2; 0: HTTP/1.1.
+    /// The feeds on a connection of HTTP/2; 0: HTTP/1.1.
     streams: usize,
 }
 
@@ -122,13 +123,13 @@ impl Case {
         format!("{}of{}{protocol}-{work}", self.feeds, self.databases)
     }
 
-    /// How many followers each write has.
+    /// Returns the number of followers of each write.
     fn followers(&self) -> u32 {
         u32::try_from(self.feeds / self.databases).unwrap_or(u32::MAX)
     }
 }
 
-/// Whether a case has this name, or, where that ends with a star, one that begins so.
+/// Returns whether a case has this name or, if the name ends with a star, this prefix.
 fn is_called(case: &str, name: &str) -> bool {
     match name.strip_suffix('*') {
         Some(beginning) => case.starts_with(beginning),
@@ -136,7 +137,7 @@ fn is_called(case: &str, name: &str) -> bool {
     }
 }
 
-/// The cases: each number of followers and databases at each rate; over HTTP/2 some.
+/// Returns the cases: each number of followers and databases at each rate, and some over HTTP/2.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for databases in [1, 1_000] {
@@ -150,7 +151,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs the cases; prints a line of JSON each, and at the end the table. Both are also left in the directory.
+/// Runs the cases. Prints a line of JSON for each, and at the end the table. The directory gets both, too.
 pub(crate) async fn run(options: &Options) -> Result<(), FeedsError> {
     let all = cases();
     for wanted in &options.cases {
@@ -166,7 +167,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), FeedsError> {
     let mut text = String::from(table::HEAD);
     let is_wanted = |name: &str| options.cases.is_empty() || options.cases.iter().any(|wanted| is_called(name, wanted));
     for case in all.into_iter().filter(|case| is_wanted(&case.name())) {
-        // Beside the feeds: the writers, listeners, the data.
+        // Files beside the feeds: the writers, listeners, the data.
         let needed = case.feeds as u64 + 200;
         if needed > limit {
             return Err(FeedsError::OpenFiles { feeds: case.feeds, needed, limit });
@@ -197,7 +198,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), FeedsError> {
     Ok(())
 }
 
-/// Loads the database once and follows it from its beginning, as often as asked for.
+/// Loads the database once and follows it from its beginning, once for each round.
 async fn catch_up(options: &Options, is_wanted: &impl Fn(&str) -> bool) -> Result<Vec<Value>, FeedsError> {
     let data = options.directory.join("feeds-data");
     crate::suite::remove(&data)?;
@@ -218,7 +219,7 @@ async fn catch_up(options: &Options, is_wanted: &impl Fn(&str) -> bool) -> Resul
     Ok(found)
 }
 
-/// What the operating system and the server tell at one moment.
+/// The counters of the operating system and of the server at one moment.
 struct Moment {
     at: Instant,
     server_cpu_s: f64,
@@ -233,7 +234,7 @@ async fn moment(server: &Server, pid: u32) -> Result<Moment, FeedsError> {
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     let mut counters: BTreeMap<String, f64> = BTreeMap::new();
     for (name, value) in text.lines().filter_map(|line| line.strip_prefix("flatbed_")?.rsplit_once(' ')) {
-        // Counters with labels are added up.
+        // Counters with labels are summed.
         let name = name.split_once('{').map_or(name, |(name, _)| name);
         let name = name.strip_suffix("_total").unwrap_or(name);
         *counters.entry(name.to_owned()).or_default() += value.parse().unwrap_or(0.0);
@@ -248,13 +249,13 @@ async fn moment(server: &Server, pid: u32) -> Result<Moment, FeedsError> {
 }
 
 impl Moment {
-    /// How much a counter of the server has grown since `before`; 0 for one that it does not have.
+    /// Returns the growth of a counter of the server since `before`; 0 if the server does not have it.
     fn counted(&self, before: &Moment, name: &str) -> f64 {
         let value = |moment: &Moment| moment.counters.get(name).copied().unwrap_or_default();
         value(self) - value(before)
     }
 
-    /// Processor seconds of the server and of the client since `before`.
+    /// Returns the processor seconds of the server and of the client since `before`.
     fn cpu_s(&self, before: &Moment) -> (f64, f64) {
         (self.server_cpu_s - before.server_cpu_s, self.client_cpu_s - before.client_cpu_s)
     }
@@ -359,7 +360,7 @@ struct Written {
     seconds: f64,
 }
 
-/// Writes at the case's rate, each document new, databases in turn. A write that finds no free connection waits for one.
+/// Writes at the case's rate. Each document is new, and databases take turns. A write waits for a free connection.
 async fn write(case: Case, seconds: u64, server: &Server, tally: Arc<Tally>) -> Result<Written, LoadError> {
     let started = Instant::now();
     let count = case.rate * seconds;
@@ -412,7 +413,8 @@ async fn drain(tally: &Tally, followers: u32) {
     }
 }
 
-/// Each follower has each row of its database once, and all followers of a database in the same order.
+/// Checks that each follower has each row of its database once, and that all followers of a database have the same
+/// order.
 fn check(case: Case, report: &Report, writes: u64) -> Result<(), String> {
     if !report.failures.is_empty() {
         return Err(report.failures.join("; "));
@@ -450,14 +452,14 @@ mod tests {
     #[test]
     fn a_follower_that_lost_or_swapped_rows_is_found() {
         let case = Case { feeds: 2, databases: 1, rate: 10, streams: 0 };
-        let report = |second: followers::Seen| Report {
-            seen: vec![followers::Seen { database: 0, rows: 3, order: 7 }, second],
+        let report = |second: followers::FollowerResult| Report {
+            seen: vec![followers::FollowerResult { database: 0, rows: 3, order: 7 }, second],
             latencies: tally::Histogram::default(),
             failures: Vec::new(),
             bytes: 0,
         };
-        assert_eq!(check(case, &report(followers::Seen { database: 0, rows: 3, order: 7 }), 3), Ok(()));
-        assert!(check(case, &report(followers::Seen { database: 0, rows: 2, order: 7 }), 3).is_err());
-        assert!(check(case, &report(followers::Seen { database: 0, rows: 3, order: 8 }), 3).is_err());
+        assert_eq!(check(case, &report(followers::FollowerResult { database: 0, rows: 3, order: 7 }), 3), Ok(()));
+        assert!(check(case, &report(followers::FollowerResult { database: 0, rows: 2, order: 7 }), 3).is_err());
+        assert!(check(case, &report(followers::FollowerResult { database: 0, rows: 3, order: 8 }), 3).is_err());
     }
 }

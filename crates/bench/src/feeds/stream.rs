@@ -1,22 +1,22 @@
-//! What one feed gets: HTTP/1.1's chunks taken apart, lines found, each row's facts read without parsing its JSON.
+//! The parser of one feed: HTTP/1.1's chunks, lines, and the facts of each row, read without parsing its JSON.
 
 use memchr::{memchr, memmem};
 
 use crate::documents;
 
-/// What is wrong with a feed.
+/// The defect of a feed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum StreamError {
-    /// Something else than a 200 with chunks.
+    /// An answer other than a 200 with chunks.
     #[error("not a streamed answer: {0}")]
     Head(String),
-    /// A chunk's length or end is wrong.
-    #[error("a chunk is not as HTTP/1.1 has it")]
+    /// A chunk's length or end is malformed.
+    #[error("a malformed HTTP/1.1 chunk")]
     Chunk,
-    /// A line that is neither a row nor empty.
+    /// A line is neither a row nor empty.
     #[error("not a row: {0}")]
     Row(String),
-    /// A row's sequence is not behind that of the one before.
+    /// A row's sequence does not follow that of the row before.
     #[error("{0} came after {1}")]
     Order(String, String),
     /// The server ended the feed.
@@ -26,28 +26,28 @@ pub(crate) enum StreamError {
 
 /// A row.
 pub(crate) struct Row<'a> {
-    /// Its document's number in the load.
+    /// The number of its document in the load.
     pub number: usize,
-    /// From its first brace to its last.
+    /// The text from its first brace to its last.
     pub text: &'a [u8],
 }
 
-/// The value of the first member `name` (`"name":"`) of a text.
+/// Returns the value of the first member `name` (`"name":"`) of a text.
 pub(crate) fn member<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let rest = line.get(memmem::find(line, name)? + name.len()..)?;
     rest.get(..memchr(b'"', rest)?)
 }
 
-/// Lines of rows, however they are cut into pieces; the order of their sequences is checked.
+/// Assembles lines of rows from pieces, and checks the order of their sequences.
 #[derive(Default)]
 pub(crate) struct Rows {
-    /// A line that is not whole yet.
+    /// An incomplete line.
     rest: Vec<u8>,
     newest: Vec<u8>,
 }
 
 impl Rows {
-    /// Takes more of the text and hands over each row that is whole. Empty lines are heartbeats.
+    /// Takes more of the text, and passes each complete row to `row`. Empty lines are heartbeats.
     pub(crate) fn take(&mut self, mut data: &[u8], mut row: impl FnMut(Row<'_>)) -> Result<(), StreamError> {
         while let Some(end) = memchr(b'\n', data) {
             let (line, behind) = (&data[..end], &data[end + 1..]);
@@ -66,7 +66,7 @@ impl Rows {
 }
 
 fn one(newest: &mut Vec<u8>, line: &[u8], row: &mut impl FnMut(Row<'_>)) -> Result<(), StreamError> {
-    // Inside `_changes` without a feed a comma stands between rows, and CouchDB's line ends are of two characters.
+    // In `_changes` without a feed a comma separates rows, and CouchDB's line ends have two characters.
     let line = line.trim_ascii();
     let line = line.strip_suffix(b",").unwrap_or(line);
     if line.is_empty() {
@@ -74,7 +74,7 @@ fn one(newest: &mut Vec<u8>, line: &[u8], row: &mut impl FnMut(Row<'_>)) -> Resu
     }
     let shown = |text: &[u8]| String::from_utf8_lossy(text).chars().take(200).collect::<String>();
     let id = member(line, b"\"id\":\"");
-    // A user's feed tells them that what they have has changed, behind what came with that.
+    // A row of a user's feed announces changed grants, behind the rows that came with them.
     if id.is_some_and(|id| id.starts_with(b"_user/")) {
         return Ok(());
     }
@@ -82,7 +82,7 @@ fn one(newest: &mut Vec<u8>, line: &[u8], row: &mut impl FnMut(Row<'_>)) -> Resu
     let (Some(seq), Some(number)) = (member(line, b"\"seq\":\""), number) else {
         return Err(StreamError::Row(shown(line)));
     };
-    // Texts of sequences sort as they were committed.
+    // Texts of sequences sort in commit order.
     if seq <= newest.as_slice() {
         return Err(StreamError::Order(shown(seq), shown(newest)));
     }
@@ -92,7 +92,7 @@ fn one(newest: &mut Vec<u8>, line: &[u8], row: &mut impl FnMut(Row<'_>)) -> Resu
     Ok(())
 }
 
-/// Where an answer over HTTP/1.1 stands.
+/// The position in an answer over HTTP/1.1.
 enum Part {
     Head,
     Length,
@@ -100,26 +100,26 @@ enum Part {
     DataEnd,
 }
 
-/// An answer over HTTP/1.1 whose body comes in chunks.
+/// An answer over HTTP/1.1 with a chunked body.
 pub(crate) struct Chunked {
     part: Part,
-    /// A head or a chunk's length that is not whole yet.
+    /// An incomplete head or chunk length.
     rest: Vec<u8>,
     rows: Rows,
 }
 
 impl Chunked {
-    /// Before the head.
+    /// Creates the parser, before the head.
     pub(crate) fn new() -> Chunked {
         Chunked { part: Part::Head, rest: Vec::new(), rows: Rows::default() }
     }
 
-    /// Whether the head has come: the server has then read where `now` is.
+    /// Returns whether the head has come. The server has then read the position of `now`.
     pub(crate) fn has_begun(&self) -> bool {
         !matches!(self.part, Part::Head)
     }
 
-    /// Takes what was read and hands over the rows in it.
+    /// Takes the data read, and passes the rows in them to `row`.
     pub(crate) fn take(&mut self, mut data: &[u8], mut row: impl FnMut(Row<'_>)) -> Result<(), StreamError> {
         while !data.is_empty() {
             match self.part {
@@ -158,7 +158,7 @@ impl Chunked {
         Ok(())
     }
 
-    /// What stands before `end`, without it; `None` where more must be read first.
+    /// Returns the text before `end`; `None` if more data are needed.
     fn until(&mut self, end: &[u8], data: &mut &[u8]) -> Option<Vec<u8>> {
         if self.rest.is_empty()
             && let Some(at) = memmem::find(data, end)

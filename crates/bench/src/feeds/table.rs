@@ -1,14 +1,14 @@
-//! The tables that `make bench-feeds` leaves.
+//! The tables of `make bench-feeds`.
 
 use serde_json::Value;
 
-/// The table of followers begins so.
+/// The head of the table of followers.
 pub(super) const HEAD: &str = "| case | memory idle, MB | kB a feed | at work, peak MB | writes/s | write p50, p99 ms \
     | acknowledged to last row p50, p99, max ms | to each row p50, p99 ms | rows/s | server CPU s | client CPU s \
     | server µs a row | by-seq reads, rows a write | transactions a write | watches set a write |\n\
     |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
 
-/// The table of one follower that begins at 0 begins so.
+/// The head of the table of one follower that starts at 0.
 pub(super) const CATCH_UP_HEAD: &str = "\n| case | documents | rows/s | s | written meanwhile | memory before, peak MB | server CPU s \
     | server µs a row | client CPU s | by-seq reads |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
 
@@ -20,7 +20,7 @@ fn cell(figures: &Value, pointer: &str) -> String {
     }
 }
 
-/// One case of it.
+/// Returns the row of a catch-up case.
 pub(super) fn catch_up_row(figures: &Value) -> String {
     let cell = |pointer: &str| cell(figures, pointer);
     let cells = [
@@ -38,7 +38,7 @@ pub(super) fn catch_up_row(figures: &Value) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// One case of followers.
+/// Returns the row of a case of followers.
 pub(super) fn row(figures: &Value) -> String {
     let cell = |pointer: &str| cell(figures, pointer);
     let several = |pointers: &[&str]| {

@@ -1,4 +1,4 @@
-//! When writes were acknowledged and when their rows came, shared by the writers' thread and the followers'.
+//! The times of writes' acknowledgements and of their rows, shared by the threads of the writers and of the followers.
 
 use std::{
     ops::Range,
@@ -13,11 +13,11 @@ use crate::stats::{percentiles, rounded};
 /// One write.
 #[derive(Default)]
 struct Write {
-    /// Nanoseconds after the start of the case; 0 until it is acknowledged.
+    /// The acknowledgement in nanoseconds after the start of the case; 0: none yet.
     acknowledged: AtomicU64,
-    /// The same of the row that came last.
+    /// The arrival of the last row, likewise.
     last_row: AtomicU64,
-    /// How many followers have its row.
+    /// The number of followers that have its row.
     rows: AtomicU32,
 }
 
@@ -29,26 +29,26 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Room for the writes 0 to `count`.
+    /// Creates a tally of the writes 0 to `count`.
     pub(crate) fn new(count: usize) -> Tally {
         let writes = std::iter::repeat_with(Write::default).take(count).collect();
         Tally { start: Instant::now(), writes, rows: AtomicU64::new(0) }
     }
 
     fn nanoseconds(&self, at: Instant) -> u64 {
-        // Never 0, which stands for not yet.
+        // Never 0, which means not yet.
         u64::try_from(at.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// The write `number` was acknowledged now.
+    /// Notes the acknowledgement of write `number`.
     pub(crate) fn acknowledge(&self, number: usize) {
         if let Some(write) = self.writes.get(number) {
             write.acknowledged.store(self.nanoseconds(Instant::now()), Ordering::Release);
         }
     }
 
-    /// A follower has the row of write `number`. Microseconds since its acknowledgement, 0 where the row came before;
-    /// `None`: no such write.
+    /// Notes that a follower has the row of write `number`. Returns the microseconds since the acknowledgement, 0 if
+    /// the row came before it; `None`: there is no such write.
     pub(crate) fn row(&self, number: usize, at: Instant) -> Option<u64> {
         let write = self.writes.get(number)?;
         let at = self.nanoseconds(at);
@@ -61,18 +61,18 @@ impl Tally {
         })
     }
 
-    /// Rows that have come, of all writes and followers.
+    /// Returns the number of rows of all writes and followers.
     pub(crate) fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
-    /// From the acknowledgement to the last follower's row, in milliseconds; and how many rows of the `followers` that
-    /// each write has are missing.
+    /// Returns percentiles of the time from acknowledgement to the last follower's row, in milliseconds, and how many
+    /// rows of the `followers` of each write are missing.
     pub(crate) fn last_rows(&self, followers: u32) -> (Value, u64) {
         self.last_rows_of(0..self.writes.len(), followers)
     }
 
-    /// The same of the writes of these numbers.
+    /// Returns these for the writes of these numbers.
     pub(crate) fn last_rows_of(&self, numbers: Range<usize>, followers: u32) -> (Value, u64) {
         let mut latencies_ms = Vec::new();
         let mut missing = 0;
@@ -87,13 +87,13 @@ impl Tally {
         (percentiles(&mut latencies_ms), missing)
     }
 
-    /// How many writes were acknowledged.
+    /// Returns the number of acknowledged writes.
     pub(crate) fn acknowledged(&self) -> usize {
         self.writes.iter().filter(|write| write.acknowledged.load(Ordering::Relaxed) > 0).count()
     }
 }
 
-/// Counts of microseconds, each within a 64th: many millions of latencies in little memory.
+/// Counts of microseconds with a relative error of at most 1/64: many millions of latencies in little memory.
 pub(crate) struct Histogram(Vec<u64>);
 
 const MANTISSA_BITS: u32 = 6;
@@ -110,20 +110,20 @@ impl Histogram {
         ((u64::from(exponent) << MANTISSA_BITS) + (value >> exponent)) as usize
     }
 
-    /// The least value of a bucket.
+    /// Returns the least value of a bucket.
     fn value(bucket: usize) -> u64 {
         let exponent = (bucket >> MANTISSA_BITS).saturating_sub(1);
         ((bucket - (exponent << MANTISSA_BITS)) as u64) << exponent
     }
 
-    /// One more.
+    /// Adds a latency.
     pub(crate) fn add(&mut self, microseconds: u64) {
         if let Some(count) = self.0.get_mut(Self::bucket(microseconds)) {
             *count += 1;
         }
     }
 
-    /// In milliseconds; null without any.
+    /// Returns percentiles in milliseconds; null if it is empty.
     pub(crate) fn percentiles(&self) -> Value {
         let all: u64 = self.0.iter().sum();
         let Some(last) = self.0.iter().rposition(|count| *count > 0) else { return Value::Null };

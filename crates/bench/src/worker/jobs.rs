@@ -1,4 +1,4 @@
-//! Many jobs of one process: that all deliver, and what they cost while there is nothing to be done.
+//! Many jobs of one process: the check that all deliver, and their cost while idle.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::{
     stats::{cpu_s, resident, rounded},
 };
 
-/// Documents of the source, each of which all jobs deliver.
+/// The documents of the source. Every job delivers each of them.
 const DOCUMENTS: u64 = 100;
 
-/// What an idle job does comes around in so many seconds.
+/// The period of an idle job's work, in seconds.
 const IDLE_S: u64 = 60;
 
 fn threads(pid: u32) -> usize {
@@ -52,7 +52,8 @@ impl World {
     }
 }
 
-/// As many jobs into files, the same documents each. Prints a line of JSON. `seconds`: for how long they are idle, a minute at least.
+/// Runs `jobs` jobs that write the same documents into files, and prints a line of JSON. `seconds`: their idle time, at
+/// least a minute.
 pub(super) async fn measure(world: &World, jobs: u64, seconds: u64) -> Result<()> {
     let pid = world.server.pid().unwrap_or_default();
     world.call(Method::PUT, DATABASE, String::new()).await?;
@@ -67,7 +68,7 @@ pub(super) async fn measure(world: &World, jobs: u64, seconds: u64) -> Result<()
     let written_s = begun.elapsed().as_secs_f64();
     world.until_delivered(jobs * DOCUMENTS).await?;
     let first_s = begun.elapsed().as_secs_f64();
-    // What begins has settled, and what comes late is not the idle jobs'.
+    // Lets the start settle, whose late work is not that of idle jobs.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let names = [
         "flatbed_transactions_total",

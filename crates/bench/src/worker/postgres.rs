@@ -1,4 +1,4 @@
-//! The PostgreSQL that jobs write to: what its sessions cost it, and the same documents brought there by a plain `COPY`.
+//! The PostgreSQL that jobs write to: the cost of its sessions, and the same documents written by a plain `COPY`.
 
 use std::{io, time::Instant};
 
@@ -14,7 +14,7 @@ use crate::{
     stats::{cpu_s, rounded},
 };
 
-/// The columns of the flat table, and where a document has them.
+/// The columns of the flat table, and the paths of their values in a document.
 pub(super) const COLUMNS: [(&str, &str); 11] = [
     ("id", "/_id"),
     ("type", "/type"),
@@ -29,7 +29,7 @@ pub(super) const COLUMNS: [(&str, &str); 11] = [
     ("note", "/audit/note"),
 ];
 
-/// What a `COPY` takes at once, in bytes, and no more than is sent of it before more is made.
+/// The bytes that a `COPY` takes at once.
 const CHUNK: usize = 64 << 10;
 
 /// A session beside those of jobs.
@@ -38,7 +38,8 @@ pub(super) struct Postgres {
 }
 
 impl Postgres {
-    /// At 127.0.0.1, as `flatbed`. What an earlier run left there is dropped: a job would go on where that ended.
+    /// Opens a session at 127.0.0.1, as `flatbed`. Drops the tables of an earlier run, whose jobs would otherwise
+    /// resume.
     pub(super) async fn open(port: u16) -> Result<Postgres, Error> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.set_nodelay(true)?;
@@ -46,7 +47,7 @@ impl Postgres {
         config.user("flatbed").password("flatbed").dbname("flatbed").application_name("flatbed-bench");
         let (client, connection) = config.connect_raw(stream, NoTls).await?;
         tokio::spawn(async move {
-            // What goes wrong reaches who waits for an answer.
+            // The caller that waits for an answer gets the error.
             let _ = connection.await;
         });
         let tables = "copied, flat, children, parents, flatbed_rows, flatbed_checkpoints";
@@ -54,7 +55,7 @@ impl Postgres {
         Ok(Postgres { client })
     }
 
-    /// Processor seconds of the sessions that jobs have, if they are this machine's to see.
+    /// Returns the processor seconds of the jobs' sessions, if they run on this machine.
     pub(super) async fn cpu_s(&self) -> Result<f64, Error> {
         let sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'flatbed'";
         let rows = self.client.query(sessions, &[]).await?;
@@ -62,7 +63,7 @@ impl Postgres {
         Ok(pids.collect::<Result<Vec<_>, _>>()?.into_iter().filter_map(|pid| u32::try_from(pid).ok()).map(cpu_s).sum())
     }
 
-    /// Rows of the flat table by `COPY`: in transactions as large as those of a job, and all in one.
+    /// Copies rows of the flat table: in transactions as large as those of a job, and all in one.
     pub(super) async fn copy(&self, count: u64) -> Result<Value, Error> {
         let lines: Vec<String> = (0..count).map(line).collect();
         let per_s = async |batch: usize| {
@@ -94,18 +95,18 @@ impl Postgres {
     }
 }
 
-/// Why PostgreSQL did not do it.
+/// The reason why PostgreSQL failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// No connection.
+    /// The connection failed.
     #[error("PostgreSQL: {0}")]
     Io(#[from] io::Error),
-    /// What it says.
+    /// PostgreSQL's error.
     #[error("PostgreSQL: {0:?}")]
     Sql(#[from] tokio_postgres::Error),
 }
 
-/// A row of a document as `COPY` has it.
+/// Returns a document's row in the form of `COPY`.
 fn line(number: u64) -> String {
     let document: Value = serde_json::from_str(&documents::text(number, true)).unwrap_or_default();
     let value = |(_, path): &(&str, &str)| match document.pointer(path) {

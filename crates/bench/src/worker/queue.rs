@@ -1,4 +1,4 @@
-//! What is done with a queue of many entries: for how long, and in how much memory of the server.
+//! Operations on a queue of many entries: their duration, and the server's memory.
 
 use std::time::Instant;
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::{Result, WorkerError, World};
 use crate::stats::{resident, rounded};
 
-/// Entries of a request of the import.
+/// The entries of an import request.
 const IMPORTED: u64 = 2_000;
 
-/// Bytes of the document in an entry, about.
+/// The approximate bytes of the document in an entry.
 const DOCUMENT_BYTES: usize = 600;
 
 const QUEUE: &str = "/_worker/_api/dlq";
@@ -30,7 +30,8 @@ fn line(number: u64) -> String {
     entry.to_string()
 }
 
-/// The entries of an export and its bytes, which are counted as they come: a queue has more than this program should hold.
+/// Returns the entries and bytes of an export. They are counted as they arrive, since a queue may not fit this
+/// program's memory.
 async fn export(world: &World, target: &str) -> Result<(u64, u64)> {
     let mut connection = Connection::open(&world.server.url).await?;
     let response = connection.send(Method::GET, target, Bytes::new()).await?;
@@ -47,7 +48,7 @@ async fn export(world: &World, target: &str) -> Result<(u64, u64)> {
     Ok((count, lines.bytes()))
 }
 
-/// Imports entries, and does with them what people do. Prints a line of JSON.
+/// Imports entries, and runs the operations of the console on them. Prints a line of JSON.
 pub(super) async fn measure(world: &World, entries: u64) -> Result<()> {
     let pid = world.server.pid().unwrap_or_default();
     let mb = || rounded(resident(pid).anonymous_mb, 10.0);
@@ -97,7 +98,7 @@ pub(super) async fn measure(world: &World, entries: u64) -> Result<()> {
                 figures["count"] = count;
                 figures["bytes"] = bytes.into();
             }
-            // What takes too long is a figure, too.
+            // A timeout is a result, too.
             Err(error) => figures["error"] = error.to_string().into(),
         }
         println!("{figures}");
