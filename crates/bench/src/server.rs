@@ -19,7 +19,6 @@ pub(crate) enum ServerError {
     /// The program cannot be run.
     #[error("{program}: {source}", program = program.display())]
     Run {
-        /// The program.
         program: PathBuf,
         /// The operating system's reason.
         source: io::Error,

@@ -453,7 +453,6 @@ impl World {
     }
 }
 
-/// The results of the mix.
 #[derive(Default)]
 struct MixResult {
     count: u64,

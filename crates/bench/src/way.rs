@@ -47,7 +47,6 @@ pub(crate) enum WayError {
 pub(crate) struct Way {
     /// The server's address.
     pub address: SocketAddr,
-    /// The TLS connector, for connections over TLS.
     pub tls: Option<TlsConnector>,
     /// The header of each request.
     pub says: Option<(HeaderName, String)>,

@@ -44,7 +44,6 @@ pub(crate) struct Failure {
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// Creates a failure with a status.
     pub(crate) fn new(status: StatusCode, code: Code, reason: impl Into<String>) -> Failure {
         let reason = reason.into();
         Failure { status, code: Some(code), reason, modified: None, now: None, retry_after_seconds: None }

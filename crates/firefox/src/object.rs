@@ -32,7 +32,6 @@ struct ObjectMembers {
     ttl: Option<u32>,
 }
 
-/// The objects of a POST.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PostedObjects {
     /// The valid objects in order, each id once.

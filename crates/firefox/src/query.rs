@@ -40,7 +40,6 @@ impl<'q> Parameters<'q> {
         Ok(found)
     }
 
-    /// Returns the value of a name, parsed.
     fn read<T>(&self, name: &str, read: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
         let Some(value) = self.get(name)? else { return Ok(None) };
         read(&value).map(Some).ok_or_else(|| Failure::bad_request(format!("the parameter {name} is none")))

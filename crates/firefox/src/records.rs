@@ -20,7 +20,6 @@ use crate::{accept, limits, object, query, reply};
 /// The time limit for a body.
 const BODY_MAX: Duration = Duration::from_secs(600);
 
-/// Handles `GET storage/{collection}/{id}`.
 pub(crate) async fn get(
     state: &State,
     request: &Request,
@@ -219,7 +218,6 @@ async fn end(sent: std::result::Result<(), Ended>, sender: Sender) {
     }
 }
 
-/// Handles `PUT storage/{collection}/{id}`.
 pub(crate) async fn put(
     state: &State,
     mut request: Request,
@@ -316,7 +314,6 @@ async fn body_of(
     Ok((form, body))
 }
 
-/// Handles `DELETE storage/{collection}/{id}`.
 pub(crate) async fn delete(
     state: &State,
     request: &Request,

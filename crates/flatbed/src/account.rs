@@ -18,17 +18,12 @@ const PASSWORD_BYTES_MAX: u64 = 4_096;
 /// The change to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Account {
-    /// List the administrators' names.
     ListAdmins,
     /// Add an administrator, or change the password of one.
     AddAdmin(String),
-    /// Remove an administrator.
     RemoveAdmin(String),
-    /// List the users' names.
     ListUsers,
-    /// Add a user with roles.
     AddUser(String, Vec<String>),
-    /// Remove a user.
     RemoveUser(String),
     /// Change the password of a user.
     Password(String),

@@ -60,7 +60,6 @@ pub(crate) fn directory(settings: &Settings) -> Result<PathBuf, CopyError> {
     }
 }
 
-/// Shows the progress of a copy.
 pub(crate) fn draw(progress: &mut Progress, copied: CopyProgress) {
     progress.set_total(copied.total_bytes);
     progress.draw(copied.done_bytes, copied.done_bytes);

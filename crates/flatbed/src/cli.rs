@@ -17,7 +17,6 @@ pub(crate) enum Command {
     Print(String),
     /// Serve HTTP until a signal.
     Serve(CommandSettings),
-    /// Check the keys of Firefox Sync.
     CheckSyncstorage(CommandSettings),
     /// Check a database's keys.
     Check {
@@ -63,7 +62,6 @@ pub(crate) enum Command {
 /// The settings on the command line, and the configuration file if it names one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommandSettings {
-    /// The settings by key.
     pub settings: Layer,
     /// `--config FILE`.
     pub config: Option<PathBuf>,
@@ -80,7 +78,6 @@ pub(crate) struct Load {
     pub files: Vec<PathBuf>,
     /// The server, if not `FLATBED_URL` or the default.
     pub url: Option<String>,
-    /// `run_bytes` of a database that is created.
     pub run_bytes: Option<u32>,
     /// `shards` of a database that is created. The server checks the number.
     pub shards: Option<u32>,
@@ -93,7 +90,6 @@ pub(crate) struct Load {
 /// The options of `flatbed dump`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dump {
-    /// The database.
     pub database: String,
     /// The server, if not `FLATBED_URL` or the default.
     pub url: Option<String>,
@@ -115,12 +111,10 @@ pub(crate) enum UsageError {
     /// A command without its object.
     #[error("flatbed {command} needs {missing} (flatbed {command} --help)")]
     Missing {
-        /// The command.
         command: &'static str,
         /// The missing argument.
         missing: &'static str,
     },
-    /// A command of a part that is not built.
     #[error(transparent)]
     Part(#[from] NotBuilt),
 }

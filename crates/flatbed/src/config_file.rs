@@ -72,7 +72,6 @@ pub(crate) enum ConfigError {
         /// The parser's message, on one line.
         reason: String,
     },
-    /// An unknown key.
     #[error("the configuration file {path:?} has the unknown key {key:?}")]
     UnknownKey {
         /// The file.

@@ -78,7 +78,7 @@ pub(crate) enum DumpError {
 /// left out.
 ///
 /// # Errors
-/// [`DumpError`]; what was written before it is not the whole database.
+/// [`DumpError`]. The output before it is incomplete.
 pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
     let progress = Progress::new(format!("dump {}", options.database), Unit::Documents, None);
     let output = BufWriter::with_capacity(1 << 18, io::stdout().lock());
@@ -269,7 +269,7 @@ struct Changes {
     /// Their leaves, each with its document's id.
     revisions: Vec<(String, String)>,
     last_seq: String,
-    /// How many changes follow the page.
+    /// The number of changes behind the page.
     pending: u64,
 }
 

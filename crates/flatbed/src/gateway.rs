@@ -47,7 +47,6 @@ impl GatewaySettings {
         Ok(is_served.then_some(GatewaySettings { public, administrators, anywhere }))
     }
 
-    /// Returns the number of servers.
     pub(crate) fn servers(&self) -> usize {
         usize::from(!self.public.is_empty()) + usize::from(!self.administrators.is_empty())
     }

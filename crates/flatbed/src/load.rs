@@ -145,7 +145,6 @@ fn bytes_total(files: &[PathBuf]) -> Option<u64> {
     files.iter().map(|path| path.metadata().ok().filter(|data| data.is_file()).map(|data| data.len())).sum()
 }
 
-/// The position of a document in the input.
 #[derive(Clone, Debug)]
 struct InputPosition {
     path: Arc<Path>,

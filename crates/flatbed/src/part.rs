@@ -15,10 +15,8 @@ pub(crate) struct Part {
     keys: &'static [&'static str],
 }
 
-/// The console.
 const CONSOLE: Part =
     Part { name: "the console", feature: "console", is_built: cfg!(feature = "console"), keys: &["console"] };
-/// Firefox Sync.
 pub(crate) const FIREFOX: Part =
     Part { name: "Firefox Sync", feature: "firefox", is_built: cfg!(feature = "firefox"), keys: &["syncstorage"] };
 /// Sync Gateway's API.
@@ -31,7 +29,6 @@ const GATEWAY: Part = Part {
 /// Traces over OTLP. The environment variables that request them are OpenTelemetry's.
 pub(crate) const TRACES: Part =
     Part { name: "traces over OTLP", feature: "otel", is_built: cfg!(feature = "otel"), keys: &[] };
-/// The changes worker.
 pub(crate) const WORKER: Part =
     Part { name: "the changes worker", feature: "worker", is_built: cfg!(feature = "worker"), keys: &["worker"] };
 

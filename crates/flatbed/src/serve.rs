@@ -130,7 +130,6 @@ pub(crate) enum ServeError {
 
 /// The inputs of a server beside its settings.
 pub(crate) struct ServeInputs<'g> {
-    /// The configuration file.
     pub config: Option<ConfigFile>,
     /// The environment.
     pub variables: &'g HashMap<String, String>,
@@ -138,7 +137,6 @@ pub(crate) struct ServeInputs<'g> {
     pub ignores_stored: bool,
 }
 
-/// Returns the replicator's options with the limits of the settings.
 fn replicator_bounds(settings: &Settings) -> ReplicatorOptions {
     let defaults = ReplicatorOptions::default();
     ReplicatorOptions {

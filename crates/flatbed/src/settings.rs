@@ -327,7 +327,6 @@ impl Setting {
 /// A value and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SettingValue {
-    /// The text of the value.
     pub text: String,
     /// The source in messages: `--listen`, `FLATBED_LISTEN`, `listen in flatbed.toml`.
     pub origin: String,
@@ -365,7 +364,6 @@ pub(crate) enum SettingsError {
         first: String,
         second: String,
     },
-    /// A setting of a part that is not built.
     #[error(transparent)]
     Part(#[from] NotBuilt),
 }
@@ -379,7 +377,6 @@ pub(crate) enum StorageChoice {
     DataDirectory(PathBuf),
 }
 
-/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     /// A line of text for each event.
@@ -399,7 +396,7 @@ pub(crate) struct Settings {
     pub root: Option<String>,
     /// The listeners and limits.
     pub listening: Listening,
-    /// Whether the console is served.
+    /// True if the console is served.
     pub has_console: bool,
     /// `run_bytes` of new databases; `None`: the layer's default.
     pub run_bytes: Option<u32>,
@@ -435,7 +432,6 @@ pub(crate) struct Settings {
     pub log_format: LogFormat,
     /// A level, or targets with levels.
     pub log_level: String,
-    /// The source of the level, if it is set.
     pub log_level_source: Option<Source>,
     /// The treatment of user data in the log.
     pub redact: Redact,
@@ -514,7 +510,6 @@ impl Settings {
 }
 
 impl Settings {
-    /// Returns the options of the document layer.
     pub(crate) fn layer_options(&self) -> LayerOptions {
         let defaults = LayerOptions::default();
         LayerOptions {
@@ -534,7 +529,6 @@ impl Settings {
 }
 
 impl SettingValue {
-    /// Returns the value as a path.
     pub(crate) fn path(&self) -> PathBuf {
         self.relative(Path::new(&self.text))
     }
@@ -556,7 +550,6 @@ impl SettingValue {
             .ok_or_else(|| self.is_not(format!("a number from {} to {}", range.start(), range.end())))
     }
 
-    /// Parses a truth value.
     pub(crate) fn truth(&self) -> Result<bool, SettingsError> {
         match self.text.as_str() {
             "true" => Ok(true),
@@ -565,7 +558,6 @@ impl SettingValue {
         }
     }
 
-    /// Returns the error for a value that is not as expected.
     pub(crate) fn is_not(&self, expected: impl Into<String>) -> SettingsError {
         SettingsError::Value { origin: self.origin.clone(), text: self.text.clone(), expected: expected.into() }
     }

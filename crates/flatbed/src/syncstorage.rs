@@ -42,16 +42,12 @@ const PAGE_BYTES: usize = 4_000_000;
 /// The source of the accounts' keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Jwks {
-    /// A URL.
     Url(String),
-    /// A file.
     File(PathBuf),
 }
 
-/// The settings of Firefox Sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SyncSettings {
-    /// The addresses of its own listeners.
     pub places: Vec<ListenAddress>,
     /// Its path on CouchDB's listeners.
     pub path: Option<String>,

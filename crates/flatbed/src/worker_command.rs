@@ -12,7 +12,6 @@ use crate::worker_import::{self, Import};
 use crate::worker_process::{self, Home};
 use crate::{logging, settle, url};
 
-/// A command of `flatbed worker`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WorkerCommand {
     /// Create jobs from the files of the Python worker.

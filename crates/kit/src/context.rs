@@ -1,4 +1,4 @@
-//! What a store gives to its transactions.
+//! The interface between a store and its transactions.
 
 use flatbed_clock::Clock;
 use flatbed_metrics::{Counter, Histogram, Key, Keyed};

@@ -64,7 +64,7 @@ impl<'a> TakeLease<'a> {
     }
 }
 
-/// What a release leaves of a lease.
+/// The part of a lease that a release keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
     /// The record, with its state and without an owner.

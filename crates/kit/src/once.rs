@@ -1,6 +1,6 @@
 //! Operations that take place once, although the result of a commit may be unknown.
 //!
-//! Most operations detect an earlier commit from their own data. Where other writers may have overwritten that data,
+//! Most operations detect an earlier commit from their own data. If other writers may have overwritten that data,
 //! each attempt also writes a mark. A later attempt that finds the mark changes nothing. All attempts of one operation
 //! conflict on the mark, so a commit that lands late does not take place a second time.
 //!

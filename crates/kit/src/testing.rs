@@ -54,12 +54,10 @@ impl TransactionContext for TestContext {
 
 pub(crate) type Transaction = crate::Transaction<TestContext>;
 
-/// Returns storage for one test, with a context.
 pub(crate) fn store() -> (Storage, Arc<TestContext>) {
     store_with(RetryPolicy::default())
 }
 
-/// Returns storage for one test, with a context of this policy.
 pub(crate) fn store_with(policy: RetryPolicy) -> (Storage, Arc<TestContext>) {
     (Storage::new(), Arc::new(TestContext { policy, ..TestContext::default() }))
 }

@@ -78,7 +78,6 @@ fn add(number: &AtomicU64, by: u64) {
     number.fetch_add(by, Ordering::Relaxed);
 }
 
-/// The kind of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallKind {
     ReadVersion,

@@ -23,7 +23,6 @@ use crate::store::proto;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// The leases of a page.
 const PAGE_LEASES_MAX: usize = 200;
 
 pub(crate) fn decode(bytes: &[u8]) -> Result<Lease> {
@@ -89,7 +88,6 @@ impl Leases for RootLeases {
 }
 
 impl RootLeases {
-    /// Reads a lease.
     #[cfg(test)]
     pub(crate) async fn look(&self, id: &str) -> Result<Option<Lease>> {
         struct Look<'a>(&'a Inner, &'a str);
@@ -250,7 +248,7 @@ impl Database {
         transaction::write(&self.inner.db, &self.inner.metrics, &mut hold).await
     }
 
-    /// Removes a lease with its state, whoever owns it. The owner notices at its next renewal.
+    /// Removes a lease with its state, even another process's. The owner notices at its next renewal.
     #[boxed]
     pub async fn drop_lease(&self, id: &str) -> Result<()> {
         let mut drop = Remove::new(&self.inner, &self.name, id)?;

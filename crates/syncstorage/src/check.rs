@@ -21,7 +21,6 @@ use crate::transaction::{Page, pause};
 use crate::values::{Batch, Collection, Head};
 use crate::write::{all_states, batches, head};
 
-/// The keys of a page.
 const PAGE_ROWS: usize = 500;
 
 /// The number of checks of a wrong user, and the pause between them.
@@ -67,7 +66,6 @@ struct UserState {
     batches: Vec<(BatchId, Batch)>,
 }
 
-/// The result of one check of a user.
 #[derive(Default)]
 struct UserCheck {
     records: u64,
@@ -234,7 +232,6 @@ impl Inner {
         self.check_due_of(known, look).await
     }
 
-    /// Checks that each due task of a user is noted.
     async fn check_due_of(&self, known: &UserState, look: &mut UserCheck) -> Result<()> {
         let UserState { user, states, batches, .. } = known;
         let mut dues = Vec::new();
@@ -254,7 +251,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Checks that each noted task is due.
     async fn check_dues(&self, checked: &mut Checked) -> Result<()> {
         let mut range = self.keys.due_all();
         loop {

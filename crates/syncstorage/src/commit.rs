@@ -63,7 +63,6 @@ struct Refresh {
 }
 
 impl Inner {
-    /// Adds the last changes to a batch, and commits it.
     pub(crate) async fn commit(
         &self,
         uid: Uid,

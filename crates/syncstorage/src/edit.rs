@@ -52,7 +52,6 @@ impl<'a> Edit<'a> {
         &self.layers.keys
     }
 
-    /// Returns the bytes that its payloads add.
     pub(crate) fn added_bytes(&self) -> i64 {
         self.state.bytes as i64 - self.before.as_ref().map_or(0, |before| before.bytes) as i64
     }
@@ -97,7 +96,6 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    /// Removes the record that was found.
     pub(crate) fn remove(&mut self, id: &RecordId, found: &LayeredRows) -> Result<()> {
         self.take_away(id, found, None)?;
         if let Some(base) = &found.base {

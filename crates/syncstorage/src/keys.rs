@@ -82,7 +82,6 @@ impl RootKeys {
         UserKeys { prefix: with(&self.part(USERS), uid.0), due: self.part(DUE), uid }
     }
 
-    /// Returns the range of all users from one on.
     pub(crate) fn users_from(&self, uid: Uid) -> KeyRange {
         KeyRange { begin: with(&self.part(USERS), uid.0), end: self.part(USERS + 1) }
     }
@@ -145,7 +144,6 @@ pub(crate) enum Due {
     Purge,
 }
 
-/// An entry of due work.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DueEntry {
     pub at: Timestamp,
@@ -232,7 +230,6 @@ impl UserKeys {
         KeyRange { begin: with(&self.prefix, STAGED), end: with(&self.prefix, STAGED + 1) }
     }
 
-    /// Parses a key of [`UserKeys::staged`] into its batch.
     pub(crate) fn take_staged(&self, key: &[u8]) -> Result<BatchId> {
         let rest = key.strip_prefix(with(&self.prefix, STAGED).as_slice()).ok_or_else(bad_key)?;
         Ok(BatchId(take_int(rest)?.0))
@@ -243,7 +240,6 @@ impl UserKeys {
         KeyRange { begin: with(&self.prefix, DATA), end: with(&self.prefix, DATA + 1) }
     }
 
-    /// Parses a key of [`UserKeys::data`] into its collection.
     pub(crate) fn take_data(&self, key: &[u8]) -> Result<CollectionName> {
         let rest = key.strip_prefix(with(&self.prefix, DATA).as_slice()).ok_or_else(bad_key)?;
         Ok(take_collection(rest)?.0)
@@ -301,7 +297,6 @@ impl CollectionKeys {
         with_id(with(&self.data, RECORDS), id)
     }
 
-    /// Parses a key of [`CollectionKeys::records`] into its id.
     pub(crate) fn take_record(&self, key: &[u8]) -> Result<RecordId> {
         last_id(key.strip_prefix(with(&self.data, RECORDS).as_slice()).ok_or_else(bad_key)?)
     }
@@ -319,7 +314,6 @@ impl CollectionKeys {
         with_id(with(&with(&self.data, BY_MODIFIED), modified.hundredths() as u64), id)
     }
 
-    /// Parses a key of [`CollectionKeys::by_modified`] into its time and id.
     pub(crate) fn take_modified(&self, key: &[u8]) -> Result<(Timestamp, RecordId)> {
         let rest = key.strip_prefix(with(&self.data, BY_MODIFIED).as_slice()).ok_or_else(bad_key)?;
         let (modified, rest) = take_time(rest)?;
@@ -334,7 +328,6 @@ impl CollectionKeys {
         with_id(with(&with(&self.data, BY_SORTINDEX), sort.0), id)
     }
 
-    /// Parses a key of [`CollectionKeys::by_sortindex`] into its sort key and id.
     pub(crate) fn take_sortindex(&self, key: &[u8]) -> Result<(SortKey, RecordId)> {
         let rest = key.strip_prefix(with(&self.data, BY_SORTINDEX).as_slice()).ok_or_else(bad_key)?;
         let (sort, rest) = take_int(rest)?;
@@ -355,7 +348,6 @@ impl CollectionKeys {
         with_id(with(&with(&self.data, BY_EXPIRY), expires.hundredths() as u64), id)
     }
 
-    /// Parses a key of [`CollectionKeys::by_expiry`] into its time and id.
     pub(crate) fn take_expiry(&self, key: &[u8]) -> Result<(Timestamp, RecordId)> {
         let rest = key.strip_prefix(with(&self.data, BY_EXPIRY).as_slice()).ok_or_else(bad_key)?;
         let (expires, rest) = take_time(rest)?;
@@ -419,7 +411,6 @@ impl SortKey {
     }
 }
 
-/// The keys of one batch.
 #[derive(Debug, Clone)]
 pub(crate) struct BatchKeys {
     record: Vec<u8>,
@@ -445,7 +436,6 @@ impl BatchKeys {
         with_id(with(&self.data, STAGED_RECORDS), id)
     }
 
-    /// Parses a key of [`BatchKeys::staged`] into its id.
     pub(crate) fn take_staged(&self, key: &[u8]) -> Result<RecordId> {
         last_id(key.strip_prefix(with(&self.data, STAGED_RECORDS).as_slice()).ok_or_else(bad_key)?)
     }
@@ -458,7 +448,6 @@ impl BatchKeys {
         with_id(with(&with(&self.data, STAGED_BY_SORTINDEX), sort.0), id)
     }
 
-    /// Parses a key of [`BatchKeys::by_sortindex`] into its sort key and id.
     pub(crate) fn take_sortindex(&self, key: &[u8]) -> Result<(SortKey, RecordId)> {
         let rest = key.strip_prefix(with(&self.data, STAGED_BY_SORTINDEX).as_slice()).ok_or_else(bad_key)?;
         let (sort, rest) = take_int(rest)?;
@@ -473,7 +462,6 @@ impl BatchKeys {
         with_id(with(&self.data, STAGED_PAYLOADS), id)
     }
 
-    /// Parses a key of [`BatchKeys::payloads`] into its id.
     pub(crate) fn take_payload(&self, key: &[u8]) -> Result<RecordId> {
         last_id(key.strip_prefix(with(&self.data, STAGED_PAYLOADS).as_slice()).ok_or_else(bad_key)?)
     }

@@ -20,7 +20,6 @@ pub(crate) struct Layers {
     pub overlays: Vec<(Overlay, BatchKeys)>,
 }
 
-/// The rows at an id in all layers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LayeredRows {
     pub base: Option<Row>,
@@ -156,7 +155,6 @@ impl Layers {
         payload.map(Payload::Inline).ok_or(MISSING)
     }
 
-    /// Returns a payload's bytes.
     pub(crate) async fn bytes(&self, trx: &Trx, id: &RecordId, at: PayloadAt) -> Result<Bytes> {
         match self.payload(trx, id, at).await? {
             Payload::Inline(bytes) => Ok(bytes),
@@ -180,7 +178,6 @@ impl LayeredRows {
     }
 }
 
-/// Reads the rows of the collection itself at ids.
 pub(crate) async fn base_rows(trx: &Trx, keys: &CollectionKeys, ids: &[&RecordId]) -> Result<Vec<Option<Row>>> {
     let rows = trx.get_all(ids.iter().map(|id| keys.record(id))).await?;
     rows.iter().map(|row| row.as_ref().map(Row::decode).transpose()).collect()

@@ -40,7 +40,6 @@ impl Leases for Inner {
 }
 
 impl Inner {
-    /// Reads a lease.
     pub(crate) async fn look_at_lease(&self, id: &str) -> Result<Option<Lease>> {
         let key = &self.keys.lease(id);
         self.runner

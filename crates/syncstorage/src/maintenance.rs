@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::names::{CollectionName, Uid};
 use crate::store::{Inner, Store};
 
-/// The id of the lease of sweeping.
 const LEASE: &str = "sweep";
 
 /// The collections that wait to be folded by this process. Further ones are left to the lease's owner.
@@ -121,7 +120,7 @@ impl Maintenance {
         }
     }
 
-    /// Folds the batches that this process committed, and does all due work, whoever has the lease. Returns the number
+    /// Folds the batches that this process committed, and does all due work, even without the lease. Returns the number
     /// of tasks that were due.
     ///
     /// # Errors

@@ -55,7 +55,6 @@ impl CollectionName {
         Some(at as u64 + 1)
     }
 
-    /// Returns the known collection of a number.
     pub(crate) fn of_known(number: u64) -> Option<CollectionName> {
         let at = usize::try_from(number.checked_sub(1)?).ok()?;
         KNOWN_COLLECTIONS.get(at).map(|name| CollectionName((*name).into()))

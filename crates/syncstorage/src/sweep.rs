@@ -24,7 +24,6 @@ const SWEEP_ROWS_MAX: usize = 200;
 /// The delay before expired records are removed, in seconds: clocks of other processes may be late.
 const SWEEP_AFTER_SECONDS: u32 = 10;
 
-/// The outcome of one sweeping transaction.
 #[derive(Debug, Default)]
 struct SweepOutcome {
     records: u64,

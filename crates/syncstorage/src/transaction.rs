@@ -54,7 +54,6 @@ impl TransactionContext for Context {
 pub(crate) struct Trx(Arc<flatbed_kit::Transaction<Context>>);
 
 impl Trx {
-    /// Returns the kit's transaction.
     pub(crate) fn kit(&self) -> &flatbed_kit::Transaction<Context> {
         &self.0
     }

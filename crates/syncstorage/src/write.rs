@@ -174,7 +174,6 @@ impl Inner {
         Ok((first, prepare(changes, batch.0, first, INLINE_BYTES_MAX)))
     }
 
-    /// Executes `DELETE` of a record.
     pub(crate) async fn delete_one(
         &self,
         uid: Uid,
@@ -211,7 +210,6 @@ impl Inner {
         Ok(deleted)
     }
 
-    /// Executes `DELETE` of ids.
     pub(crate) async fn delete_ids(
         &self,
         uid: Uid,
@@ -376,7 +374,6 @@ pub(crate) async fn head(trx: &Trx, user: &UserKeys, is_snapshot: bool) -> Resul
     found.map_or_else(|| Ok(Head::default()), |bytes| Head::decode(&bytes))
 }
 
-/// Reads a collection's state.
 pub(crate) async fn state(
     trx: &Trx,
     keys: &crate::keys::CollectionKeys,

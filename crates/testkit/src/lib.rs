@@ -19,14 +19,14 @@
 //!
 //! - **Waiting**: a test waits for an event with [`until`], [`until_some`] or [`soon`]. All have one limit, [`PATIENCE`], which
 //!   only a hang reaches. No test calls `sleep`, and no assertion compares an elapsed time: `tidy` refuses both.
-//! - **Time**: what depends on a duration takes a clock, which the test moves. Where an event must *not* happen, the test calls
-//!   [`pass`]: on a slow machine such a test proves less, and never fails.
+//! - **Time**: code that depends on a duration takes a clock, which the test moves. If an event must *not* happen, the test
+//!   calls [`pass`]: on a slow machine such a test proves less, and never fails.
 //! - **Faults**: [`Storage::with_faults`] opens an engine that injects conflicts, unknown commit results, late reads and short
 //!   pages. It returns `None` on a cluster, where the test returns at once.
 //! - **Random work**: [`Random`] draws numbers from [`seed`], which is fixed in `make test` and new in `make torture`. The seed
 //!   is printed, and nextest shows it if the test fails.
-//! - **Kills**: [`Mortal`] is a process with a runtime of its own, which a test kills. What runs in it is the caller's.
-//! - **Models**: a [`timeline::Timeline`] holds what something may have been at each moment, between a change's begin and its
+//! - **Kills**: [`Mortal`] is a process with a runtime of its own, which a test kills. The caller provides its work.
+//! - **Models**: a [`timeline::Timeline`] holds the possible values of something at each moment, between a change's begin and its
 //!   acknowledgement.
 //! - **Length**: a torture runs for [`length`], which `make torture` extends, and until it has shown everything ([`Torture`]).
 //!

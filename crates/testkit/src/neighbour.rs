@@ -14,7 +14,7 @@ use foundationdb::{Database, FdbError, Transaction};
 /// The pause between two changes.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// Whether this process has started a neighbour.
+/// True if this process has started a neighbour.
 static IS_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Starts a neighbour if the environment requests one.

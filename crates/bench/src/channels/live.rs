@@ -48,7 +48,6 @@ fn name(user: usize) -> String {
     format!("user{user}")
 }
 
-/// Returns the number of channels that `shared` users each have.
 fn channels_of(users: usize, shared: usize) -> usize {
     users * OF_A_KIND / shared
 }

@@ -31,7 +31,6 @@ const BATCH: u64 = 1_000;
 
 /// A server, and the ways to access it.
 pub(super) struct World {
-    /// The server.
     pub server: Server,
     /// The administrator's access.
     pub admin: Way,

@@ -60,7 +60,6 @@ pub(crate) enum FollowError {
 pub(crate) struct Plan {
     /// The server.
     pub address: SocketAddr,
-    /// The number of feeds.
     pub feeds: usize,
     /// The number of databases that they are spread over, `/feeds0` and so on.
     pub databases: usize,
@@ -81,9 +80,7 @@ pub(crate) struct FeedRequest {
 /// The rows that a follower has seen at the end.
 #[derive(Clone, Default)]
 pub(crate) struct FollowerResult {
-    /// Its database.
     pub database: usize,
-    /// The number of rows.
     pub rows: u64,
     /// A hash of the rows' documents and their order. Equal hashes mean equal rows in equal order.
     pub order: u64,
@@ -91,7 +88,6 @@ pub(crate) struct FollowerResult {
 
 /// The results of all followers.
 pub(crate) struct Report {
-    /// The results by follower.
     pub seen: Vec<FollowerResult>,
     /// The time from acknowledgements to rows, for each row of each follower.
     pub latencies: Histogram,

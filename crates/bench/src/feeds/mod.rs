@@ -77,7 +77,6 @@ pub(crate) enum FeedsError {
     /// The limit on open files is too low for a case.
     #[error("{feeds} feeds need {needed} open files and the limit is {limit}: raise it (ulimit -Hn)")]
     OpenFiles {
-        /// The feeds.
         feeds: usize,
         /// The files that they need.
         needed: u64,
@@ -87,7 +86,6 @@ pub(crate) enum FeedsError {
     /// Some feeds did not begin.
     #[error("not all {feeds} feeds began: {failures:?}")]
     NotOpened {
-        /// The feeds.
         feeds: usize,
         /// The first failures.
         failures: Vec<String>,
@@ -95,7 +93,6 @@ pub(crate) enum FeedsError {
     /// A follower has seen wrong rows, which is a fault of the server.
     #[error("{case}: {what}")]
     Wrong {
-        /// The case.
         case: String,
         /// The defect.
         what: String,

@@ -24,7 +24,6 @@ pub(crate) enum StreamError {
     Ended,
 }
 
-/// A row.
 pub(crate) struct Row<'a> {
     /// The number of its document in the load.
     pub number: usize,

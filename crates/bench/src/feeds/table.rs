@@ -20,7 +20,6 @@ fn cell(figures: &Value, pointer: &str) -> String {
     }
 }
 
-/// Returns the row of a catch-up case.
 pub(super) fn catch_up_row(figures: &Value) -> String {
     let cell = |pointer: &str| cell(figures, pointer);
     let cells = [

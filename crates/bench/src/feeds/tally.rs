@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::stats::{percentiles, rounded};
 
-/// One write.
 #[derive(Default)]
 struct Write {
     /// The acknowledgement in nanoseconds after the start of the case; 0: none yet.

@@ -101,7 +101,6 @@ pub(crate) enum Error {
     /// The connection failed.
     #[error("PostgreSQL: {0}")]
     Io(#[from] io::Error),
-    /// PostgreSQL's error.
     #[error("PostgreSQL: {0:?}")]
     Sql(#[from] tokio_postgres::Error),
 }

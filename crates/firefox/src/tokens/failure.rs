@@ -41,7 +41,6 @@ impl TokenFailure {
         TokenFailure::of("error", reason)
     }
 
-    /// Returns the failure for another scheme.
     pub(super) fn scheme() -> TokenFailure {
         TokenFailure {
             description: "Unsupported",
@@ -107,7 +106,6 @@ impl TokenFailure {
         TokenFailure { status: StatusCode::SERVICE_UNAVAILABLE, ..TokenFailure::internal(reason) }
     }
 
-    /// Returns the failure for a refused account.
     pub(super) fn refused(refusal: Refusal) -> TokenFailure {
         let reason = refusal.to_string();
         match refusal {

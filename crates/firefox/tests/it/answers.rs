@@ -86,7 +86,6 @@ struct Bound {
     times: BTreeMap<u32, i64>,
     /// The latest server time.
     now: i64,
-    /// Batches.
     batches: BTreeMap<String, String>,
 }
 

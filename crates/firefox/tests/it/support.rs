@@ -19,7 +19,6 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// The secret of all test servers.
 pub const SECRET: &str = "a secret of the tests";
 
 /// Reads the lines of a file of `tests/syncstorage`.
@@ -125,7 +124,6 @@ async fn beneath(server: Server<Firefox>, path: &str, store: Store) -> Server<Fi
     main.mount(path, server.as_mount())
 }
 
-/// An answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,

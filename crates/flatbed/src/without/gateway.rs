@@ -21,7 +21,6 @@ impl GatewaySettings {
         Ok(None)
     }
 
-    /// The number of servers.
     pub(crate) fn servers(&self) -> usize {
         match *self {}
     }
@@ -44,7 +43,7 @@ impl GatewayServer {
         match *gateway {}
     }
 
-    /// Its name in what is printed.
+    /// Returns its name in messages.
     pub(crate) fn name(&self) -> &'static str {
         match *self {}
     }

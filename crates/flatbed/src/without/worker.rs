@@ -18,7 +18,6 @@ use crate::settings::{Layer, SettingsError};
 /// Makes a connection to the server itself.
 pub(crate) type Connect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 
-/// No settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkerSettings;
 

@@ -27,7 +27,6 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Returns a path as an argument.
 fn argument(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }

@@ -11,7 +11,6 @@ use crate::support::{Server, check, counters, faults, flatbed, has_engine, stora
 use flatbed_testkit::{Random, length, pass, seed, until};
 use torture::{Plan, World, run};
 
-/// The number of kills.
 const KILLS: u32 = 4;
 
 fn address(server: &Server) -> SocketAddr {

@@ -95,7 +95,6 @@ impl Server {
         Server::start_with(&storage.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Starts a server with these arguments.
     pub fn start_with(arguments: &[&str]) -> Server {
         Server::start_as(&mut flatbed(), arguments)
     }

@@ -17,7 +17,6 @@ fn start(data: &Path, files: &Path) -> Server {
     Server::start_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Repeats a request until its answer is as wanted.
 async fn until_answer(server: &Server, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     until_wanted(path, async || call(&mut server.connect().await, Method::GET, path, "").await.1, wanted).await
 }

@@ -23,7 +23,6 @@ use crate::support::{Server, call, flatbed, signal, storage};
 const PASSWORD: &str = "hunter2-of-root";
 const TOKEN: &str = "hunter2-of-the-target";
 
-/// The files of one test.
 pub struct TestFiles {
     directory: tempfile::TempDir,
 }

@@ -312,7 +312,6 @@ async fn next_page<R: Reply, F: Future<Output = FdbResult<R>>>(
     Ok((reply, rest))
 }
 
-/// Returns replies with the first `count` rows of a range.
 async fn first_rows<R: Reply, F: Future<Output = FdbResult<R>>>(
     range: KeyRange,
     reverse: bool,

@@ -56,7 +56,6 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
-    /// Returns the buckets of the database with this record.
     pub(crate) fn of_record(keys: &Keys, record: &proto::DatabaseRecord, writer: Writer) -> Buckets {
         let (shards, count) = (record.shards, record.shards.max(1));
         let own_number = writer.bucket(record.namespace, count);

@@ -26,8 +26,8 @@ const ENDS_ROUNDED_TO_MS: u64 = 60 * 1_000;
 /// The granularity of other times, so that work that becomes due repeatedly is one entry.
 const ROUNDED_TO_MS: u64 = 10 * 60 * 1_000;
 
-/// The names that a process notes in memory. Where no worker takes them, further names are dropped until the next
-/// operation notes them.
+/// The most names that a process notes in memory. Without a worker that takes them, further names are dropped until
+/// the next operation notes them.
 const NOTED_MAX: usize = 10_000;
 
 /// The kind of due work. A number is never given a second meaning.

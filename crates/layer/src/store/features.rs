@@ -103,7 +103,6 @@ pub(crate) fn name_replicator(record: &mut proto::DatabaseRecord) {
     }
 }
 
-/// Whether a database is a replicator database.
 pub(crate) fn is_replicator(record: &proto::DatabaseRecord) -> bool {
     record.features.iter().any(|feature| feature == REPLICATOR_MARK)
 }

@@ -83,7 +83,6 @@ pub(crate) enum Counter {
     StoredBytes = 4,
     /// The part of these that is the bodies of revisions that are not leaves.
     SupersededBytes = 5,
-    /// The number of purges.
     Purges = 6,
 }
 
@@ -221,7 +220,6 @@ impl Keys {
         KeyRange { begin: self.one(ATTACHMENT_DATA), end: self.one(ATTACHMENT_DATA + 1) }
     }
 
-    /// Parses a key of [`Keys::attachment_data_all`] into its digest.
     pub(crate) fn attachment_digest(&self, key: &[u8]) -> Result<Vec<u8>> {
         take_bytes_at(behind(key, &self.one(ATTACHMENT_DATA)), TUPLE_BYTES).map(|(digest, _)| digest)
     }
@@ -286,7 +284,6 @@ impl Keys {
         stamped(self.one(PURGES), user_version)
     }
 
-    /// Parses a key of [`Keys::purges`] into its stamp.
     pub(crate) fn purge_stamp<'k>(&self, key: &'k [u8]) -> Result<&'k [u8]> {
         match behind(key, &self.one(PURGES)).split_first() {
             Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => Ok(stamp),
@@ -313,7 +310,6 @@ impl Keys {
         KeyRange { begin: self.one(LEASES), end: self.one(LEASES + 1) }
     }
 
-    /// Parses a key of [`Keys::leases`] into its id.
     pub(crate) fn lease_id(&self, key: &[u8]) -> Result<String> {
         take_text(behind(key, &self.one(LEASES)))
     }
@@ -346,7 +342,6 @@ impl Keys {
         key
     }
 
-    /// Parses a key of [`Keys::local_bytes`] into its owner.
     pub(crate) fn split_local_bytes(&self, key: &[u8]) -> Result<Option<String>> {
         match behind(key, &self.one(LOCAL_BYTES)) {
             [] => Ok(None),

@@ -65,26 +65,27 @@ pub(crate) struct Routed {
     pub channels: Option<proto::ChannelNames>,
     /// When it expires, in milliseconds of Unix time.
     pub expires_at_ms: Option<u64>,
-    /// How many channels the document has left.
+    /// The number of channels that the document has left.
     pub left: u32,
-    /// Whether it gives channels or roles.
+    /// True if it grants channels or roles.
     pub gives: bool,
-    /// Since when it is in the channels.
+    /// The start of its stay in each channel.
     pub since: ChannelsSince,
 }
 
-/// Whether what ends at a time, 0 never, has ended by now. Nobody asks what time it is of what does not end.
+/// Returns whether an expiry (0: never) has passed. Reads the clock only if there is an expiry.
 pub(crate) fn is_over(expires_at_ms: u64, clock: &Clock) -> bool {
     expires_at_ms > 0 && expires_at_ms <= clock.unix_ms()
 }
 
 impl Info {
-    /// Whether the document has ended by a moment, in milliseconds of Unix time, whatever has been written of that.
+    /// Returns whether the document has expired at a time in milliseconds of Unix time, whether or not a tombstone is
+    /// written.
     pub(crate) fn has_ended(&self, now_ms: u64) -> bool {
         self.routed.expires_at_ms.is_some_and(|at| at <= now_ms)
     }
 
-    /// When it ends, as rows and entries of it have that; 0: never.
+    /// Returns the expiry in the form of its rows and entries; 0: never.
     pub(crate) fn ends_at_ms(&self) -> u64 {
         self.routed.expires_at_ms.unwrap_or(0)
     }
@@ -211,7 +212,6 @@ fn attachments(has_attachments: bool, bytes: u64) -> u64 {
     if has_attachments { bytes.saturating_add(1) } else { 0 }
 }
 
-/// The record of a revision.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RevisionRecord {
     pub token: Vec<u8>,
@@ -290,7 +290,6 @@ pub(crate) fn encode_segment(sealed: &Sealed) -> Vec<u8> {
     proto::AncestorSegment { ancestors_md5, ancestors_text, next }.encode_to_vec()
 }
 
-/// Decodes the segment under the key of `newest`.
 pub(crate) fn decode_segment(newest: &RevId, bytes: &[u8]) -> Result<Sealed> {
     let message = proto::AncestorSegment::decode(bytes)?;
     let revisions = revisions(Some(newest.generation()), &message.ancestors_md5, &message.ancestors_text)?;

@@ -33,7 +33,6 @@ pub(crate) fn check_store(record: &proto::Instance) -> Result<()> {
     }
 }
 
-/// Returns the record of a new store.
 fn new_store(uuid: Vec<u8>) -> proto::Instance {
     proto::Instance { format_version: FORMAT_VERSION, uuid, ..proto::Instance::default() }
 }
@@ -43,7 +42,6 @@ pub(crate) fn has_settings(record: &proto::Instance) -> bool {
     record.features.iter().any(|feature| feature == SETTINGS)
 }
 
-/// Records whether settings are stored.
 pub(crate) fn name_settings(record: &mut proto::Instance, are_stored: bool) {
     record.features.retain(|feature| feature != SETTINGS);
     if are_stored {

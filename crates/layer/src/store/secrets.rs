@@ -10,7 +10,6 @@ use crate::store::proto;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{Attempt, Operation, Transaction, conflict_with};
 
-/// Bytes of a new secret.
 pub(crate) const SECRET_BYTES: usize = 32;
 
 /// The number of secrets kept: the current one, and those before it.

@@ -17,7 +17,6 @@ pub(crate) type Stamp = [u8; STAMP_BYTES];
 const STAMP_AS_VALUE: [u8; STAMP_BYTES + 4] =
     [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0];
 
-/// Sets the newest stamp of a bucket to the transaction's.
 pub(crate) fn touch_newest(trx: &Transaction, keys: &RootKeys, bucket: u8) -> Result<()> {
     Quiet(trx).atomic(&keys.newest_update(bucket), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
 }
@@ -41,7 +40,6 @@ pub(crate) async fn newest_rows(trx: &Transaction, keys: &RootKeys) -> Result<Ve
     Ok(rows)
 }
 
-/// Returns the newest stamp of all buckets.
 pub(crate) fn newest_of(stamps: &[(u8, Stamp)]) -> Stamp {
     stamps.iter().map(|(_, stamp)| *stamp).max().unwrap_or_default()
 }

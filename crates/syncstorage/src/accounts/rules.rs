@@ -30,7 +30,6 @@ impl Claim {
     pub const STATE_BYTES_MAX: usize = 64;
 }
 
-/// The known state of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AccountState {
     /// The greatest generation of all claims.
@@ -81,7 +80,6 @@ pub enum StateRefusal {
 }
 
 impl AccountState {
-    /// Returns the state of a new account.
     pub(super) fn first(claim: &Claim) -> AccountState {
         AccountState {
             generation: claim.generation.or(claim.keys_changed_at).unwrap_or_default(),

@@ -196,7 +196,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Checks the entries and payloads of staged edits.
     pub(super) async fn check_staged(
         &self,
         what: &str,

@@ -119,7 +119,6 @@ impl ListPlan {
         Ok(ListPlan { sort: *sort, newer: *newer, older: *older, limit, skip, behind, ids })
     }
 
-    /// Reads the first page of the collection itself.
     pub(super) async fn first_page(&self, trx: &Trx, keys: &CollectionKeys) -> Result<FirstPage> {
         if let Some(ids) = &self.ids {
             let ids: Vec<&RecordId> = ids.iter().collect();

@@ -9,7 +9,6 @@ use crate::tests::support::{Storage, UID, change, id, name};
 use crate::{Change, ListQuery, Precondition, Sort, Store};
 
 const NONE: Precondition = Precondition::None;
-/// The table of costs, in Markdown.
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/costs.md");
 
 /// Returns a runtime that moves the clock before it waits.

@@ -105,12 +105,10 @@ pub(crate) fn id(id: &str) -> RecordId {
     RecordId::new(id).unwrap()
 }
 
-/// Returns a change of a payload alone.
 pub(crate) fn change(of: &str, payload: &str) -> Change {
     Change { id: id(of), payload: Some(Bytes::copy_from_slice(payload.as_bytes())), sortindex: None, ttl: None }
 }
 
-/// Returns all records of a list.
 pub(crate) async fn listed(store: &Store, collection: &CollectionName, query: &ListQuery) -> Vec<Record> {
     let query = ListQuery { full: true, ..query.clone() };
     let mut list = store.list(UID, collection, &query, Precondition::None).await.unwrap();
@@ -122,7 +120,6 @@ pub(crate) async fn listed(store: &Store, collection: &CollectionName, query: &L
     out
 }
 
-/// Returns the ids of a list in its order.
 pub(crate) async fn ids(store: &Store, collection: &CollectionName, query: &ListQuery) -> Vec<String> {
     let list = store.list(UID, collection, query, Precondition::None).await.unwrap();
     list.ids().iter().map(|id| id.to_string()).collect()

@@ -42,7 +42,6 @@ impl Head {
         clock.max(self.last)
     }
 
-    /// Returns the time of the next write.
     pub(crate) fn next(&self, clock: Timestamp) -> Timestamp {
         clock.max(self.last.next())
     }

@@ -20,7 +20,6 @@ pub enum Condition {
     UnmodifiedSince(i64),
 }
 
-/// A write.
 #[derive(Debug, Clone)]
 pub enum Write {
     Put(String, Change),
@@ -143,7 +142,6 @@ impl Model {
         }
     }
 
-    /// Returns whether a write has a time.
     pub fn has_time(&self, write: &Write) -> bool {
         match write {
             Write::Begin(..) | Write::Append(..) => false,

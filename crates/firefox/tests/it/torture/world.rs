@@ -112,7 +112,6 @@ impl World {
     }
 }
 
-/// A request.
 #[derive(Debug, Clone)]
 pub struct ApiRequest {
     pub method: &'static str,

@@ -14,7 +14,6 @@ use super::gate::{Gate, Mode};
 use super::model::{Rows, add_sent_rows};
 use super::target::{Fault, Target};
 
-/// Returns the rows in all these texts.
 fn rows_of<'t>(texts: impl IntoIterator<Item = &'t [u8]>) -> Rows {
     let mut newest: HashMap<String, (u64, Value)> = HashMap::new();
     for line in texts.into_iter().flat_map(|text| text.split(|byte| *byte == b'\n')) {

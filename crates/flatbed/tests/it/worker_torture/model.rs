@@ -26,7 +26,6 @@ pub(super) fn is_heavy(document: &Value) -> bool {
     document["t"] == "order" && document["weight"].as_i64().is_some_and(|weight| weight >= HEAVY)
 }
 
-/// Adds the rows of a document.
 pub(super) fn add_rows(id: &str, document: &Value, rows: &mut Rows) {
     if document["t"] != "order" {
         return;

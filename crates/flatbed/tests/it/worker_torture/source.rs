@@ -70,7 +70,6 @@ impl Source {
         until(path, async || look().await.is_some_and(|(status, _)| status == 200)).await;
     }
 
-    /// Writes documents, and notes the results.
     pub(super) async fn write(&self, documents: &mut Documents, batch: &[Value]) {
         if batch.is_empty() {
             return;
@@ -167,7 +166,6 @@ impl Source {
         self.ask(Method::GET, "/_worker/_api/jobs", Value::Null).await
     }
 
-    /// Resets a job to the beginning.
     pub(super) async fn reset(&self, job: &str) {
         self.ask(Method::POST, &format!("/_worker/_api/jobs/{job}/reset"), json!({"to": "beginning"})).await;
     }

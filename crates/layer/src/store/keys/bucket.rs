@@ -12,7 +12,6 @@ use crate::store::keys::tuple::{
 use crate::store::keys::{BY_SEQ, Counter, KeyRange, Keys, LAST_SEQ, META, PARTITIONS, SHARDED, Subspace};
 use crate::store::seq::{STAMP_BYTES, Seq};
 
-/// Keys of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BucketKeys {
     prefix: Vec<u8>,
@@ -101,7 +100,6 @@ impl BucketKeys {
         KeyRange { begin: with_int(&self.prefix, PARTITIONS), end: with_int(&self.prefix, PARTITIONS + 1) }
     }
 
-    /// Parses a key of those counters into its partition and counter.
     pub(crate) fn partition_parse(&self, key: &[u8]) -> Result<(String, Counter)> {
         let (partition, rest) = take_text_at(behind(key, &with_int(&self.prefix, PARTITIONS)))?;
         Ok((partition, take_meta(rest)?.ok_or_else(bad_key)?))
@@ -130,7 +128,6 @@ impl BucketKeys {
         key
     }
 
-    /// Returns the range of the entries after `seq`.
     pub(crate) fn by_seq_after(&self, seq: &Seq) -> KeyRange {
         let mut begin = self.by_seq(seq);
         begin.push(0);

@@ -19,7 +19,6 @@ const RESYNC: u64 = 5;
 const MARKS: u64 = 6;
 const STAYS: u64 = 7;
 
-/// The parts of a key of channels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ChannelPart {
     /// A document that is or was in a channel, in commit order.
@@ -69,7 +68,6 @@ impl Keys {
         stamped(self.channel_incarnation(channel, incarnation), user_version)
     }
 
-    /// Returns the range of a channel's entries in an incarnation.
     pub(crate) fn channel_entries(&self, channel: &str, incarnation: u64) -> KeyRange {
         under(&self.channel_incarnation(channel, incarnation))
     }
@@ -89,7 +87,6 @@ impl Keys {
         }
     }
 
-    /// Returns the range of all entries of all channels.
     #[cfg(test)]
     pub(crate) fn channel_entries_all(&self) -> KeyRange {
         KeyRange { begin: self.two(CHANNELS, ENTRIES), end: self.two(CHANNELS, ENTRIES + 1) }
@@ -100,18 +97,15 @@ impl Keys {
         self.channel_text(DOCUMENTS, channel, id)
     }
 
-    /// Returns the range of the documents that are in a channel.
     pub(crate) fn channel_documents(&self, channel: &str) -> KeyRange {
         under(&self.channel_part(DOCUMENTS, channel))
     }
 
-    /// Returns the range of the documents of all channels.
     #[cfg(test)]
     pub(crate) fn channel_documents_all(&self) -> KeyRange {
         KeyRange { begin: self.two(CHANNELS, DOCUMENTS), end: self.two(CHANNELS, DOCUMENTS + 1) }
     }
 
-    /// Parses a key of [`Keys::channel_documents`] into its document id.
     pub(crate) fn channel_document_id(&self, key: &[u8]) -> Result<String> {
         match self.split_channels(key)? {
             ChannelPart::Document { id, .. } => Ok(id),
@@ -129,7 +123,6 @@ impl Keys {
         under(&self.channel_part(LEFT, id))
     }
 
-    /// Parses a key of [`Keys::left_of`] into its channel.
     pub(crate) fn left_channel(&self, key: &[u8]) -> Result<String> {
         match self.split_channels(key)? {
             ChannelPart::Left { channel, .. } => Ok(channel),
@@ -152,7 +145,6 @@ impl Keys {
         under(&self.channel_part(STAYS, id))
     }
 
-    /// Parses a key of [`Keys::stays_of`] into its channel.
     pub(crate) fn stays_channel(&self, key: &[u8]) -> Result<String> {
         match self.split_channels(key)? {
             ChannelPart::Stays { channel, .. } => Ok(channel),

@@ -14,7 +14,6 @@ pub(super) const REVISION_BODIES: u64 = 4;
 pub(super) const ANCESTORS: u64 = 5;
 pub(super) const ATTACHMENTS: u64 = 6;
 
-/// The part of a document that a key holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DocumentPart {
     Info,
@@ -37,7 +36,6 @@ pub(crate) enum Beside {
     Behind,
 }
 
-/// Keys of one document.
 #[derive(Debug, Clone)]
 pub(crate) struct DocumentKeys {
     pub(super) prefix: Vec<u8>,

@@ -16,7 +16,6 @@ const OF_DOCUMENT: u64 = 2;
 const NODES: u64 = 3;
 const LATER: u64 = 4;
 
-/// A key of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum IndexPart {
     Progress,
@@ -147,7 +146,6 @@ impl Keys {
         Ok(take_int(behind(key, &self.one(INDEXES)))?.0)
     }
 
-    /// Parses a key of an index into the index's number and the part.
     pub(crate) fn split_index(&self, key: &[u8]) -> Result<(u64, IndexPart)> {
         let (number, rest) = take_int(behind(key, &self.one(INDEXES)))?;
         let part = match take_int(rest)? {

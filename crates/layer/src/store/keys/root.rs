@@ -68,7 +68,6 @@ impl RootKeys {
         KeyRange { begin: with_int(&self.prefix, DBS), end: with_int(&self.prefix, DBS + 1) }
     }
 
-    /// Parses a key of [`RootKeys::databases`] into its name.
     pub(crate) fn database_name(&self, key: &[u8]) -> Result<String> {
         take_text(behind(key, &with_int(&self.prefix, DBS)))
     }
@@ -90,7 +89,6 @@ impl RootKeys {
         KeyRange { begin, end: with_int(&self.prefix, REPLICATORS + 1) }
     }
 
-    /// Parses a key of [`RootKeys::replicators`] into its name.
     pub(crate) fn replicator_name(&self, key: &[u8]) -> Result<String> {
         take_text(behind(key, &self.replicators_changed()))
     }
@@ -127,7 +125,6 @@ impl RootKeys {
         KeyRange { begin: self.namespace(namespace).prefix, end: with_int(&self.prefix, DATA + 1) }
     }
 
-    /// Parses a key of [`RootKeys::namespaces_from`] into its namespace.
     pub(crate) fn namespace_of(&self, key: &[u8]) -> Result<u64> {
         take_int(behind(key, &with_int(&self.prefix, DATA))).map(|(namespace, _)| namespace)
     }

@@ -27,7 +27,6 @@ impl RootKeys {
         out
     }
 
-    /// Returns the range of a section's settings.
     pub(crate) fn settings_of(&self, section: &str) -> KeyRange {
         let mut begin = self.settings_state();
         put_text(&mut begin, TUPLE_STRING, section.as_bytes());

@@ -43,7 +43,6 @@ impl RootKeys {
         key
     }
 
-    /// Parses a key of [`RootKeys::database_events`] into its stamp.
     pub(crate) fn database_event_stamp(&self, key: &[u8]) -> Result<[u8; STAMP_BYTES]> {
         let rest = behind(key, &with_int(&self.prefix, DATABASE_EVENTS));
         match rest.split_first() {
@@ -85,7 +84,6 @@ impl RootKeys {
         KeyRange { begin: with_int(&self.prefix, NEWEST_UPDATES), end: with_int(&self.prefix, NEWEST_UPDATES + 1) }
     }
 
-    /// Parses a key of [`RootKeys::newest_updates`] into its bucket.
     pub(crate) fn newest_update_bucket(&self, key: &[u8]) -> Result<u8> {
         match take_int(behind(key, &with_int(&self.prefix, NEWEST_UPDATES)))? {
             (bucket, []) => u8::try_from(bucket).map_err(|_| bad_key()),

@@ -62,7 +62,6 @@ pub(crate) enum ViewPart {
     Later(Vec<u8>),
     /// The number of documents that exceed a bound.
     Refused,
-    /// The count of documents set aside.
     SetAsideCount,
     /// The reason why the document of this id is set aside.
     SetAside(String),

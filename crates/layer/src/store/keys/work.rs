@@ -29,7 +29,6 @@ impl RootKeys {
         KeyRange { begin: with_int(&self.prefix, ROOT_LEASES), end: with_int(&self.prefix, ROOT_LEASES + 1) }
     }
 
-    /// Parses a key of [`RootKeys::leases`] into its id.
     pub(crate) fn lease_id(&self, key: &[u8]) -> Result<String> {
         take_text(behind(key, &with_int(&self.prefix, ROOT_LEASES)))
     }
