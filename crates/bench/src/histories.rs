@@ -33,7 +33,6 @@ const WORKERS: usize = 16;
 /// The requests of a kind in a round.
 const ROUND: usize = 2048;
 
-/// The rounds of each kind.
 const ROUNDS: usize = 7;
 
 /// The kinds, with the names of their figures: rates per second, and the server's processor time for a request.
@@ -43,7 +42,6 @@ const KINDS: [Kind; 3] = [
     Kind { name: "conflicts", documents: DOCUMENTS, revisions: 1, conflicts: CONFLICTS },
 ];
 
-/// A kind of documents.
 struct Kind {
     name: &'static str,
     documents: u64,

@@ -31,7 +31,6 @@ pub(crate) enum LoadError {
         method: Method,
         /// The request's path.
         path: String,
-        /// The HTTP status.
         status: u16,
         /// The answer's text.
         text: String,

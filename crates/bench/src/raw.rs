@@ -15,7 +15,6 @@ use crate::{documents, stats::rounded};
 /// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RawError {
-    /// An error of the engine.
     #[error(transparent)]
     Storage(#[from] FdbError),
     /// A transaction that was not committed.

@@ -38,7 +38,6 @@ pub(crate) enum ServerError {
 pub(crate) struct Server {
     /// Its address.
     pub url: Url,
-    /// Its data directory.
     pub directory: PathBuf,
     child: Child,
 }
@@ -92,7 +91,6 @@ impl Server {
         start(command, script, directory, port).await
     }
 
-    /// Returns a free address, for a further listener.
     pub(crate) fn free_address() -> io::Result<SocketAddr> {
         Ok(SocketAddr::from(([127, 0, 0, 1], free_port()?)))
     }

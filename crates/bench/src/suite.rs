@@ -22,7 +22,6 @@ use crate::{
     stats::{disk_mb, resident, rounded},
 };
 
-/// The options of the suite.
 pub(crate) struct Options {
     /// Flatbed's binary.
     pub flatbed: PathBuf,
@@ -42,7 +41,6 @@ pub(crate) enum SuiteError {
     /// A server did not start.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// A load failed.
     #[error("{server}, {name}: {source}")]
     Load {
         /// The server that was loaded.

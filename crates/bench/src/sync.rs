@@ -105,11 +105,9 @@ pub(crate) enum SyncError {
 
 type Result<T> = std::result::Result<T, SyncError>;
 
-/// The options of the measurements.
 pub(crate) struct Options<'o> {
     /// Flatbed's binary.
     pub flatbed: &'o Path,
-    /// The directory of the data.
     pub directory: &'o Path,
     /// The duration of the mix, in seconds.
     pub seconds: u64,
@@ -282,7 +280,6 @@ fn id(kind: char, number: u64) -> String {
     format!("{kind}{number:011x}")
 }
 
-/// A kind of request.
 #[derive(Clone, Copy)]
 enum Kind {
     Collections,
@@ -481,7 +478,6 @@ impl MixResult {
     }
 }
 
-/// Measures the mix at full speed.
 async fn measure_mix(world: &Rc<World>, server: &Server, options: &Options<'_>) -> Result<Value> {
     let cpu = || (own_cpu_s(), server.pid().map_or(0.0, cpu_s));
     let (started, before) = (Instant::now(), cpu());

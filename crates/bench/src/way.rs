@@ -48,7 +48,6 @@ pub(crate) struct Way {
     /// The server's address.
     pub address: SocketAddr,
     pub tls: Option<TlsConnector>,
-    /// The header of each request.
     pub says: Option<(HeaderName, String)>,
 }
 

@@ -69,12 +69,9 @@ pub(crate) enum WorkerError {
         /// The answer's text.
         text: String,
     },
-    /// A job is stalled.
     #[error("{case}: only {delivered} of {of} documents were delivered; {jobs}")]
     Stalled {
-        /// The measured case.
         case: &'static str,
-        /// The number of delivered documents.
         delivered: u64,
         /// The number of documents.
         of: u64,
@@ -85,15 +82,12 @@ pub(crate) enum WorkerError {
 
 type Result<T> = std::result::Result<T, WorkerError>;
 
-/// The options of the measurements.
 pub(crate) struct Options {
     /// Flatbed's binary.
     pub flatbed: PathBuf,
-    /// The directory of the data.
     pub directory: PathBuf,
     /// The names of the cases; none: all with an available target.
     pub cases: Vec<String>,
-    /// The documents of the source.
     pub documents: u64,
     /// The duration of the writes whose delay is measured, in seconds.
     pub seconds: u64,

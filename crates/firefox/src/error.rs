@@ -40,7 +40,6 @@ pub(crate) struct Failure {
     pub retry_after_seconds: Option<u32>,
 }
 
-/// The result of a handler.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {

@@ -40,7 +40,6 @@ pub(crate) struct PostedObjects {
     pub failed: Vec<(String, String)>,
 }
 
-/// The format of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// One JSON text.

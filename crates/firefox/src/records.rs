@@ -150,7 +150,6 @@ fn whole(form: Form, text: Vec<u8>) -> Reply {
     reply::whole(StatusCode::OK, Some((kind(form), text.into())))
 }
 
-/// Creates a streamed answer.
 fn stream(form: Form) -> (Reply, Sender) {
     let (stream, sender) = Reply::stream();
     let mut reply = reply::whole(StatusCode::OK, None);

@@ -35,7 +35,6 @@ pub(crate) fn json(text: impl Into<Bytes>) -> Reply {
     whole(StatusCode::OK, Some((JSON, text.into())))
 }
 
-/// Returns the answer to a failure.
 pub(crate) fn failed(failure: &Failure) -> Reply {
     let number = |code| Bytes::from((code as u8).to_string());
     let mut reply = whole(failure.status, failure.code.map(|code| (JSON, number(code))));
@@ -64,13 +63,11 @@ pub(crate) fn with_times(mut reply: Reply, modified: Option<Timestamp>, now: Opt
     reply
 }
 
-/// Adds the number of records.
 pub(crate) fn with_records(mut reply: Reply, count: usize) -> Reply {
     reply.header(RECORDS, &count.to_string());
     reply
 }
 
-/// Adds the offset of the next list.
 pub(crate) fn with_next_offset(mut reply: Reply, offset: Option<impl std::fmt::Display>) -> Reply {
     if let Some(offset) = offset {
         reply.header(NEXT_OFFSET, &offset.to_string());
@@ -105,7 +102,6 @@ pub(crate) fn is_small(bytes: usize) -> bool {
     bytes <= CHUNK_BYTES
 }
 
-/// Writes a record's text.
 pub(crate) fn write_record(record: &Record, out: &mut Vec<u8>) -> Result<()> {
     let payload = payload_of(record)?;
     head(record, out);

@@ -29,7 +29,6 @@ use failure::TokenFailure;
 use keys::{ClaimsError, Keys};
 pub use keys::{Fetch, JwksOptions};
 
-/// The bytes of a token's salt.
 const SALT_BYTES: usize = 3;
 
 /// The options of the token server.

@@ -24,7 +24,6 @@ pub(crate) enum CopyError {
     /// The cluster file cannot be used.
     #[error("{0}: give the embedded engine's directory with --data-dir")]
     ClusterFile(#[from] ClusterFileError),
-    /// The copy failed.
     #[error(transparent)]
     Copy(#[from] BackupError),
     /// The copy does not open.
@@ -49,7 +48,6 @@ pub(crate) fn backup(out: &Path, settings: &Settings) -> Result<(), CopyError> {
     Ok(())
 }
 
-/// Returns the embedded engine's directory in the settings.
 pub(crate) fn directory(settings: &Settings) -> Result<PathBuf, CopyError> {
     match &settings.storage {
         StorageChoice::DataDirectory(directory) => Ok(directory.clone()),

@@ -29,11 +29,9 @@ const LISTS: [&str; 4] = ["listen", "proxy_protocol_from", "forwarded_from", "un
 pub(crate) struct ConfigFile {
     path: PathBuf,
     document: DocumentMut,
-    /// The settings in the file.
     pub settings: Layer,
     /// Names with passwords or their hashes.
     pub admins: BTreeMap<String, String>,
-    /// The CORS settings.
     pub cors: Cors,
     /// Values of `_config`, by section and key.
     pub sections: BTreeMap<(String, String), String>,
@@ -79,14 +77,12 @@ pub(crate) enum ConfigError {
         /// The key.
         key: String,
     },
-    /// A key with a value of the wrong type.
     #[error("the configuration file {path:?}: {key:?} must be {expected}")]
     Type {
         /// The file.
         path: PathBuf,
         /// The key.
         key: String,
-        /// The expected type.
         expected: &'static str,
     },
 }

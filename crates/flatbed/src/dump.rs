@@ -41,7 +41,6 @@ pub(crate) enum DumpError {
     /// The server refuses to return the documents.
     #[error("the server refuses: {status} {text}")]
     Refused {
-        /// The HTTP status.
         status: u16,
         /// The answer's text.
         text: String,

@@ -19,7 +19,6 @@ const BODY_MEMORY_BYTES: usize = 256 * 1024 * 1024;
 pub(crate) struct GatewaySettings {
     /// The users' port.
     pub public: Vec<ListenAddress>,
-    /// The administrators' port.
     pub administrators: Vec<ListenAddress>,
     /// True if the administrators' port may be reachable from other machines.
     pub anywhere: bool,
@@ -116,7 +115,6 @@ impl GatewayServer {
         Ok(servers)
     }
 
-    /// Returns its name in messages.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }

@@ -57,7 +57,6 @@ pub(crate) enum LoadError {
     /// The server refuses all documents alike.
     #[error("the server refuses: {status} {text}")]
     Refused {
-        /// The HTTP status.
         status: u16,
         /// The answer's text.
         text: String,

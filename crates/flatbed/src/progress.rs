@@ -8,7 +8,6 @@ use std::{
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 const BAR_COLUMNS: usize = 24;
 
-/// The unit of the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Documents, beside a total in any unit.

@@ -86,7 +86,6 @@ impl<L> Redacting<L> {
     }
 }
 
-/// A field's value.
 enum FieldValue {
     Truth(bool),
     Signed(i64),

@@ -46,7 +46,6 @@ pub(crate) enum ServeError {
     Renew {
         /// The state that was found.
         reason: flatbed_layer::Error,
-        /// The command to run.
         command: String,
     },
     /// The configuration file cannot be used or written back.
@@ -70,7 +69,6 @@ pub(crate) enum ServeError {
     Setting {
         section: String,
         key: String,
-        /// Where it was found.
         found_in: Source,
         /// The defect.
         error: SettingError,
@@ -128,7 +126,6 @@ pub(crate) enum ServeError {
     System(#[from] io::Error),
 }
 
-/// The inputs of a server beside its settings.
 pub(crate) struct ServeInputs<'g> {
     pub config: Option<ConfigFile>,
     /// The environment.

@@ -334,7 +334,6 @@ pub(crate) struct SettingValue {
     pub base: Option<PathBuf>,
 }
 
-/// The values of one source, by key.
 pub(crate) type Layer = BTreeMap<&'static str, SettingValue>;
 
 /// The reason why the settings cannot be used. Each message stands alone and says what to change.
@@ -346,7 +345,6 @@ pub(crate) enum SettingsError {
         origin: String,
         /// The value.
         text: String,
-        /// The expected form.
         expected: String,
     },
     /// An unknown limit, or an invalid value of one.
@@ -394,7 +392,6 @@ pub(crate) struct Settings {
     pub fdb_library: Option<PathBuf>,
     /// The prefix of all keys; `None`: the layer's default.
     pub root: Option<String>,
-    /// The listeners and limits.
     pub listening: Listening,
     /// True if the console is served.
     pub has_console: bool,
@@ -426,7 +423,6 @@ pub(crate) struct Settings {
     pub syncstorage: Option<SyncSettings>,
     /// Sync Gateway's API; `None`: it is not served.
     pub gateway: Option<GatewaySettings>,
-    /// The changes worker.
     pub worker: WorkerSettings,
     /// Text or JSON.
     pub log_format: LogFormat,

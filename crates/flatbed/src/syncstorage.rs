@@ -26,7 +26,6 @@ pub(crate) const SECRET_VARIABLE: &str = "FLATBED_SYNCSTORAGE_MASTER_SECRET";
 
 /// The URL of the keys of Mozilla's accounts.
 const JWKS: &str = "https://oauth.accounts.firefox.com/v1/jwks";
-/// The issuer in their tokens.
 const ISSUER: &str = "https://accounts.firefox.com";
 
 /// The shortest secret, in bytes: a shorter one can be guessed.
@@ -59,7 +58,6 @@ pub(crate) struct SyncSettings {
     pub admission: Admission,
     /// The source of the accounts' keys.
     pub jwks: Jwks,
-    /// The issuer of their tokens.
     pub issuer: String,
     /// The validity of a token, in seconds.
     pub token_seconds: u64,
@@ -209,7 +207,6 @@ fn read_secret(path: &Path) -> Result<String, ServeError> {
     Ok(text)
 }
 
-/// Firefox Sync, before it serves.
 pub(crate) struct FirefoxSync {
     server: Server<Firefox>,
     maintenance: Maintenance,

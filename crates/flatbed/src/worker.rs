@@ -33,7 +33,6 @@ pub(crate) struct WorkerSettings {
     pub runs: bool,
     /// The directory to which they write files.
     pub files: Option<PathBuf>,
-    /// The directory of their secrets.
     pub secrets: Option<PathBuf>,
     /// Addresses beside the internet that they may reach.
     pub allow: Allowed,

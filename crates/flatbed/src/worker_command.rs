@@ -20,7 +20,6 @@ pub(crate) enum WorkerCommand {
     Run {
         /// The server and the account.
         home: Home,
-        /// The settings of the jobs.
         given: CommandSettings,
     },
 }

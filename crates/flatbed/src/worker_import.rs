@@ -19,7 +19,6 @@ const MAPPINGS_MAX: usize = 1_000;
 /// The bytes of entries sent at once.
 const SENT_BYTES: usize = 4 << 20;
 
-/// The options of the import.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Import {
     /// The directory of the Python worker's files.
@@ -28,7 +27,6 @@ pub(crate) struct Import {
     pub job: String,
     /// The server, if not `FLATBED_URL` or the default.
     pub url: Option<String>,
-    /// The directory for secrets.
     pub secrets: Option<PathBuf>,
 }
 

@@ -44,7 +44,6 @@ pub(crate) enum ProcessError {
     /// The password's file cannot be read.
     #[error("the password's file {path}: {error}", path = .0.display(), error = .1)]
     File(PathBuf, io::Error),
-    /// The password is invalid.
     #[error("the password: {0}")]
     Password(#[from] SecretError),
     /// Certificates or the operating system failed.

@@ -234,7 +234,6 @@ mod tests {
     const SILENCE_MAX: Duration = Duration::from_secs(15);
     const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
 
-    /// One lease in memory.
     #[derive(Default)]
     struct Memory {
         lease: Mutex<Lease>,

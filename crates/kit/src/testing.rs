@@ -8,7 +8,6 @@ use foundationdb::FdbError;
 
 use crate::{Corruption, RetryPolicy, TransactionContext, TransactionCounters, TransactionError};
 
-/// The error of the store.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TestError {
     #[error("storage: {0}")]
@@ -28,7 +27,6 @@ impl TransactionError for TestError {
     }
 }
 
-/// The context of the store.
 #[derive(Debug, Default)]
 pub(crate) struct TestContext {
     counters: TransactionCounters,

@@ -35,7 +35,6 @@ const CANDIDATES: usize = 8;
 /// The accounts read at once by counts and checks.
 const PAGE_ROWS: usize = 256;
 
-/// The problems whose texts are kept.
 const PROBLEMS_KEPT: usize = 1_000;
 
 // Under {S}/4.

@@ -145,7 +145,6 @@ impl Inner {
     }
 }
 
-/// Returns the bytes of the large payloads of changes.
 fn bytes_ahead(changes: &[Prepared]) -> u32 {
     let of = |change: &Prepared| match change.payload {
         Some(Payload::Blob { len, .. }) => len,

@@ -27,7 +27,6 @@ const PAGE_ROWS: usize = 500;
 const LOOKS: u32 = 4;
 const LOOK_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 500 });
 
-/// The problems whose texts are kept.
 const PROBLEMS_KEPT: usize = 1_000;
 
 /// The result of a check.

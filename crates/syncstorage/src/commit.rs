@@ -33,7 +33,6 @@ const COMMIT_FOR: Duration = Duration::from_secs(30);
 const HOLD_FROM: u32 = 2;
 const HOLD_SECONDS: u32 = 10;
 
-/// The outcome of a try.
 #[derive(Debug, Clone, Copy)]
 enum CommitTry {
     Committed(Written),
@@ -43,7 +42,6 @@ enum CommitTry {
     Refresh,
 }
 
-/// The outcome of refreshing a page of edits.
 enum RefreshedPage {
     /// The page ended here, and further edits may follow.
     Until(RecordId),

@@ -14,7 +14,6 @@ use crate::values::{Collection, Head, Payload, Row};
 /// The largest payload inside a record's row, in bytes. Larger ones are cut into parts.
 pub(crate) const INLINE_BYTES_MAX: usize = 8_000;
 
-/// An edit of one collection.
 pub(crate) struct Edit<'a> {
     pub trx: &'a Trx,
     pub user: &'a UserKeys,
@@ -210,7 +209,6 @@ fn clear_entries(trx: &Trx, keys: &CollectionKeys, id: &RecordId, old: &Row, new
     Ok(())
 }
 
-/// Writes the parts of a large payload.
 pub(crate) fn put_parts(trx: &Trx, keys: &CollectionKeys, blob: BlobId, payload: &Bytes) -> Result<()> {
     for (number, part) in (0..).zip(payload.chunks(PART_BYTES)) {
         trx.set_quietly(&keys.blob_part(blob, number), part)?;

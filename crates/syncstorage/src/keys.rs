@@ -92,19 +92,16 @@ impl RootKeys {
         Ok(Uid(take_int(rest)?.0))
     }
 
-    /// Returns the range of the work due by a time in a slice.
     pub(crate) fn due_until(&self, shard: u64, at: Timestamp) -> KeyRange {
         let begin = with(&self.part(DUE), shard);
         let end = with(&begin, at.next().hundredths() as u64);
         KeyRange { begin, end }
     }
 
-    /// Returns the range of all due work.
     pub(crate) fn due_all(&self) -> KeyRange {
         KeyRange { begin: self.part(DUE), end: self.part(DUE + 1) }
     }
 
-    /// Parses a key of [`RootKeys::due_all`].
     pub(crate) fn take_due(&self, key: &[u8]) -> Result<DueEntry> {
         let rest = key.strip_prefix(self.part(DUE).as_slice()).ok_or_else(bad_key)?;
         let (_, rest) = take_int(rest)?;
@@ -184,12 +181,10 @@ impl UserKeys {
         KeyRange { begin: self.head(), end: with(&self.prefix, COLLECTIONS + 1) }
     }
 
-    /// Returns the range of all collections' states.
     pub(crate) fn collections(&self) -> KeyRange {
         KeyRange { begin: with(&self.prefix, COLLECTIONS), end: with(&self.prefix, COLLECTIONS + 1) }
     }
 
-    /// Parses a key of [`UserKeys::collections`] into its collection.
     pub(crate) fn take_collection(&self, key: &[u8]) -> Result<CollectionName> {
         let rest = key.strip_prefix(with(&self.prefix, COLLECTIONS).as_slice()).ok_or_else(bad_key)?;
         let (name, rest) = take_collection(rest)?;
@@ -216,7 +211,6 @@ impl UserKeys {
         KeyRange { begin: with(&self.prefix, BATCHES), end: with(&self.prefix, BATCHES + 1) }
     }
 
-    /// Parses a key of [`UserKeys::batches`] into its batch.
     pub(crate) fn take_batch(&self, key: &[u8]) -> Result<BatchId> {
         let rest = key.strip_prefix(with(&self.prefix, BATCHES).as_slice()).ok_or_else(bad_key)?;
         match take_int(rest)? {
@@ -235,7 +229,6 @@ impl UserKeys {
         Ok(BatchId(take_int(rest)?.0))
     }
 
-    /// Returns the range of the data of all collections.
     pub(crate) fn data(&self) -> KeyRange {
         KeyRange { begin: with(&self.prefix, DATA), end: with(&self.prefix, DATA + 1) }
     }
@@ -272,7 +265,6 @@ pub(crate) fn shard_of(uid: Uid) -> u64 {
     uid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SHARDS.trailing_zeros())
 }
 
-/// The keys of one collection of a user.
 #[derive(Debug, Clone)]
 pub(crate) struct CollectionKeys {
     state: Vec<u8>,
@@ -423,7 +415,6 @@ impl BatchKeys {
         &self.record
     }
 
-    /// Returns the range of all staged data.
     pub(crate) fn data(&self) -> KeyRange {
         KeyRange::under(self.data.clone())
     }

@@ -37,7 +37,6 @@ pub(crate) struct View {
     pub payload: PayloadAt,
 }
 
-/// The place of a payload.
 #[derive(Debug, Clone)]
 pub(crate) enum PayloadAt {
     Here(Payload),
@@ -183,7 +182,6 @@ pub(crate) async fn base_rows(trx: &Trx, keys: &CollectionKeys, ids: &[&RecordId
     rows.iter().map(|row| row.as_ref().map(Row::decode).transpose()).collect()
 }
 
-/// The bytes of a part of a large payload.
 pub(crate) const PART_BYTES: usize = 90_000;
 
 /// Reads all parts in parallel: pages of a range would be sequential round trips.

@@ -3,7 +3,6 @@
 use flatbed_kit::TransactionCounters;
 use flatbed_metrics::{Counter, Family, Gauge};
 
-/// The families of the store's transactions.
 pub(crate) fn transaction_families(counters: &TransactionCounters) -> Vec<Family> {
     vec![
         Family::of("flatbed_sync_reads", "Reads of a single key of Firefox Sync's.", &counters.reads),

@@ -38,12 +38,10 @@ impl Offset {
         Some(Offset(OffsetPosition::Behind { sort, position, id }))
     }
 
-    /// Returns the offset behind a record in a list by time.
     pub(crate) fn behind_time(sort: Sort, modified: Timestamp, id: &RecordId) -> Offset {
         Offset(OffsetPosition::Behind { sort, position: modified.hundredths() as u64, id: id.clone() })
     }
 
-    /// Returns the offset behind a record in a list by sortindex.
     pub(crate) fn behind_sortindex(key: SortKey, id: &RecordId) -> Offset {
         Offset(OffsetPosition::Behind { sort: Sort::Index, position: key.0, id: id.clone() })
     }

@@ -13,7 +13,6 @@ use crate::transaction::Trx;
 use crate::values::{Collection, Head, StagedRow};
 use crate::write::{head, state};
 
-/// The entries of a page.
 const PAGE_ROWS: usize = 1_000;
 
 /// The collections whose expired records are counted at once.
@@ -71,7 +70,6 @@ impl Inner {
             .await
     }
 
-    /// Returns the bytes of a user's payloads.
     pub(crate) async fn used_bytes(
         &self,
         trx: &Trx,
@@ -194,7 +192,6 @@ async fn gone_base(trx: &Trx, layers: &Layers, now: Timestamp) -> Result<Size> {
     }
 }
 
-/// Returns the size of an overlay's expired records.
 async fn gone_overlay(trx: &Trx, layers: &Layers, layer: usize, now: Timestamp) -> Result<Size> {
     let Some((overlay, keys)) = layers.overlays.get(layer) else { return Ok(Size::default()) };
     let (mut range, mut gone) = (keys.staged(), Size::default());

@@ -129,7 +129,6 @@ impl Inner {
         self.forget(uid, at, due).await
     }
 
-    /// Sweeps some collections to their ends.
     async fn sweep_all(&self, expired: &[(Timestamp, Uid, CollectionName)], at: Timestamp) -> Result<u64> {
         let mut done = 0;
         while !expired.is_empty() {

@@ -140,7 +140,6 @@ impl Trx {
         self.0.set_read_version(version);
     }
 
-    /// Returns the read version.
     pub(crate) async fn version(&self) -> Result<i64> {
         Ok(self.0.get_read_version().await?)
     }

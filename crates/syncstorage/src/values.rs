@@ -14,7 +14,6 @@ pub(crate) use lease::LeaseValue;
 pub(crate) use record::{Payload, Row};
 pub(crate) use staged::{APPEND_NUMBERS, Ahead, Batch, Beneath, GivenPayload, StagedRow};
 
-/// The format of all values.
 pub(crate) const FORMAT: u8 = 1;
 
 #[cfg(test)]

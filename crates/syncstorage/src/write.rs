@@ -33,7 +33,6 @@ pub(crate) enum On {
     Collection,
 }
 
-/// The changes of one write.
 struct Writes<'a> {
     user: UserKeys,
     name: &'a CollectionName,

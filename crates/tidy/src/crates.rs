@@ -86,7 +86,6 @@ pub fn differences(crates: &[Crate], markdown: &str) -> Vec<String> {
     differences
 }
 
-/// Returns the name of the package.
 fn package(manifest: &str) -> String {
     let (_, name) =
         entries(manifest).find(|(section, line)| section == "package" && key(line) == "name").unwrap_or_default();

@@ -18,7 +18,6 @@ use crate::{
 /// The users, each with channels of its own.
 const USERS: u64 = 16;
 const CHANNELS: u64 = 10;
-/// The documents of each channel.
 const DOCUMENTS: u64 = 100;
 /// The channels of all other documents.
 const OTHERS: u64 = 1_000;

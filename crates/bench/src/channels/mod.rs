@@ -21,11 +21,9 @@ use crate::{
 };
 use world::World;
 
-/// The options of the measurements.
 pub(crate) struct Options {
     /// Flatbed's binary.
     pub flatbed: PathBuf,
-    /// The directory of the data.
     pub directory: PathBuf,
     /// The names of the parts; none: all.
     pub cases: Vec<String>,
@@ -64,7 +62,6 @@ pub(crate) enum ChannelsError {
 
 pub(crate) type Result<T> = std::result::Result<T, ChannelsError>;
 
-/// The aim of a figure.
 #[derive(Clone, Copy, Debug)]
 enum Aim {
     AtLeast(f64),
@@ -92,7 +89,6 @@ struct Figure {
     name: &'static str,
     aim: Aim,
     found: f64,
-    /// Additional values.
     more: Value,
 }
 

@@ -106,7 +106,6 @@ struct Shared {
     report: RefCell<Report>,
 }
 
-/// Running followers.
 pub(crate) struct Followers {
     thread: JoinHandle<io::Result<Report>>,
     stop: watch::Sender<bool>,

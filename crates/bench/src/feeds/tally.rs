@@ -86,7 +86,6 @@ impl Tally {
         (percentiles(&mut latencies_ms), missing)
     }
 
-    /// Returns the number of acknowledged writes.
     pub(crate) fn acknowledged(&self) -> usize {
         self.writes.iter().filter(|write| write.acknowledged.load(Ordering::Relaxed) > 0).count()
     }
@@ -109,7 +108,6 @@ impl Histogram {
         ((u64::from(exponent) << MANTISSA_BITS) + (value >> exponent)) as usize
     }
 
-    /// Returns the least value of a bucket.
     fn value(bucket: usize) -> u64 {
         let exponent = (bucket >> MANTISSA_BITS).saturating_sub(1);
         ((bucket - (exponent << MANTISSA_BITS)) as u64) << exponent

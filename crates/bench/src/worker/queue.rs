@@ -13,7 +13,6 @@ use crate::stats::{resident, rounded};
 /// The entries of an import request.
 const IMPORTED: u64 = 2_000;
 
-/// The approximate bytes of the document in an entry.
 const DOCUMENT_BYTES: usize = 600;
 
 const QUEUE: &str = "/_worker/_api/dlq";

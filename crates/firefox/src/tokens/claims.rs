@@ -3,7 +3,6 @@
 use flatbed_flatten::json::{Limits, Value, parse_unique};
 use flatbed_syncstorage::accounts::Claim;
 
-/// The required scope.
 const SCOPE: &str = "https://identity.mozilla.com/apps/oldsync";
 
 /// The claims that this server uses.

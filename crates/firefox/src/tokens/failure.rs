@@ -8,7 +8,6 @@ use hyper::StatusCode;
 
 use crate::reply;
 
-/// A refused or failed request for a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenFailure {
     pub status: StatusCode,
@@ -36,7 +35,6 @@ impl TokenFailure {
         }
     }
 
-    /// Returns the failure for a missing bearer token.
     pub(super) fn unauthorized(reason: &str) -> TokenFailure {
         TokenFailure::of("error", reason)
     }

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::signing::{Credentials, Signing};
 use crate::support::{Answer, Connection, Disk, Options, Running, SECRET};
 
-/// One device of a user.
 struct Device {
     connection: Connection,
     credentials: Credentials,

@@ -31,7 +31,6 @@ impl Credentials {
     }
 }
 
-/// The inputs of a signature.
 #[derive(Debug, Clone)]
 pub struct Signing<'s> {
     pub method: &'s str,
@@ -44,7 +43,6 @@ pub struct Signing<'s> {
     pub body: Option<(&'s str, &'s [u8])>,
 }
 
-/// The parts of a header.
 #[derive(Debug, Clone)]
 pub struct Parts {
     pub id: String,

@@ -28,7 +28,6 @@ pub fn recorded(name: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The storage of one test.
 #[derive(Clone)]
 pub struct Disk(Storage);
 
@@ -46,14 +45,12 @@ impl Disk {
         self.store_by(limits, Clock::system()).await
     }
 
-    /// Opens a store with another clock.
     pub async fn store_by(&self, limits: Limits, clock: Clock) -> Store {
         let options = StoreOptions { root: self.0.root.clone(), limits, clock };
         Store::open(self.0.fdb.clone(), options).await.unwrap()
     }
 }
 
-/// The options of a server.
 #[derive(Default)]
 pub struct Options {
     pub limits: Limits,
@@ -65,7 +62,6 @@ pub struct Options {
     pub tokens: Option<TokenOptions>,
 }
 
-/// A running server.
 pub struct Running {
     pub address: SocketAddr,
     pub clock: Clock,

@@ -129,7 +129,6 @@ impl Ask {
     }
 }
 
-/// Creates a recorded request.
 fn ask(request: &Value, account: &str) -> Ask {
     let mut claims = claims(account, &request["generation"]);
     let (mut key, mut typ, mut scheme) = (ACCOUNTS, "at+jwt", "Bearer");

@@ -43,7 +43,6 @@ impl GatewayServer {
         match *gateway {}
     }
 
-    /// Returns its name in messages.
     pub(crate) fn name(&self) -> &'static str {
         match *self {}
     }

@@ -13,7 +13,6 @@ use crate::part::FIREFOX;
 use crate::serve::ServeError;
 use crate::settings::{Layer, Settings, SettingsError};
 
-/// Settings of Firefox Sync: no value exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SyncSettings {}
 
@@ -45,7 +44,6 @@ impl SyncSettings {
     }
 }
 
-/// A server of Firefox Sync: no value exists.
 pub(crate) enum FirefoxSync {}
 
 impl FirefoxSync {

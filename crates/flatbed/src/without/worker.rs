@@ -31,7 +31,6 @@ impl WorkerSettings {
     }
 }
 
-/// Returns the functions unchanged.
 pub(crate) fn judging(functions: Functions) -> Functions {
     functions
 }
@@ -53,7 +52,6 @@ impl Worker {
         Ok(Worker)
     }
 
-    /// Returns CouchDB's API unchanged.
     pub(crate) fn with_api(&self, couch: Couch) -> Couch {
         couch
     }
@@ -63,7 +61,6 @@ impl Worker {
         Vec::new
     }
 
-    /// Starts nothing.
     pub(crate) fn start(&self) -> impl Future<Output = ()> + 'static {
         std::future::ready(())
     }

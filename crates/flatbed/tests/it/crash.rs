@@ -98,7 +98,6 @@ async fn write(url: Url, writer: String, documents: Documents) {
 /// another group.
 const GROUPS: u64 = 4;
 
-/// Defines the views of a round, and an index.
 async fn define(server: &Server, round: u64) {
     let mut connection = server.connect().await;
     let index = json!({ "index": { "fields": ["n"] }, "ddoc": "index", "name": "n" }).to_string();

@@ -14,7 +14,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5) };
 const PROCESSES: u8 = 4;
 
-/// The duration of one seed's contest.
 const CONTEST: Duration = Duration::from_secs(900);
 
 /// Random numbers that the processes of a contest share.

@@ -56,7 +56,6 @@ impl<C: TransactionContext> Transaction<C> {
     }
 }
 
-/// The form of a range read.
 #[derive(Debug, Clone, Copy)]
 struct RangeForm {
     snapshot: bool,

@@ -47,7 +47,6 @@ impl Writer {
     }
 }
 
-/// The buckets of a database.
 #[derive(Debug, Clone)]
 pub(crate) struct Buckets {
     all: Arc<[BucketKeys]>,

@@ -51,7 +51,6 @@ const VERDICTS: &str = "verdicts";
 /// The prefix of the signature of a collation that indexes are sorted by.
 const COLLATION: &str = "collation:";
 
-/// Returns the feature of a collation.
 pub(crate) fn collation(signature: &str) -> String {
     format!("{COLLATION}{signature}")
 }
@@ -107,7 +106,6 @@ pub(crate) fn is_replicator(record: &proto::DatabaseRecord) -> bool {
     record.features.iter().any(|feature| feature == REPLICATOR_MARK)
 }
 
-/// Replaces the collations named in a record.
 pub(crate) fn name_collations(record: &mut proto::DatabaseRecord, features: Vec<String>) {
     record.features.retain(|feature| !feature.starts_with(COLLATION));
     record.features.extend(features);

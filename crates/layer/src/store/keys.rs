@@ -274,7 +274,6 @@ impl Keys {
         Ok((id, take_bytes_at(rest, TUPLE_BYTES)?.0))
     }
 
-    /// Returns the key of the compactions' progress.
     pub(crate) fn compacted(&self) -> Vec<u8> {
         self.one(COMPACTED)
     }
@@ -321,7 +320,6 @@ impl Keys {
         key
     }
 
-    /// Returns the range of all parts of a local document's record.
     pub(crate) fn local_parts(&self, id: &str) -> KeyRange {
         let mut key = self.one(LOCAL);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());

@@ -30,7 +30,6 @@ pub(crate) fn revision(message: Option<&proto::Revision>) -> Result<RevId> {
     Ok(RevId::new(message.generation, md5))
 }
 
-/// The place of a revision's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BodyPlace {
     /// Under the document: BODY for the winner, REVISION_BODIES for others.

@@ -45,7 +45,6 @@ impl ChannelsSince {
         ChannelsSince(places.into_iter().map(at).collect())
     }
 
-    /// Returns the distinct stamps in order.
     fn distinct(&self) -> Vec<Stamp> {
         let stamps = self.0.iter().filter_map(|at| if let At::Before(stamp) = at { Some(*stamp) } else { None });
         stamps.collect::<BTreeSet<_>>().into_iter().collect()

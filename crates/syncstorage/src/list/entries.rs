@@ -16,7 +16,6 @@ use crate::timestamp::Timestamp;
 use crate::transaction::{Page, Trx};
 use crate::values::{Row, StagedRow};
 
-/// The entries of a page.
 const PAGE_ROWS_MAX: usize = 1_000;
 
 /// The records newer than requested that a list by sortindex sorts here.
@@ -30,7 +29,6 @@ const ENTRIES_READ_MAX: usize = if cfg!(test) { 2_500 } else { 100_000 };
 /// The most records that a numeric offset skips. Offsets in answers skip none.
 const SKIP_MAX: u64 = 100_000;
 
-/// The parsed query of a list.
 #[derive(Debug)]
 pub(super) struct ListPlan {
     sort: Sort,
@@ -58,14 +56,12 @@ struct ListEntry {
     id: RecordId,
 }
 
-/// An entry as read.
 struct RawEntry {
     entry: ListEntry,
     modified: Timestamp,
     expires: Option<Timestamp>,
 }
 
-/// The entries of one layer.
 struct LayerStream {
     /// The number of the overlay; `None`: the collection itself.
     layer: Option<usize>,
@@ -364,7 +360,6 @@ impl ListPlan {
         self.sort != Sort::Oldest
     }
 
-    /// Compares two entries in the list's order.
     fn order(&self, one: &ListEntry, other: &ListEntry) -> Ordering {
         let order = one.position.cmp(&other.position).then_with(|| one.id.cmp(&other.id));
         if self.is_reverse() { order.reverse() } else { order }

@@ -9,7 +9,6 @@ use crate::{BatchId, Change, CollectionName, Error, ListQuery, Precondition, Sto
 
 const NONE: Precondition = Precondition::None;
 
-/// Returns a change with a payload of so many bytes.
 fn sized(of: &str, bytes: usize) -> Change {
     change(of, &"x".repeat(bytes))
 }

@@ -15,7 +15,6 @@ use crate::{
 /// Storage of its own for one test.
 pub(crate) struct Storage {
     storage: flatbed_testkit::Storage,
-    /// The clock of all stores.
     pub(crate) clock: ManualClock,
     pub(crate) limits: Limits,
 }
@@ -24,7 +23,6 @@ pub(crate) struct Storage {
 pub(crate) struct Ticks(tokio::task::JoinHandle<()>);
 
 impl Ticks {
-    /// Stops the clock.
     pub(crate) async fn stop(mut self) {
         self.0.abort();
         // The task was aborted.
@@ -58,7 +56,6 @@ impl Storage {
         Storage { storage, clock: ManualClock::default(), limits: Limits::default() }
     }
 
-    /// Returns the time of the stores.
     pub(crate) fn now(&self) -> Timestamp {
         Timestamp::now(&self.clock.clock())
     }

@@ -5,7 +5,6 @@ use flatbed_jobs::Lease;
 use crate::error::{Error, Result};
 use crate::values::bytes_of::{Reader, Writer};
 
-/// The encoding of a lease.
 pub(crate) struct LeaseValue;
 
 impl LeaseValue {

@@ -136,7 +136,6 @@ pub(crate) struct StagedRow {
     pub beneath: Beneath,
 }
 
-/// The payload of an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GivenPayload {
     /// In a key of its own, beside the edit.

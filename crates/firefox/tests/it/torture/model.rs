@@ -54,7 +54,6 @@ pub struct Model {
     pub last: i64,
     pub shown: i64,
     pub collections: BTreeMap<String, Collection>,
-    /// Open batches, with their merged changes.
     pub batches: BTreeMap<String, BTreeMap<String, Change>>,
 }
 
@@ -125,7 +124,6 @@ impl Model {
         }
     }
 
-    /// Returns the status of a write's answer.
     pub fn status(&self, write: &Write, condition: Condition, now: i64) -> u16 {
         if let Write::Append(_, batch, _) | Write::Commit(_, batch, _) = write
             && !self.batches.contains_key(batch)

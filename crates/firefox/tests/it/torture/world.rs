@@ -135,7 +135,6 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// Returns a time in a header.
     pub fn time(&self, name: &str) -> Option<i64> {
         let text = self.answer.header(name)?;
         let (whole, decimals) = text.split_once('.').unwrap_or_else(|| panic!("{name}: {text}"));
@@ -192,7 +191,6 @@ impl Client {
         Some(Timed { answer, from, to: clock() + slot.skew })
     }
 
-    /// Connects to one of the servers.
     async fn connect(&mut self, random: &mut Random) -> (usize, Slot) {
         let mut waiting = Waiting::begin();
         loop {

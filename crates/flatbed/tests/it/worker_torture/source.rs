@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::model::Documents;
 
-/// The documents of a page.
 const PAGE: usize = 1_000;
 
 #[derive(Clone)]
@@ -18,7 +17,6 @@ pub(super) struct Source {
     pub(super) url: Url,
 }
 
-/// An entry of a queue.
 pub(super) struct Entry {
     pub(super) job: String,
     pub(super) id: String,

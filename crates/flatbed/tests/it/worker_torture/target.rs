@@ -27,7 +27,6 @@ pub(super) enum Fault {
 }
 
 pub(super) trait Target: Send + Sync {
-    /// Returns the id of its job.
     fn id(&self) -> &'static str;
 
     /// Returns its job's `output_type`, and the output.

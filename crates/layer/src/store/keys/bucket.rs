@@ -80,7 +80,6 @@ impl BucketKeys {
         key
     }
 
-    /// Returns the range of all counters of one partition.
     pub(crate) fn partition(&self, partition: &str) -> KeyRange {
         under(&self.partition_prefix(partition))
     }
@@ -95,7 +94,6 @@ impl BucketKeys {
         [KeyRange { begin: self.partitions().begin, end: begin }, KeyRange { begin: end, end: colon }]
     }
 
-    /// Returns the range of the counters of all partitions.
     pub(crate) fn partitions(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, PARTITIONS), end: with_int(&self.prefix, PARTITIONS + 1) }
     }
@@ -111,7 +109,6 @@ impl BucketKeys {
         key
     }
 
-    /// Returns the range of all entries of an incarnation.
     pub(crate) fn by_seq_all(&self, incarnation: u64) -> KeyRange {
         under(&self.two(BY_SEQ, incarnation))
     }

@@ -79,7 +79,6 @@ impl Keys {
         KeyRange { begin, end: self.channel_entries(channel, seq.incarnation()).end }
     }
 
-    /// Parses a key of a channel's entry into its sequence.
     pub(crate) fn channel_entry_seq(&self, key: &[u8]) -> Result<Seq> {
         match self.split_channels(key)? {
             ChannelPart::Entry { seq, .. } => Ok(seq),
@@ -266,7 +265,6 @@ mod tests {
         RootKeys::new(b"fb").namespace(1)
     }
 
-    /// The keys are those drawn in design/channels.md.
     #[test]
     fn keys_are_those_of_the_design() {
         let seq = Seq::new(65_536, *b"0123456789ab");

@@ -43,7 +43,6 @@ impl Keys {
         key
     }
 
-    /// Returns the key of the progress of an index's builder.
     pub(crate) fn index_progress(&self, number: u64) -> Vec<u8> {
         self.index_part(number, PROGRESS)
     }

@@ -180,7 +180,6 @@ impl Keys {
         KeyRange { begin: self.two(PRINCIPALS, CHANGED), end: self.two(PRINCIPALS, CHANGED + 1) }
     }
 
-    /// Returns the key of a session, by the hash of its id.
     pub(crate) fn gateway_session(&self, hash: &[u8; SESSION_HASH_BYTES]) -> Vec<u8> {
         let mut key = self.two(PRINCIPALS, SESSIONS);
         put_text(&mut key, TUPLE_BYTES, hash);
@@ -309,7 +308,6 @@ mod tests {
         RootKeys::new(b"fb").namespace(1)
     }
 
-    /// The keys are those drawn in design/channels.md.
     #[test]
     fn keys_are_those_of_the_design() {
         let what = Given::Channel("X".to_owned());

@@ -35,7 +35,6 @@ impl RootKeys {
         KeyRange { begin: vec![TUPLE_BYTES], end: vec![TUPLE_BYTES + 1] }
     }
 
-    /// Parses any key into its root.
     pub(crate) fn root_of(key: &[u8]) -> Result<Vec<u8>> {
         take_bytes_at(key, TUPLE_BYTES).map(|(root, _)| root)
     }
@@ -101,7 +100,6 @@ impl RootKeys {
         key
     }
 
-    /// Parses a key of [`RootKeys::marks_until`] into its time.
     pub(crate) fn mark_time(&self, key: &[u8]) -> Result<u64> {
         take_int(behind(key, &with_int(&self.prefix, MARKS))).map(|(at_ms, _)| at_ms)
     }

@@ -59,7 +59,6 @@ const SUBSPACES: [(Subspace, u64, &str); 20] = [
 ];
 
 impl Subspace {
-    /// Iterates over all subspaces in the order of their keys.
     pub(crate) fn all() -> impl DoubleEndedIterator<Item = Subspace> {
         SUBSPACES.iter().map(|(subspace, ..)| *subspace)
     }
@@ -76,7 +75,6 @@ impl Subspace {
 }
 
 impl Keys {
-    /// Returns the range of a subspace's keys.
     pub(crate) fn subspace(&self, subspace: Subspace) -> KeyRange {
         let (_, first, _) = subspace.row();
         KeyRange { begin: self.one(first), end: self.one(first.saturating_add(1)) }

@@ -61,7 +61,6 @@ pub(super) fn stamped(mut key: Vec<u8>, user_version: u16) -> Vec<u8> {
     key
 }
 
-/// Returns the bytes of a key behind a prefix of it.
 pub(super) fn behind<'k>(key: &'k [u8], prefix: &[u8]) -> &'k [u8] {
     key.get(prefix.len()..).unwrap_or_default()
 }

@@ -24,7 +24,6 @@ const SET_ASIDE: u64 = 11;
 /// The position of a lease's holder, behind the lease.
 const PLACE: u64 = 1;
 
-/// Keys of one group of views.
 #[derive(Debug, Clone)]
 pub(crate) struct ViewKeys {
     prefix: Vec<u8>,
@@ -42,7 +41,6 @@ pub(crate) struct RowKey {
     pub ordinal: u32,
 }
 
-/// The parts of a key of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ViewPart {
     Progress,
@@ -118,7 +116,6 @@ impl RowKey {
 }
 
 impl Keys {
-    /// Returns the keys of a group of views.
     pub(crate) fn view(&self, number: u64) -> ViewKeys {
         ViewKeys { prefix: self.two(INDEXES, number) }
     }
@@ -197,7 +194,6 @@ impl ViewKeys {
         key
     }
 
-    /// Returns the range of all these parts.
     pub(crate) fn parts(&self, id: &str, blob_id: &[u8]) -> KeyRange {
         let mut key = with_int(&self.prefix, PARTS);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
