@@ -19,7 +19,7 @@ use crate::keys::METADATA_VERSION;
 pub use crate::transaction::ranges::{BoxedPageRead, Page, PageRead, RangeQuery, Rows};
 use crate::waits::{Operation, Path};
 
-/// The bytes written to change it: the key and the operand of `SetVersionstampedValue`.
+/// The bytes written to change `\xff/metadataVersion`: the key and the operand of `SetVersionstampedValue`.
 const METADATA_VERSION_BYTES: u64 = METADATA_VERSION.len() as u64 + 14;
 
 /// A transaction of FoundationDB's whose reads and writes are counted: for the process in
@@ -41,7 +41,7 @@ struct Tally<C: TransactionContext> {
     bytes_read: AtomicU64,
     keys_written: AtomicU64,
     bytes_written: AtomicU64,
-    /// True if the transaction was given a read version.
+    /// True if the caller set the read version.
     is_pinned: AtomicBool,
     /// True if the transaction has writes to commit.
     is_written: AtomicBool,

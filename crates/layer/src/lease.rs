@@ -73,7 +73,7 @@ impl Leases for RootLeases {
         owner: &Owner,
         stale: Option<&Lease>,
     ) -> std::result::Result<TakenLease, LeaseError> {
-        take(&self.0, Place::Root, id, owner, stale).await.map_err(not_asked)
+        take(&self.0, LeaseScope::Root, id, owner, stale).await.map_err(not_asked)
     }
 
     async fn hold(
@@ -83,7 +83,7 @@ impl Leases for RootLeases {
         state: &[u8],
         release: bool,
     ) -> std::result::Result<bool, LeaseError> {
-        hold(&self.0, Place::Root, id, (owner, &|_| true), state, release).await.map_err(not_asked)
+        hold(&self.0, LeaseScope::Root, id, (owner, &|_| true), state, release).await.map_err(not_asked)
     }
 }
 
@@ -110,7 +110,7 @@ pub type MayFollowOne<'a> = &'a (dyn Fn(&[u8], &[u8]) -> bool + Send + Sync);
 
 /// The object that a lease belongs to. It decides where the lease lies.
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum LeaseScope<'a> {
     /// The database of this name.
     Database(&'a str),
     /// The document of this database whose id is the lease's.
@@ -118,16 +118,16 @@ enum Place<'a> {
     Root,
 }
 
-impl Place<'_> {
+impl LeaseScope<'_> {
     /// Returns the key of a lease, in a transaction that writes it. `None`: the object is gone.
     async fn key(self, trx: &Transaction, inner: &Inner, id: &str) -> Result<Option<Vec<u8>>> {
         match self {
-            Place::Database(name) => Ok(Some(inner.resolve_for_write(trx, name).await?.keys.lease(id))),
-            Place::Document(name) => {
+            LeaseScope::Database(name) => Ok(Some(inner.resolve_for_write(trx, name).await?.keys.lease(id))),
+            LeaseScope::Document(name) => {
                 let instance = inner.resolve_for_write(trx, name).await?;
                 Ok(is_there(trx, &instance, id).await?.then(|| instance.keys.lease(id)))
             }
-            Place::Root => epoch_for_write(trx, &inner.keys).await.map(|_| Some(inner.keys.lease(id))),
+            LeaseScope::Root => epoch_for_write(trx, &inner.keys).await.map(|_| Some(inner.keys.lease(id))),
         }
     }
 }
@@ -135,7 +135,7 @@ impl Place<'_> {
 /// Takes a lease. `None`: it belongs to a document that does not exist.
 async fn try_take(
     inner: &Inner,
-    place: Place<'_>,
+    place: LeaseScope<'_>,
     id: &str,
     owner: &Owner,
     stale: Option<&Lease>,
@@ -144,7 +144,13 @@ async fn try_take(
     transaction::write(&inner.db, &inner.metrics, &mut take).await
 }
 
-async fn take(inner: &Inner, place: Place<'_>, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
+async fn take(
+    inner: &Inner,
+    place: LeaseScope<'_>,
+    id: &str,
+    owner: &Owner,
+    stale: Option<&Lease>,
+) -> Result<TakenLease> {
     try_take(inner, place, id, owner, stale).await?.ok_or(Error::DatabaseNotFound)
 }
 
@@ -155,7 +161,7 @@ async fn is_there(trx: &Transaction, instance: &Instance, id: &str) -> Result<bo
 
 async fn hold(
     inner: &Inner,
-    place: Place<'_>,
+    place: LeaseScope<'_>,
     id: &str,
     (owner, may_follow): (&Owner, MayFollow<'_>),
     state: &[u8],
@@ -164,7 +170,7 @@ async fn hold(
     if state.len() > LEASE_STATE_BYTES_MAX {
         return Err(Refusal::InvalidSetting(format!("a lease's state is at most {LEASE_STATE_BYTES_MAX} bytes")).into());
     }
-    let left = if matches!(place, Place::Root) { Release::Nothing } else { Release::Record };
+    let left = if matches!(place, LeaseScope::Root) { Release::Nothing } else { Release::Record };
     let lease = HoldLease::new(owner, state, release.then_some(left));
     let mut hold = Hold { inner, place, id, may_follow, lease };
     transaction::write(&inner.db, &inner.metrics, &mut hold).await
@@ -182,7 +188,7 @@ impl Database {
     /// than its owner may be silent.
     #[boxed]
     pub async fn take_lease(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
-        take(&self.inner, Place::Database(&self.name), id, owner, stale).await
+        take(&self.inner, LeaseScope::Database(&self.name), id, owner, stale).await
     }
 
     /// As [`Database::take_lease`], for the lease of the document with this id. `None`: the document does not exist,
@@ -194,7 +200,7 @@ impl Database {
         owner: &Owner,
         stale: Option<&Lease>,
     ) -> Result<Option<TakenLease>> {
-        try_take(&self.inner, Place::Document(&self.name), id, owner, stale).await
+        try_take(&self.inner, LeaseScope::Document(&self.name), id, owner, stale).await
     }
 
     /// Renews `owner`'s lease with a new state of at most [`LEASE_STATE_BYTES_MAX`] bytes. False: the lease is no
@@ -220,7 +226,7 @@ impl Database {
         release: bool,
         may_follow: MayFollow<'_>,
     ) -> Result<bool> {
-        hold(&self.inner, Place::Database(&self.name), id, (owner, may_follow), state, release).await
+        hold(&self.inner, LeaseScope::Database(&self.name), id, (owner, may_follow), state, release).await
     }
 
     /// As [`Database::hold_lease_after`], for several distinct leases of one owner in one transaction. Returns for
@@ -274,7 +280,7 @@ impl Reader {
 
 struct Take<'a> {
     inner: &'a Inner,
-    place: Place<'a>,
+    place: LeaseScope<'a>,
     id: &'a str,
     lease: TakeLease<'a>,
 }
@@ -290,7 +296,7 @@ impl Operation for Take<'_> {
 
 struct Hold<'a> {
     inner: &'a Inner,
-    place: Place<'a>,
+    place: LeaseScope<'a>,
     id: &'a str,
     may_follow: MayFollow<'a>,
     lease: HoldLease<'a>,
@@ -410,7 +416,7 @@ mod tests {
         assert!(remove.attempt(&trx, Attempt::default()).await.unwrap());
         let rev = db.update(&edit(None)).await.unwrap().rev;
         assert!(trx.commit().await.is_err(), "the lease of a document that was made again is removed");
-        let place = Place::Document(&db.name);
+        let place = LeaseScope::Document(&db.name);
         let mut take = Take { inner, place, id: "a", lease: TakeLease::new(&owner, None).unwrap() };
         let trx = begin();
         assert!(matches!(take.attempt(&trx, Attempt::default()).await.unwrap(), Some(TakenLease::Ours(_))));
