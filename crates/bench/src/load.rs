@@ -53,7 +53,7 @@ pub(crate) struct Target {
 pub(crate) enum Kind {
     /// Put new documents, numbered from this on.
     Put(u64),
-    /// Get a random one of so many first documents.
+    /// Get a random one of the first documents, this many.
     Get(u64),
 }
 

@@ -31,7 +31,7 @@ struct Bench<'t> {
     figures: Map<String, Value>,
 }
 
-/// Fills the database with so many documents, and measures. Prints a line of JSON for each figure, and returns all
+/// Fills the database with this many documents, and measures. Prints a line of JSON for each figure, and returns all
 /// figures by name.
 pub(crate) async fn run(target: &Target, documents: u64) -> Result<Value, LoadError> {
     let mut bench = Bench { target, connection: Connection::open(&target.url).await?, documents, figures: Map::new() };

@@ -45,7 +45,7 @@ const SECRET: &str = "the secret of flatbed-bench";
 /// The salt of the tokens, in the token server's form.
 const SALT: &str = "00ff7e";
 
-/// The users of the mix, who also own the expiring records.
+/// The users of the mix, which also own the expiring records.
 const USERS: u64 = 1_000;
 /// The records of each user's history and bookmarks before the mix begins.
 const HISTORY: u64 = 100;
@@ -366,7 +366,7 @@ impl World {
         }
     }
 
-    /// Runs `work` for each number below `count`, on so many connections.
+    /// Runs `work` for each number below `count`, on this many connections.
     async fn each<W>(self: &Rc<Self>, workers: usize, count: u64, work: W) -> Result<()>
     where
         W: AsyncFn(&World, &mut Device, u64) -> Result<()> + 'static,
@@ -411,7 +411,7 @@ impl World {
         self.each(workers, USERS, fill).await
     }
 
-    /// Runs the mix on so many connections, until it is over. Returns the latencies of each kind in milliseconds with
+    /// Runs the mix on this many connections, until it is over. Returns the latencies of each kind in milliseconds with
     /// the moments of their ends, and the number of requests that got 503.
     async fn mix(
         self: &Rc<Self>,

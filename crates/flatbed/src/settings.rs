@@ -350,7 +350,7 @@ pub(crate) enum SettingsError {
     /// An unknown limit, or an invalid value of one.
     #[error("{origin}: {error}")]
     Limit {
-        /// Where it was found.
+        /// The source of the setting.
         origin: String,
         /// The defect.
         error: LimitError,
@@ -358,7 +358,7 @@ pub(crate) enum SettingsError {
     /// Two settings of one source that exclude each other.
     #[error("{first} and {second} exclude each other: give one of them")]
     Both {
-        /// Where the first was found.
+        /// The source of the first.
         first: String,
         second: String,
     },

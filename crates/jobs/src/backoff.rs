@@ -15,7 +15,7 @@ impl Backoff {
     /// The doublings after which pauses no longer grow, whatever `max` is.
     const DOUBLINGS_MAX: u32 = 10;
 
-    /// Returns the pause after so many failures in a row. 0 failures count as 1.
+    /// Returns the pause after this many failures in a row. 0 failures count as 1.
     pub fn pause(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(Backoff::DOUBLINGS_MAX);
         self.first.saturating_mul(2_u32.pow(doublings)).min(self.max)

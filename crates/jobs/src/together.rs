@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    /// Starts so many jobs of a process, each led from a moment of its own.
+    /// Starts this many jobs of a process, each led from a moment of its own.
     async fn begin(leases: &Arc<Together<Arc<Memory>>>, count: usize) -> Vec<Arc<Idle>> {
         let mut jobs = Vec::new();
         for at in 0..count {

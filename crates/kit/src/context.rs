@@ -44,7 +44,7 @@ pub enum Corruption {
     TransactionHeld,
 }
 
-/// FoundationDB's error codes. Of about 300, a transaction meets few.
+/// FoundationDB's error codes. There are about 300, of which a transaction meets few.
 #[derive(Debug)]
 pub struct ErrorCode;
 

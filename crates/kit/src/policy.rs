@@ -16,8 +16,8 @@ const TIMED_OUT: i32 = 1031;
 /// How long attempts, commits and retries of a transaction may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// The time for which a failing operation is retried before the client gets its last error. If a commit may have succeeded, the
-    /// error says so.
+    /// The time for which a failing operation is retried before the client gets its last error. If a commit may have
+    /// succeeded, the error says so.
     pub retry_max: Duration,
     /// The limit of an attempt's reads. FoundationDB's client waits for ever for a cluster that does not answer.
     pub attempt_max: Duration,
@@ -57,7 +57,7 @@ impl RetryPolicy {
         tokio::time::timeout(self.commit_max, commit).await.map_err(unknown)
     }
 
-    /// Returns the pause after so many conflicts: a random part of a time that doubles with each conflict. Returns
+    /// Returns the pause after this many conflicts: a random part of a time that doubles with each conflict. Returns
     /// `None` if the pause is FoundationDB's.
     pub(crate) fn conflict_pause(&self, conflicts: u32) -> Option<Duration> {
         let most = Duration::from_millis(1 << conflicts.min(16)).min(self.conflict_pause_max?);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Room(AtomicU64);
 
 impl Room {
-    /// Creates room for so many bytes.
+    /// Creates room for this many bytes.
     pub fn new(bytes: u64) -> Room {
         Room(AtomicU64::new(bytes))
     }

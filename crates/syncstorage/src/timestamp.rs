@@ -40,12 +40,12 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns the time so many seconds later, at most [`Timestamp::MAX`].
+    /// Returns the time this many seconds later, at most [`Timestamp::MAX`].
     pub const fn after_seconds(self, seconds: u32) -> Timestamp {
         Timestamp::from_hundredths(self.0 + seconds as i64 * 100)
     }
 
-    /// Returns the time so many seconds earlier, at least [`Timestamp::ZERO`].
+    /// Returns the time this many seconds earlier, at least [`Timestamp::ZERO`].
     pub const fn before_seconds(self, seconds: u32) -> Timestamp {
         Timestamp::from_hundredths(self.0 - seconds as i64 * 100)
     }

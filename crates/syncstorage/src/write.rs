@@ -340,7 +340,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Fails if so many bytes more exceed the quota.
+    /// Fails if this many additional bytes exceed the quota.
     pub(crate) async fn check_quota(&self, trx: &Trx, user: &UserKeys, now: Timestamp, added: i64) -> Result<()> {
         let Some(limit) = self.limits.quota_bytes else { return Ok(()) };
         if added <= 0 {

@@ -92,7 +92,7 @@ impl ChannelsSince {
         ChannelsSince(is_in.iter().map(at).chain([born]).collect())
     }
 
-    /// Returns whether an info with so many channels and this sequence can have these starts.
+    /// Returns whether an info with this many channels and this sequence can have these starts.
     pub(crate) fn is_sound(&self, channels: usize, seq: Stamp) -> bool {
         let is_before = |at: &At| !matches!(at, At::Before(stamp) if *stamp >= seq);
         self.0.len() == channels + 1 && self.0.iter().all(is_before)

@@ -76,7 +76,7 @@ impl UpdatedKeys {
     }
 }
 
-/// Logs a creation or, with `deleted`, a deletion of a database with so many shards, in its transaction.
+/// Logs a creation or, with `deleted`, a deletion of a database with this many shards, in its transaction.
 pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted: Option<u32>) -> Result<()> {
     let quiet = Quiet(trx);
     let (name_of, at_ms) = (name.to_owned(), trx.clock().unix_ms());

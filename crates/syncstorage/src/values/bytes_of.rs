@@ -99,7 +99,7 @@ impl<'b> Reader<'b> {
         value.slice(value.len() - self.rest.len()..)
     }
 
-    /// Takes so many bytes.
+    /// Takes this many bytes.
     pub(crate) fn some(&mut self, len: usize) -> Result<&'b [u8]> {
         let (bytes, rest) = self.rest.split_at_checked(len).ok_or(Error::Corrupt(self.what))?;
         self.rest = rest;

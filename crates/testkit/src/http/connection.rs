@@ -31,9 +31,9 @@ pub struct Connection {
 enum State {
     /// A chunk's length is next.
     Length,
-    /// So many bytes and a line end are next.
+    /// This many bytes and a line end are next.
     Chunk(usize),
-    /// So many bytes are next, without a line end.
+    /// This many bytes are next, without a line end.
     Bytes(usize),
     Done,
 }

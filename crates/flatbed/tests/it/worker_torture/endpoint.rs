@@ -1,5 +1,5 @@
-//! An HTTP endpoint. It may get a state twice, and an older one late from a suspended process. Of the states of a
-//! document it keeps the one with the highest epoch and sequence, by the headers.
+//! An HTTP endpoint. It may get a state twice, and an older one late from a suspended process. It keeps
+//! the state of a document with the highest epoch and sequence in the headers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};

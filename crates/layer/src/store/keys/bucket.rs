@@ -18,7 +18,7 @@ pub(crate) struct BucketKeys {
 }
 
 impl Keys {
-    /// Returns the keys of a bucket of a database with so many shards. A database without shards (0 or 1) has one
+    /// Returns the keys of a bucket of a database with this many shards. A database without shards (0 or 1) has one
     /// bucket, {NS} itself.
     pub(crate) fn bucket(&self, shards: u32, number: u32) -> BucketKeys {
         let prefix = if shards < 2 { self.prefix.clone() } else { self.two(SHARDED, number.into()) };

@@ -43,8 +43,8 @@ impl RootKeys {
         key
     }
 
-    /// Returns the range of the work due at or before a time. Of the work due at once (time 0) it begins with the slice
-    /// `from`.
+    /// Returns the range of the work due at or before a time. The work due at once (time 0) begins with the
+    /// slice `from`.
     pub(crate) fn due_until(&self, at_ms: u64, from: u8) -> KeyRange {
         let (mut begin, mut end) = (with_int(&self.prefix, DUE), with_int(&self.prefix, DUE));
         put_int(&mut begin, 0);
