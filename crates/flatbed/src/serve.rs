@@ -231,7 +231,7 @@ pub(crate) async fn serve(
         _ => server,
     };
     if connections_max < wanted {
-        tracing::warn!(connections_max, descriptors, "there are few file descriptors: so many connections are served");
+        tracing::warn!(connections_max, descriptors, "few file descriptors: the limit of connections is lowered");
     }
     for listen in server.listening() {
         // On stdout, whatever the log's level: scripts that let the system choose the port read it here.

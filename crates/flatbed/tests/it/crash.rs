@@ -55,7 +55,7 @@ async fn acknowledged_writes_outlive_a_kill() {
         for writer in writers {
             writer.await.expect("a writer ends with its connection");
         }
-        asker.await.expect("who asks ends with its connection");
+        asker.await.expect("the reader ends with its connection");
         check(&data, round);
         let acknowledged = acknowledged(&documents);
         eprintln!("kill {}: {acknowledged} documents acknowledged", round + 1);

@@ -193,7 +193,7 @@ async fn signals() {
     signal(server.pid(), "TERM");
     // The first signal has arrived when no connection is accepted any more.
     let lets_in = || std::net::TcpStream::connect(server.url.authority()).is_ok();
-    until("nobody is let in", async || !lets_in()).await;
+    until("no connection is accepted", async || !lets_in()).await;
     let code = server.end("TERM");
     assert_eq!(code, Some(130), "a running request holds a first signal up, but not a second");
 }
