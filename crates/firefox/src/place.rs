@@ -13,7 +13,7 @@ pub struct PublicUrl {
     prefix: String,
 }
 
-/// A text is no such URL.
+/// The error for a text that is not such a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a URL such as https://sync.example.org or https://example.org/sync, without a query")]
 pub struct InvalidUrl;

@@ -1,7 +1,7 @@
-//! The token server's users: which user, and so which storage, belongs to which of Mozilla's accounts.
+//! The token server's users: the user, and so the storage, of each Mozilla account.
 //!
-//! Below the root of the storage (`design/firefox.md`) lie an account's record by the account's id, and for each number
-//! that was ever a user's the account that had it, so that no number is assigned twice. There is no count of all
+//! Below the root of the storage (`design/firefox.md`) lie an account's record by the account's id, and, for each number
+//! that was ever a user's, the account that had it, so that no number is assigned twice. There is no count of all
 //! accounts, so no key is written by all of them.
 
 mod record;
@@ -32,7 +32,7 @@ const UID_MAX: u64 = 9_999_999_999;
 /// The numbers tried for a new user. With a hundred million users each is taken with a probability of one in a hundred.
 const CANDIDATES: usize = 8;
 
-/// The accounts read at once by counts and checks.
+/// The accounts that counts and checks read at once.
 const PAGE_ROWS: usize = 256;
 
 const PROBLEMS_KEPT: usize = 1_000;

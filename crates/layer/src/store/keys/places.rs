@@ -25,7 +25,7 @@ pub(crate) struct Sorted {
 }
 
 impl Sorted {
-    /// Parses it from the start of a key.
+    /// Parses sort form and document id at the start of a key. Returns them and the rest.
     pub(crate) fn take(key: &[u8]) -> Result<(Sorted, &[u8])> {
         let (partition, rest) = match key.first() {
             Some(&TUPLE_STRING) => take_text_at(key).map(|(partition, rest)| (Some(partition), rest))?,
@@ -149,8 +149,7 @@ impl<'p> RowPlaces<'p> {
     /// Returns the bytes before the rows whose sort forms begin with the prefix or follow it.
     pub(crate) fn before_prefix(self, prefix: &[u8]) -> Vec<u8> {
         let mut key = self.before_element(prefix);
-        // The tuple's terminator sorts before any other byte, a zero of the element (00 ff) before any other byte of
-        // one.
+        // The tuple's terminator sorts before any other byte, and a zero of the element (00 ff) before a nonzero byte.
         key.pop();
         key
     }
