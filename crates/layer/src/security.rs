@@ -144,13 +144,8 @@ mod tests {
         let transactions = layer.inner.metrics.storage().transactions.get();
         let all = futures_util::future::join_all((0..100).map(|_| layer.security("db"))).await;
         assert!(all.into_iter().all(|security| Arc::ptr_eq(&security.unwrap(), &first)));
-<<<<<<< HEAD
         assert_eq!(layer.inner.metrics.storage().transactions.get(), transactions + 1);
-        // One that is not there confirms the others as well.
-=======
-        assert_eq!(layer.inner.metrics.transactions.get(), transactions + 1);
         // The read of a missing database confirms the others as well.
->>>>>>> 5312f46d (Rewrite comments, errors and metric texts of the layer's core)
         manual.advance(CONFIRMED_WITHIN);
         assert!(known(&layer.inner, "db").is_none());
         assert!(matches!(layer.security("none").await, Err(Error::DatabaseNotFound)));

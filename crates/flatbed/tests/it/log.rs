@@ -153,7 +153,7 @@ async fn lines_of_a_request_carry_its_id() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let server = start(directory.path(), Some("0.3,3"), &["--log-level", "flatbed_layer=debug"]);
+    let server = start(directory.path(), Some("0.3,3"), &["--log-level", "flatbed_kit=debug"]);
     let mut connection = server.connect().await;
     let mut ids = Vec::new();
     ids.push(ask(&mut connection, Method::PUT, "/db", "").await.1);
