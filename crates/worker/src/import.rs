@@ -437,7 +437,7 @@ mod tests {
         let hook = json!({"mode": "http", "target_url": "https://h/hook", "url_template": "{target_url}"});
         let imported = import("j", &config(hook), &[]).unwrap();
         assert_eq!(body(&imported, "outputs_http")["src"][0]["on_delete"], "ignore");
-        assert!(imported.notes.join("\n").contains("a deletion would not be about its document alone"));
+        assert!(imported.notes.join("\n").contains("a deletion would not name its document"));
         let stdout = import("j", &config(json!({"mode": "stdout"})), &[]).unwrap();
         assert_eq!(body(&stdout, "outputs_cloud")["src"][0]["provider"], "stdout");
         let s3 = json!({"mode": "s3", "s3": {"bucket": "b", "key_prefix": "p", "key_template": "{prefix}/{doc_id}.json", "access_key_id": "hunter2", "secret_access_key": "hunter2"}});

@@ -362,8 +362,8 @@ mod tests {
         assert_eq!(of(json!({"total": "much"})), "orders.total: this text is not numeric(6,2)");
         assert_eq!(of(json!({"items": [{}]})), "items.sku is null");
         assert_eq!(of(json!({"tags": [null]})), "tags.tag is null");
-        assert_eq!(of(json!({"tags": ["x", "x"]})), "the document has two rows of tags with one key");
-        assert_eq!(of(json!({"tags": [1, 1.0]})), "the document has two rows of tags with one key");
+        assert_eq!(of(json!({"tags": ["x", "x"]})), "the document has two rows of tags with the same key");
+        assert_eq!(of(json!({"tags": [1, 1.0]})), "the document has two rows of tags with the same key");
         assert_eq!(of(json!({"tags": vec![0; ROWS_MAX]})), "the document has more than 10,000 rows");
         // Each of many rows contains the whole document.
         let wide = json!({"tables": [{"name": "t", "primary_key": ["n"], "source_array": "$.items", "columns": {"n": "$#", "d": "$$"}}]});
