@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flatbed_admission::{Budget, Grant};
 use flatbed_flatten::json::tree_bytes;
 use hyper::StatusCode;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::metrics::Usage;
@@ -22,7 +23,7 @@ pub const FREE_BYTES: usize = 16 * 1024;
 /// The size up to which a tree needs no reservation, for the same reason.
 const FREE_TREE_BYTES: usize = 128 * 1024;
 
-const PERMIT_BYTES: usize = 1024;
+const UNIT_BYTES: usize = 1024;
 
 pub(crate) const STEP_BYTES: usize = 256 * 1024;
 
@@ -58,46 +59,16 @@ pub struct BodyMemory(Arc<Pools>);
 
 #[derive(Debug)]
 struct Pools {
-    texts: MemoryPool,
-    small_texts: MemoryPool,
-    trees: MemoryPool,
-    small_trees: MemoryPool,
-    uploads: MemoryPool,
+    texts: Arc<Budget>,
+    small_texts: Arc<Budget>,
+    trees: Arc<Budget>,
+    small_trees: Arc<Budget>,
+    uploads: Arc<Budget>,
     shares: Arc<Shares>,
     body_bytes_max: usize,
     began: Instant,
     came: AtomicU64,
     coming: Mutex<HashMap<u64, Weak<ArrivingBody>>>,
-}
-
-#[derive(Debug)]
-struct MemoryPool {
-    free: Arc<Semaphore>,
-    limit: usize,
-}
-
-impl MemoryPool {
-    fn new(limit: usize) -> MemoryPool {
-        let permits = (limit / PERMIT_BYTES).min(u32::MAX as usize);
-        MemoryPool { free: Arc::new(Semaphore::new(permits)), limit: permits * PERMIT_BYTES }
-    }
-
-    fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.free.clone().try_acquire_many_owned(permits(bytes)).ok()
-    }
-
-    async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        // The semaphore is never closed.
-        self.free.clone().acquire_many_owned(permits(bytes)).await.ok()
-    }
-
-    fn used(&self) -> usize {
-        self.limit.saturating_sub(self.free.available_permits() * PERMIT_BYTES)
-    }
-}
-
-fn permits(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
 }
 
 impl BodyMemory {
@@ -107,11 +78,11 @@ impl BodyMemory {
         // length.
         let texts = (total_bytes / 3).max(3 * body_bytes_max + 2 * STEP_BYTES);
         BodyMemory(Arc::new(Pools {
-            texts: MemoryPool::new(texts),
-            small_texts: MemoryPool::new(total_bytes / 16),
-            trees: MemoryPool::new(total_bytes.saturating_sub(texts).max(FREE_TREE_BYTES)),
-            small_trees: MemoryPool::new(total_bytes / 16),
-            uploads: MemoryPool::new((total_bytes / 4).max(UPLOAD_BYTES + UPLOAD_GZIP_BYTES)),
+            texts: Budget::new(texts, UNIT_BYTES),
+            small_texts: Budget::new(total_bytes / 16, UNIT_BYTES),
+            trees: Budget::new(total_bytes.saturating_sub(texts).max(FREE_TREE_BYTES), UNIT_BYTES),
+            small_trees: Budget::new(total_bytes / 16, UNIT_BYTES),
+            uploads: Budget::new((total_bytes / 4).max(UPLOAD_BYTES + UPLOAD_GZIP_BYTES), UNIT_BYTES),
             shares: Arc::default(),
             body_bytes_max,
             began: Instant::now(),
@@ -125,12 +96,12 @@ impl BodyMemory {
     }
 
     pub(crate) fn usage(&self) -> [Usage; 3] {
-        let of = |parts: &[&MemoryPool]| Usage {
-            used: parts.iter().map(|part| part.used()).sum(),
-            limit: parts.iter().map(|part| part.limit).sum(),
-        };
         let all = &self.0;
-        [of(&[&all.texts, &all.small_texts]), of(&[&all.trees, &all.small_trees]), of(&[&all.uploads])]
+        [
+            Usage::of(&[&all.texts, &all.small_texts]),
+            Usage::of(&[&all.trees, &all.small_trees]),
+            Usage::of(&[&all.uploads]),
+        ]
     }
 
     pub(crate) fn expect(&self, sender: Option<Sender>) -> Arc<ArrivingBody> {
@@ -167,7 +138,7 @@ impl BodyMemory {
 
     /// Returns the most text memory of one sender. The largest body always fits.
     fn most_of(&self, sender: &Sender) -> usize {
-        (self.0.texts.limit / 100 * sender.percent).max(self.0.body_bytes_max + STEP_BYTES)
+        (self.0.texts.limit() / 100 * sender.percent).max(self.0.body_bytes_max + STEP_BYTES)
     }
 
     pub(crate) async fn grow_coming(&self, held: &mut Memory, has: usize, coming: &Arc<ArrivingBody>) -> Result<()> {
@@ -292,7 +263,7 @@ impl Drop for ArrivingBody {
 /// The room of an upload; released when dropped.
 #[derive(Debug)]
 pub struct UploadRoom {
-    _taken: OwnedSemaphorePermit,
+    _taken: Grant,
     coming: Arc<ArrivingBody>,
 }
 
@@ -333,13 +304,13 @@ pub(crate) fn too_large() -> Refused {
 /// The memory of a request; released when dropped.
 #[derive(Debug, Default)]
 pub struct Memory {
-    text: Option<OwnedSemaphorePermit>,
-    small_text: Option<OwnedSemaphorePermit>,
-    tree: Option<OwnedSemaphorePermit>,
+    text: Option<Grant>,
+    small_text: Option<Grant>,
+    tree: Option<Grant>,
     share: Option<Share>,
 }
 
-fn merge(held: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
+fn merge(held: &mut Option<Grant>, more: Grant) {
     match held {
         Some(held) => held.merge(more),
         None => *held = Some(more),
@@ -347,7 +318,7 @@ fn merge(held: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
 }
 
 impl Memory {
-    fn add_text(&mut self, more: OwnedSemaphorePermit) {
+    fn add_text(&mut self, more: Grant) {
         merge(&mut self.text, more);
     }
 
@@ -358,9 +329,9 @@ impl Memory {
         }
         let (small, all) = (&of.0.small_trees, &of.0.trees);
         let (part, most) = match bytes {
-            _ if bytes <= small.limit / SMALL_TREE_PART => (small, ROOM_MAX),
-            _ if bytes > all.limit => return Err(too_large()),
-            _ if bytes > all.limit / LARGE_TREE_PART => (all, SOON_MAX),
+            _ if bytes <= small.limit() / SMALL_TREE_PART => (small, ROOM_MAX),
+            _ if bytes > all.limit() => return Err(too_large()),
+            _ if bytes > all.limit() / LARGE_TREE_PART => (all, SOON_MAX),
             _ => (all, ROOM_MAX),
         };
         tokio::select! {
@@ -420,13 +391,13 @@ mod tests {
         let memory = BodyMemory::new(3_000_000, 100_000);
         let used = || memory.usage()[0].used;
         let one = memory.room_for(None, 40_000).unwrap();
-        assert_eq!(used(), 40 * PERMIT_BYTES);
+        assert_eq!(used(), 40 * UNIT_BYTES);
         let mut held = vec![one];
         while let Ok(more) = memory.room_for(None, 40_000) {
             held.push(more);
         }
         let [texts, ..] = memory.usage();
-        assert!(texts.limit - used() < 2 * 40 * PERMIT_BYTES, "{texts:?}");
+        assert!(texts.limit - used() < 2 * 40 * UNIT_BYTES, "{texts:?}");
         assert_eq!(memory.room_for(None, 40_000).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
         drop(held);
         assert_eq!(used(), 0);

@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
+use flatbed_admission::{Budget, Grant, Shares};
 use slab::Slab;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
 
 use crate::awaited::{AwaitedBodies, AwaitedBody};
-use crate::budget::{self, Budget, Share, Shares};
+use crate::budget::{Share, take, try_take};
 use crate::limits::{AddressRequest, UserRequest};
 use crate::metrics::{Bound, Traffic, Usage};
 use crate::pace::Pace;
@@ -61,13 +62,13 @@ const CONTENTION_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(crate) struct Outlets {
-    pieces: Budget,
-    documents: Budget,
-    rows: Budget,
+    pieces: Arc<Budget>,
+    documents: Arc<Budget>,
+    rows: Arc<Budget>,
     page_bytes_max: usize,
     /// The longest wait of an answer for memory. Then it is refused.
     room_max: Duration,
-    shares: Arc<Shares>,
+    shares: Shares<Who, Share>,
     began: Instant,
     under_way: Mutex<Slab<Weak<Outlet>>>,
     traffic: Arc<Traffic>,
@@ -94,12 +95,12 @@ impl Outlets {
         let page_bytes_max = 3 * document_bytes_max + 4 * 1024 * 1024;
         let pages = bytes - bytes / 3;
         Arc::new(Outlets {
-            pieces: Budget::new(bytes / 3),
-            documents: Budget::new(pages - pages / ROWS_PART),
-            rows: Budget::new(pages / ROWS_PART),
+            pieces: Budget::new(bytes / 3, 1),
+            documents: Budget::new(pages - pages / ROWS_PART, 1),
+            rows: Budget::new(pages / ROWS_PART, 1),
             page_bytes_max,
             room_max,
-            shares: Arc::default(),
+            shares: Shares::default(),
             began: Instant::now(),
             under_way: Mutex::default(),
             traffic,
@@ -108,24 +109,32 @@ impl Outlets {
 
     /// Returns the memory of pages that are being read or written out.
     pub(crate) fn page_usage(&self) -> Usage {
-        let (documents, rows) = (self.documents.usage(), self.rows.usage());
-        Usage { used: documents.used + rows.used, limit: documents.limit + rows.limit }
+        Usage::of(&[&self.documents, &self.rows])
     }
 
     /// Returns the memory of pieces that no connection has sent yet.
     pub(crate) fn piece_usage(&self) -> Usage {
-        self.pieces.usage()
+        Usage::of(&[&self.pieces])
     }
 
     /// Returns the share of an address: a percentage of each budget, and at least the needs of one answer.
     pub(crate) fn share(&self, who: Who, percent: usize) -> Arc<Share> {
-        let part = |budget: &Budget, least: usize| (budget.limit / 100 * percent).max(least.min(budget.limit));
-        let limits = budget::ShareLimits {
-            pieces: part(&self.pieces, CONNECTION_PIECES_BYTES),
-            documents: part(&self.documents, CONNECTION_PAGES * self.page_bytes_max),
-            rows: part(&self.rows, CONNECTION_PAGES * ROWS_BYTES),
+        let part = |budget: &Budget, least: usize| {
+            let limit = budget.limit();
+            Budget::new((limit / 100 * percent).max(least.min(limit)), 1)
         };
-        self.shares.of(who, limits)
+        let new = || {
+            Arc::new(Share {
+                pieces: part(&self.pieces, CONNECTION_PIECES_BYTES),
+                documents: part(&self.documents, CONNECTION_PAGES * self.page_bytes_max),
+                rows: part(&self.rows, CONNECTION_PAGES * ROWS_BYTES),
+            })
+        };
+        self.shares.of(who, new)
+    }
+
+    fn are_shares_waited_for(&self) -> bool {
+        self.shares.all().iter().any(|share| share.is_waited_for())
     }
 
     fn now(&self) -> u64 {
@@ -135,8 +144,8 @@ impl Outlets {
     pub(crate) fn connect(self: &Arc<Self>, is_known: bool) -> Arc<Connection> {
         Arc::new(Connection {
             of: self.clone(),
-            pieces: Budget::new(CONNECTION_PIECES_BYTES.min(self.pieces.limit)),
-            pages: Budget::new((CONNECTION_PAGES * self.page_bytes_max).min(self.documents.limit)),
+            pieces: Budget::new(CONNECTION_PIECES_BYTES.min(self.pieces.limit()), 1),
+            pages: Budget::new((CONNECTION_PAGES * self.page_bytes_max).min(self.documents.limit()), 1),
             answers: AtomicUsize::new(0),
             is_known: AtomicBool::new(is_known),
             idle_since: AtomicU64::new(0),
@@ -161,7 +170,7 @@ impl Outlets {
                 documents: self.documents.is_waited_for(),
                 rows: self.rows.is_waited_for(),
             };
-            let is_wanted = wanted != ContendedBudgets::default() || self.shares.are_waited_for();
+            let is_wanted = wanted != ContendedBudgets::default() || self.are_shares_waited_for();
             if !is_wanted && looked.elapsed() < look {
                 continue;
             }
@@ -190,7 +199,7 @@ struct ContendedBudgets {
 
 impl ContendedBudgets {
     fn or_of(self, share: Option<&Arc<Share>>) -> ContendedBudgets {
-        let of_share = |budget: fn(&Share) -> &Budget| share.is_some_and(|share| budget(share).is_waited_for());
+        let of_share = |budget: fn(&Share) -> &Arc<Budget>| share.is_some_and(|share| budget(share).is_waited_for());
         ContendedBudgets {
             pieces: self.pieces || of_share(|share| &share.pieces),
             documents: self.documents || of_share(|share| &share.documents),
@@ -202,8 +211,8 @@ impl ContendedBudgets {
 #[derive(Debug)]
 pub(crate) struct Connection {
     of: Arc<Outlets>,
-    pieces: Budget,
-    pages: Budget,
+    pieces: Arc<Budget>,
+    pages: Arc<Budget>,
     answers: AtomicUsize,
     /// True if an administrator has authenticated on it.
     is_known: AtomicBool,
@@ -360,59 +369,59 @@ impl Outlet {
 
     /// Waits until there is memory for a little text, without taking any.
     pub(crate) async fn until_there_is_room(&self) {
-        let of_address = self.share.get().is_some_and(|share| share.pieces.lacks(PIECE_BYTES));
-        let budgets = [&self.connection.pieces, &self.connection.of.pieces];
+        let lacks = |budget: &Budget| budget.free() < PIECE_BYTES.min(budget.limit());
+        let of_address = self.share.get().is_some_and(|share| lacks(&share.pieces));
         // Freed memory goes to waiting tasks first: if some is free, no task waits.
-        if of_address || budgets.iter().any(|budget| budget.lacks(PIECE_BYTES)) {
+        if of_address || lacks(&self.connection.pieces) || lacks(&self.connection.of.pieces) {
             drop(self.room(0).await);
         }
     }
 
     pub(crate) fn try_room(&self, bytes: usize) -> Option<Room> {
         let bytes = bytes.saturating_add(PIECE_BYTES);
-        let of_connection = self.connection.pieces.try_take(bytes)?;
+        let of_connection = try_take(&self.connection.pieces, bytes)?;
         let of_address = match self.share.get() {
-            Some(share) => Some(share.pieces.try_take(bytes)?),
+            Some(share) => Some(try_take(&share.pieces, bytes)?),
             None => None,
         };
-        let of_all = self.connection.of.pieces.try_take(bytes)?;
+        let of_all = try_take(&self.connection.of.pieces, bytes)?;
         Some(Room { of_connection: Some(of_connection), of_address, of_all: Some(of_all), _page: None })
     }
 
     pub(crate) async fn room(&self, bytes: usize) -> Room {
         let bytes = bytes.saturating_add(PIECE_BYTES);
-        let of_connection = self.connection.pieces.take(bytes).await;
+        let of_connection = take(&self.connection.pieces, bytes).await;
         let of_address = match self.share.get() {
-            Some(share) => share.pieces.take(bytes).await,
+            Some(share) => take(&share.pieces, bytes).await,
             None => None,
         };
-        Room { of_connection, of_address, of_all: self.connection.of.pieces.take(bytes).await, _page: None }
+        Room { of_connection, of_address, of_all: take(&self.connection.of.pieces, bytes).await, _page: None }
     }
 
     pub(crate) async fn page_room(self: &Arc<Self>, kind: PageKind) -> Room {
         let (budget, of_share, bytes) = self.page_budgets(kind);
-        let of_connection = self.connection.pages.take(bytes).await;
+        let of_connection = take(&self.connection.pages, bytes).await;
         let of_address = match of_share {
-            Some(share) => share.take(bytes).await,
+            Some(share) => take(share, bytes).await,
             None => None,
         };
-        let of_all = budget.take(bytes).await;
+        let of_all = take(budget, bytes).await;
         Room { of_connection, of_address, of_all, _page: Some(HeldPage::new(self.clone(), kind)) }
     }
 
     /// The same, without a wait: for a task that already holds a page.
     pub(crate) fn try_page_room(self: &Arc<Self>, kind: PageKind) -> Option<Room> {
         let (budget, of_share, bytes) = self.page_budgets(kind);
-        let of_connection = Some(self.connection.pages.try_take(bytes)?);
+        let of_connection = Some(try_take(&self.connection.pages, bytes)?);
         let of_address = match of_share {
-            Some(share) => Some(share.try_take(bytes)?),
+            Some(share) => Some(try_take(share, bytes)?),
             None => None,
         };
-        let of_all = Some(budget.try_take(bytes)?);
+        let of_all = Some(try_take(budget, bytes)?);
         Some(Room { of_connection, of_address, of_all, _page: Some(HeldPage::new(self.clone(), kind)) })
     }
 
-    fn page_budgets(&self, kind: PageKind) -> (&Budget, Option<&Budget>, usize) {
+    fn page_budgets(&self, kind: PageKind) -> (&Arc<Budget>, Option<&Arc<Budget>>, usize) {
         let (all, share) = (&self.connection.of, self.share.get());
         let rows = |bytes| (&all.rows, share.map(|share| &share.rows), bytes);
         let documents = |bytes| (&all.documents, share.map(|share| &share.documents), bytes);
@@ -473,9 +482,9 @@ impl Drop for Outlet {
 /// Reserved memory; released when dropped.
 #[derive(Debug)]
 pub struct Room {
-    of_connection: Option<OwnedSemaphorePermit>,
-    of_address: Option<OwnedSemaphorePermit>,
-    of_all: Option<OwnedSemaphorePermit>,
+    of_connection: Option<Grant>,
+    of_address: Option<Grant>,
+    of_all: Option<Grant>,
     _page: Option<HeldPage>,
 }
 
@@ -500,8 +509,8 @@ impl Drop for HeldPage {
 
 impl Room {
     pub(crate) fn shrink(&mut self, bytes: usize) {
-        for permit in [&mut self.of_connection, &mut self.of_address, &mut self.of_all].into_iter().flatten() {
-            drop(permit.split(permit.num_permits().saturating_sub(bytes)));
+        for grant in [&mut self.of_connection, &mut self.of_address, &mut self.of_all].into_iter().flatten() {
+            grant.shrink(bytes);
         }
     }
 }

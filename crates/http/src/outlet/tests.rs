@@ -31,12 +31,12 @@ async fn an_address_leaves_room_for_others() {
     let waiting = tokio::spawn(async move { one.room(9 * MB).await });
     pass(2 * PATIENCE).await;
     // The task waits for its own address, whose slow readers are cut, and not for others.
-    assert!(!waiting.is_finished() && outlets.shares.are_waited_for() && !outlets.pieces.is_waited_for());
+    assert!(!waiting.is_finished() && outlets.are_shares_waited_for() && !outlets.pieces.is_waited_for());
     assert!(ContendedBudgets::default().or_of(of_one[0].share.get()).pieces);
     assert_eq!(ContendedBudgets::default().or_of(of_other.share.get()), ContendedBudgets::default());
     held.pop();
     held.push(waiting.await.expect("the task ended with room"));
-    assert!(!outlets.shares.are_waited_for());
+    assert!(!outlets.are_shares_waited_for());
     // The same for pages: at least two of the largest fit.
     for kind in [PageKind::Documents, PageKind::Rows] {
         let mut taken = Vec::new();
@@ -48,7 +48,7 @@ async fn an_address_leaves_room_for_others() {
         assert!(tokio::time::timeout(Duration::from_secs(9), of_other.page_room(kind)).await.is_ok());
     }
     drop((held, of_one, of_other));
-    assert!(outlets.shares.is_empty() && outlets.piece_usage().used == 0 && outlets.page_usage().used == 0);
+    assert!(outlets.shares.all().is_empty() && outlets.piece_usage().used == 0 && outlets.page_usage().used == 0);
 }
 
 #[tokio::test(start_paused = true)]
