@@ -13,7 +13,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use flatbed_admission::{Budget, Grant};
+use tokio::sync::Semaphore;
 
 const UNIT_BYTES: usize = 1 << 10;
 
@@ -29,53 +30,15 @@ pub const LARGE_TEXT_BYTES: usize = 1 << 20;
 /// The largest ratio of a parsed tree to its text: an array of digits.
 pub const TREE_FACTOR: usize = 16;
 
-#[derive(Debug)]
-struct Room {
-    units: Arc<Semaphore>,
-    units_max: u32,
-}
-
-impl Room {
-    fn new(bytes: usize) -> Room {
-        let units_max = u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX).max(1);
-        let units = usize::try_from(units_max).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Room { units: Arc::new(Semaphore::new(units)), units_max }
-    }
-
-    fn units(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.units_max)
-    }
-}
-
 /// Both pools. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Memory(Arc<Rooms>);
+pub struct Memory(Arc<Pools>);
 
 #[derive(Debug)]
-struct Rooms {
-    changes: Room,
-    products: Room,
+struct Pools {
+    changes: Arc<Budget>,
+    products: Arc<Budget>,
     large: Semaphore,
-    /// The number of jobs that wait for the first pool; `needed` is notified when it rises.
-    waiting: AtomicUsize,
-    needed: Notify,
-}
-
-/// Counts its owner as a waiter for the first pool until dropped.
-struct WaiterCount<'r>(&'r Rooms);
-
-impl<'r> WaiterCount<'r> {
-    fn new(rooms: &'r Rooms) -> WaiterCount<'r> {
-        rooms.waiting.fetch_add(1, Ordering::SeqCst);
-        rooms.needed.notify_waiters();
-        WaiterCount(rooms)
-    }
-}
-
-impl Drop for WaiterCount<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 impl Default for Memory {
@@ -88,9 +51,8 @@ impl Memory {
     /// Creates a budget with half of `bytes` for each pool. Fewer than [`MEMORY_BYTES_MIN`] do not suffice for large
     /// documents.
     pub fn new(bytes: usize) -> Memory {
-        let (changes, products) = (Room::new(bytes / 2), Room::new(bytes / 2));
-        let (large, waiting, needed) = (Semaphore::new(1), AtomicUsize::new(0), Notify::new());
-        Memory(Arc::new(Rooms { changes, products, large, waiting, needed }))
+        let pool = || Budget::new((bytes / 2).max(UNIT_BYTES), UNIT_BYTES);
+        Memory(Arc::new(Pools { changes: pool(), products: pool(), large: Semaphore::new(1) }))
     }
 
     /// Acquires memory for changes, at most the whole pool, for a job that holds none.
@@ -98,42 +60,33 @@ impl Memory {
         if let Some(charge) = self.try_changes(bytes) {
             return charge;
         }
-        let (room, _waits) = (&self.0.changes, WaiterCount::new(&self.0));
-        Charge { permit: room.units.clone().acquire_many_owned(room.units(bytes)).await.ok(), own: None }
+        let _waiter = self.0.changes.waiter();
+        take(&self.0.changes, bytes).await
     }
 
     /// Acquires memory for changes if it is available at once.
     pub(crate) fn try_changes(&self, bytes: usize) -> Option<Charge> {
-        let room = &self.0.changes;
-        let permit = room.units.clone().try_acquire_many_owned(room.units(bytes)).ok()?;
-        Some(Charge { permit: Some(permit), own: None })
+        try_take(&self.0.changes, bytes)
     }
 
     /// Acquires memory for products, at most the whole pool.
     pub(crate) async fn products(&self, bytes: usize) -> Charge {
-        let room = &self.0.products;
-        Charge { permit: room.units.clone().acquire_many_owned(room.units(bytes)).await.ok(), own: None }
+        take(&self.0.products, bytes).await
     }
 
     /// Acquires memory for products if it is available at once.
     pub(crate) fn try_products(&self, bytes: usize) -> Option<Charge> {
-        let room = &self.0.products;
-        let permit = room.units.clone().try_acquire_many_owned(room.units(bytes)).ok()?;
-        Some(Charge { permit: Some(permit), own: None })
+        try_take(&self.0.products, bytes)
     }
 
     /// Returns whether other jobs wait for the first pool, so that a stalled job should release its changes.
     pub(crate) fn is_short(&self) -> bool {
-        self.0.waiting.load(Ordering::SeqCst) > 0
+        self.0.changes.is_waited_for()
     }
 
     /// Waits until [`Memory::is_short`].
     pub(crate) async fn short(&self) {
-        let mut needed = std::pin::pin!(self.0.needed.notified());
-        needed.as_mut().enable();
-        if !self.is_short() {
-            needed.await;
-        }
+        self.0.changes.waited_for().await;
     }
 
     /// Waits until a text of this size may be parsed. The caller must not await while it holds the permit.
@@ -146,36 +99,39 @@ impl Memory {
 
     /// Returns the bytes acquired from the two pools: changes and products.
     pub fn taken(&self) -> (usize, usize) {
-        let of = |room: &Room| {
-            let free = room.units.available_permits();
-            usize::try_from(room.units_max).unwrap_or(usize::MAX).saturating_sub(free).saturating_mul(UNIT_BYTES)
-        };
-        (of(&self.0.changes), of(&self.0.products))
+        (self.0.changes.used(), self.0.products.used())
     }
+}
+
+async fn take(pool: &Arc<Budget>, bytes: usize) -> Charge {
+    Charge { grant: pool.take(bytes.clamp(1, pool.limit())).await, own: None }
+}
+
+fn try_take(pool: &Arc<Budget>, bytes: usize) -> Option<Charge> {
+    let grant = pool.try_take(bytes.clamp(1, pool.limit()))?;
+    Some(Charge { grant: Some(grant), own: None })
 }
 
 /// Acquired memory, released on drop.
 #[derive(Debug)]
 pub struct Charge {
-    permit: Option<OwnedSemaphorePermit>,
+    grant: Option<Grant>,
     /// A second counter that includes this charge.
     own: Option<Arc<AtomicUsize>>,
 }
 
 impl Charge {
     pub(crate) fn none() -> Charge {
-        Charge { permit: None, own: None }
+        Charge { grant: None, own: None }
     }
 
     fn bytes(&self) -> usize {
-        self.permit.as_ref().map_or(0, |permit| permit.num_permits().saturating_mul(UNIT_BYTES))
+        self.grant.as_ref().map_or(0, Grant::bytes)
     }
 
     /// Splits off at most `bytes`, which `own` counts until the part is dropped.
     pub(crate) fn split(&mut self, bytes: usize, own: &Arc<AtomicUsize>) -> Charge {
-        let units = bytes.div_ceil(UNIT_BYTES).min(self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
-        let permit = self.permit.as_mut().and_then(|permit| permit.split(units));
-        let part = Charge { permit, own: Some(own.clone()) };
+        let part = Charge { grant: self.grant.as_mut().map(|grant| grant.split(bytes)), own: Some(own.clone()) };
         own.fetch_add(part.bytes(), Ordering::Relaxed);
         part
     }
