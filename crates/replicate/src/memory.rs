@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flatbed_admission::{Budget, Grant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -54,75 +55,27 @@ pub struct MemoryUsage {
     pub limit: usize,
 }
 
-#[derive(Debug)]
-struct Part {
-    free: Arc<Semaphore>,
-    units: usize,
-    waiting: AtomicUsize,
+/// Takes bytes of a part, all at once.
+async fn take(part: &Arc<Budget>, bytes: usize) -> Result<Grant, NoRoom> {
+    if !part.fits(bytes) {
+        return Err(NoRoom::Ever);
+    }
+    if let Some(grant) = part.try_take(bytes) {
+        return Ok(grant);
+    }
+    let _waiter = part.waiter();
+    tokio::time::timeout(WAIT_MAX, part.take(bytes)).await.ok().flatten().ok_or(NoRoom::Now)
 }
 
-/// Counts a waiting task until dropped.
-struct Waiting<'p>(&'p AtomicUsize);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn units(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
-}
-
-impl Part {
-    fn new(bytes: usize) -> Part {
-        let units = (bytes / UNIT_BYTES).clamp(1, u32::MAX as usize / 2);
-        Part { free: Arc::new(Semaphore::new(units)), units, waiting: AtomicUsize::new(0) }
-    }
-
-    fn wait(&self) -> Waiting<'_> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(&self.waiting)
-    }
-
-    fn is_wanted(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
-    }
-
-    fn has(&self, units: u32) -> bool {
-        units as usize <= self.units
-    }
-
-    fn try_take(&self, units: u32) -> Option<OwnedSemaphorePermit> {
-        self.free.clone().try_acquire_many_owned(units).ok()
-    }
-
-    /// Acquires all units at once.
-    async fn take(&self, units: u32) -> Result<OwnedSemaphorePermit, NoRoom> {
-        if !self.has(units) {
-            return Err(NoRoom::Ever);
-        }
-        if let Some(taken) = self.try_take(units) {
-            return Ok(taken);
-        }
-        let _waiting = self.wait();
-        match tokio::time::timeout(WAIT_MAX, self.free.clone().acquire_many_owned(units)).await {
-            Ok(Ok(taken)) => Ok(taken),
-            _ => Err(NoRoom::Now),
-        }
-    }
-
-    fn usage(&self) -> MemoryUsage {
-        let used = self.units.saturating_sub(self.free.available_permits()) * UNIT_BYTES;
-        MemoryUsage { used, limit: self.units * UNIT_BYTES }
-    }
+fn usage(part: &Budget) -> MemoryUsage {
+    MemoryUsage { used: part.used(), limit: part.limit() }
 }
 
 #[derive(Debug)]
 struct Parts {
-    texts: Part,
-    trees: Part,
-    pages: Part,
+    texts: Arc<Budget>,
+    trees: Arc<Budget>,
+    pages: Arc<Budget>,
     reserve: Arc<Semaphore>,
     /// The used part of the reserve of [`ROOM_BYTES_MAX`].
     reserve_used: AtomicUsize,
@@ -143,17 +96,17 @@ impl Memory {
     }
 
     fn of_parts(trees: usize, texts: usize, pages: usize) -> Memory {
-        let (texts, trees, pages) = (Part::new(texts), Part::new(trees), Part::new(pages));
+        let [texts, trees, pages] = [texts, trees, pages].map(|bytes| Budget::new(bytes.max(UNIT_BYTES), UNIT_BYTES));
         let (reserve, reserve_used) = (Arc::new(Semaphore::new(1)), AtomicUsize::new(0));
         Memory(Arc::new(Parts { texts, trees, pages, reserve, reserve_used }))
     }
 
     /// Returns the use of texts (with the reserve), trees, and pages of changes.
     pub fn usage(&self) -> [MemoryUsage; 3] {
-        let mut texts = self.0.texts.usage();
+        let mut texts = usage(&self.0.texts);
         texts.used += self.0.reserve_used.load(Ordering::Relaxed);
         texts.limit += ROOM_BYTES_MAX;
-        [texts, self.0.trees.usage(), self.0.pages.usage()]
+        [texts, usage(&self.0.trees), usage(&self.0.pages)]
     }
 
     pub(crate) fn room(&self) -> Arc<Room> {
@@ -161,23 +114,23 @@ impl Memory {
     }
 
     /// Acquires memory for a tree. The caller must return it before it waits for anything else.
-    pub(crate) async fn tree(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, NoRoom> {
+    pub(crate) async fn tree(&self, bytes: usize) -> Result<Option<Grant>, NoRoom> {
         if bytes <= FREE_BYTES {
             return Ok(None);
         }
-        self.0.trees.take(units(bytes)).await.map(Some)
+        take(&self.0.trees, bytes).await.map(Some)
     }
 
     /// Acquires memory for a page of changes if it is available at once.
     pub(crate) fn try_page(&self, bytes: usize) -> Option<PageRoom> {
-        let permit = self.0.pages.try_take(units(bytes))?;
-        Some(PageRoom { memory: self.clone(), permit, since: Instant::now() })
+        let grant = self.0.pages.try_take(bytes)?;
+        Some(PageRoom { memory: self.clone(), grant, since: Instant::now() })
     }
 
     /// Waits for memory for a page of changes. The caller must hold none except earlier pages.
     pub(crate) async fn page(&self, bytes: usize) -> Result<PageRoom, NoRoom> {
-        let permit = self.0.pages.take(units(bytes)).await?;
-        Ok(PageRoom { memory: self.clone(), permit, since: Instant::now() })
+        let grant = take(&self.0.pages, bytes).await?;
+        Ok(PageRoom { memory: self.clone(), grant, since: Instant::now() })
     }
 }
 
@@ -185,26 +138,25 @@ impl Memory {
 #[derive(Debug)]
 pub(crate) struct PageRoom {
     memory: Memory,
-    permit: OwnedSemaphorePermit,
+    grant: Grant,
     since: Instant,
 }
 
 impl PageRoom {
     /// Returns the memory beyond `bytes`.
     pub(crate) fn shrink(&mut self, bytes: usize) {
-        let surplus = self.permit.num_permits().saturating_sub(units(bytes) as usize);
-        drop(self.permit.split(surplus));
+        self.grant.shrink(bytes);
     }
 
     pub(crate) fn holds(&self, bytes: usize) -> bool {
-        units(bytes) as usize <= self.permit.num_permits()
+        bytes <= self.grant.bytes()
     }
 
     /// Returns once the page was held for [`PAGE_GRACE`] and other tasks wait.
     pub(crate) async fn overdue(&self) {
         loop {
             tokio::time::sleep(LOOK).await;
-            if self.memory.0.pages.is_wanted() && self.since.elapsed() > PAGE_GRACE {
+            if self.memory.0.pages.is_waited_for() && self.since.elapsed() > PAGE_GRACE {
                 return;
             }
         }
@@ -214,22 +166,26 @@ impl PageRoom {
 #[derive(Debug, Default)]
 struct RoomUse {
     bytes: usize,
-    permit: Option<OwnedSemaphorePermit>,
+    grant: Option<Grant>,
     reserve: Option<OwnedSemaphorePermit>,
     /// The time since which the room was never empty.
     since: Option<Instant>,
 }
 
 impl RoomUse {
-    fn missing(&self) -> u32 {
-        let taken = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        units(self.bytes.saturating_sub(FREE_BYTES)).saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX))
+    /// Returns the bytes to count, in whole units.
+    fn counted(&self) -> usize {
+        self.bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT_BYTES) * UNIT_BYTES
     }
 
-    fn add(&mut self, more: OwnedSemaphorePermit) {
-        match &mut self.permit {
-            Some(permit) => permit.merge(more),
-            None => self.permit = Some(more),
+    fn missing(&self) -> usize {
+        self.counted().saturating_sub(self.grant.as_ref().map_or(0, Grant::bytes))
+    }
+
+    fn add(&mut self, more: Grant) {
+        match &mut self.grant {
+            Some(grant) => grant.merge(more),
+            None => self.grant = Some(more),
         }
     }
 }
@@ -252,38 +208,35 @@ impl Room {
         let missing = {
             let mut held = self.held();
             held.since.get_or_insert_with(Instant::now);
-            held.bytes += bytes;
-            let missing = held.missing();
-            if held.bytes > ROOM_BYTES_MAX {
-                held.bytes -= bytes;
+            if held.bytes + bytes > ROOM_BYTES_MAX {
                 return Err(NoRoom::Ever);
             }
+            held.bytes += bytes;
+            let missing = held.missing();
             if held.reserve.is_some() {
-                parts.reserve_used.store(missing as usize * UNIT_BYTES, Ordering::Relaxed);
+                parts.reserve_used.store(missing, Ordering::Relaxed);
                 return Ok(());
             }
-            match parts.texts.try_take(missing) {
-                Some(more) => {
-                    held.add(more);
-                    return Ok(());
-                }
-                None => missing,
+            if let Some(more) = parts.texts.try_take(missing) {
+                held.add(more);
+                return Ok(());
             }
+            missing
         };
-        let _waiting = parts.texts.wait();
+        let _waiter = parts.texts.waiter();
         let shared = async {
             // Holding a part of it would block all other tasks until the rest is available.
-            match parts.texts.has(missing.saturating_mul(2)) {
-                true => parts.texts.free.clone().acquire_many_owned(missing).await,
+            match parts.texts.fits(2 * missing) {
+                true => parts.texts.take(missing).await,
                 false => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            Ok(more) = shared => self.held().add(more),
+            Some(more) = shared => self.held().add(more),
             Ok(reserve) = parts.reserve.clone().acquire_owned() => {
                 self.held().reserve = Some(reserve);
-                parts.reserve_used.store(missing as usize * UNIT_BYTES, Ordering::Relaxed);
+                parts.reserve_used.store(missing, Ordering::Relaxed);
             }
             () = tokio::time::sleep(WAIT_MAX) => {
                 self.shrink(bytes);
@@ -299,14 +252,13 @@ impl Room {
         held.bytes = held.bytes.saturating_sub(bytes);
         let missing = held.missing();
         if held.reserve.is_some() {
-            self.memory.0.reserve_used.store(missing as usize * UNIT_BYTES, Ordering::Relaxed);
+            self.memory.0.reserve_used.store(missing, Ordering::Relaxed);
         }
         if missing == 0 {
             held.reserve = None;
-            let wanted = units(held.bytes.saturating_sub(FREE_BYTES)) as usize;
-            if let Some(permit) = &mut held.permit {
-                let surplus = permit.num_permits().saturating_sub(wanted);
-                drop(permit.split(surplus));
+            let counted = held.counted();
+            if let Some(grant) = &mut held.grant {
+                grant.shrink(counted);
             }
         }
         if held.bytes <= FREE_BYTES {
@@ -318,7 +270,7 @@ impl Room {
     pub(crate) fn is_overdue(&self) -> bool {
         let held = self.held();
         let allowed = GRACE + Duration::from_secs((held.bytes / BYTES_PER_SECOND) as u64);
-        self.memory.0.texts.is_wanted() && held.since.is_some_and(|since| since.elapsed() > allowed)
+        self.memory.0.texts.is_waited_for() && held.since.is_some_and(|since| since.elapsed() > allowed)
     }
 
     /// Returns once [`Room::is_overdue`].
@@ -410,7 +362,7 @@ mod tests {
             task.await.unwrap();
         }
         assert_eq!(used(&memory), 0);
-        assert_eq!(memory.0.texts.waiting.load(Ordering::Relaxed), 0);
+        assert!(!memory.0.texts.is_waited_for());
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flatbed_admission::Grant;
 use flatbed_client::encode_segment;
 use flatbed_clock::Clock;
 use flatbed_flatten::json::{Limits, Value, parse_unique, tree_bytes};
@@ -11,7 +12,6 @@ use flatbed_outward::ConnectError;
 use flatbed_revtree::{DESIGN, DocumentId, DocumentKind, LOCAL};
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request, StatusCode};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::checkpoint::Log;
 use crate::endpoint::{Endpoint, EndpointPlace, PeerAccess};
@@ -57,7 +57,7 @@ pub(crate) struct Whole {
 /// A parsed text with the memory of its tree. Must be dropped before waiting for anything.
 pub(crate) struct Tree<'t> {
     pub(crate) value: Value<'t>,
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Option<Grant>,
 }
 
 impl Whole {
