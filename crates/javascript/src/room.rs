@@ -3,11 +3,10 @@
 //! The arguments of a call exist while it waits and runs, and thousands of calls may wait. So callers with large
 //! arguments reserve memory first and release it after the call. One database gets at most half of it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use flatbed_admission::{Budget, Grant, Shares};
 
 use crate::Runner;
 use crate::error::{Error, Result};
@@ -19,44 +18,28 @@ const BYTES_OF_ONE_MAX: usize = BYTES_MAX / 2;
 /// Smaller arguments need no reservation: the number of waiting calls is bounded.
 const FREE_BYTES: usize = 16 << 10;
 
-const PERMIT_BYTES: usize = 1024;
-
-const KNOWN: usize = 64;
+const UNIT_BYTES: usize = 1024;
 
 /// A reservation; released when dropped.
 #[derive(Debug)]
 pub struct Room {
-    _held: Option<[OwnedSemaphorePermit; 2]>,
+    _held: Option<[Grant; 2]>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Rooms {
-    all: Arc<Semaphore>,
-    known: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
+    all: Arc<Budget>,
+    by_database: Shares<Arc<str>, Budget>,
 }
 
 impl Rooms {
     pub(crate) fn new() -> Rooms {
-        Rooms { all: Arc::new(Semaphore::new(BYTES_MAX / PERMIT_BYTES)), known: Mutex::default() }
+        Rooms { all: Budget::new(BYTES_MAX, UNIT_BYTES), by_database: Shares::default() }
     }
 
-    fn of(&self, database: &str) -> Arc<Semaphore> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = known.get(database).and_then(Weak::upgrade) {
-            return found;
-        }
-        if known.len() >= KNOWN {
-            known.retain(|_, semaphore| semaphore.strong_count() > 0);
-        }
-        let semaphore = Arc::new(Semaphore::new(BYTES_OF_ONE_MAX / PERMIT_BYTES));
-        known.insert(database.into(), Arc::downgrade(&semaphore));
-        semaphore
+    fn of(&self, database: &str) -> Arc<Budget> {
+        self.by_database.of(database.into(), || Budget::new(BYTES_OF_ONE_MAX, UNIT_BYTES))
     }
-}
-
-/// Returns the permits for a number of bytes, at most those of one database, so that a single call always fits.
-fn permits(bytes: usize) -> u32 {
-    u32::try_from(bytes.min(BYTES_OF_ONE_MAX) / PERMIT_BYTES).unwrap_or(u32::MAX)
 }
 
 impl Runner {
@@ -66,9 +49,10 @@ impl Runner {
         if bytes <= FREE_BYTES {
             return Some(Room { _held: None });
         }
-        let (rooms, permits) = (self.rooms(), permits(bytes));
-        let one = rooms.of(database).try_acquire_many_owned(permits).ok()?;
-        let all = rooms.all.clone().try_acquire_many_owned(permits).ok()?;
+        // At most those of one database, so that a single call always fits.
+        let (rooms, bytes) = (self.rooms(), bytes.min(BYTES_OF_ONE_MAX));
+        let one = rooms.of(database).try_take(bytes)?;
+        let all = rooms.all.try_take(bytes)?;
         Some(Room { _held: Some([one, all]) })
     }
 
@@ -80,10 +64,10 @@ impl Runner {
         if bytes <= FREE_BYTES {
             return Ok(Room { _held: None });
         }
-        let (rooms, permits) = (self.rooms(), permits(bytes));
+        let (rooms, bytes) = (self.rooms(), bytes.min(BYTES_OF_ONE_MAX));
         let wait = async {
-            let one = rooms.of(database).acquire_many_owned(permits).await.ok()?;
-            let all = rooms.all.clone().acquire_many_owned(permits).await.ok()?;
+            let one = rooms.of(database).take(bytes).await?;
+            let all = rooms.all.take(bytes).await?;
             Some(Room { _held: Some([one, all]) })
         };
         let time = if patient { Duration::MAX } else { self.options.wait_max };
@@ -116,9 +100,5 @@ mod tests {
             drop(held);
         });
         assert!(waited.is_ok());
-        for n in 0..3 * KNOWN {
-            assert!(runner.try_room(&format!("d{n}"), 1 << 20).is_some());
-        }
-        assert!(runner.rooms().known.lock().unwrap().len() <= KNOWN);
     }
 }
