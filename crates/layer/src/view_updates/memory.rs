@@ -4,10 +4,10 @@
 //! waiting. If the budget is exhausted, the task drops its rows and its permit, waits for a permit of the size that the
 //! rows had, and maps the documents again. A waiting task therefore holds no memory, so tasks cannot deadlock.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use flatbed_admission::{Budget, Grant, Shares};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{Error, Result};
@@ -26,9 +26,6 @@ const FREE_PERMITS_MAX: usize = 2 * FREE_PART;
 /// The unit of the budget, in bytes.
 pub(crate) const UNIT_BYTES: usize = 1 << 10;
 
-/// With this many databases, the semaphores of those without permits are dropped.
-const KNOWN: usize = 64;
-
 /// Returns the default budget, in bytes: a database may hold a part for each range that a first build maps in parallel,
 /// and all databases twice as much. 256 MB with two processors.
 pub(crate) fn bytes_by_default() -> usize {
@@ -39,14 +36,14 @@ pub(crate) fn bytes_by_default() -> usize {
 /// A memory budget that all tasks of a process share. One database may hold half of it.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
-    all: Arc<Semaphore>,
-    /// The units of one database: half of all.
-    share: usize,
+    all: Arc<Budget>,
+    /// The bytes of one database: half of all.
+    share_bytes: usize,
     /// One permit, for a document that exceeds the share of a database.
     oversized: Arc<Semaphore>,
     /// A permit for each memory permit that may be free.
     free: Arc<Semaphore>,
-    databases: Mutex<HashMap<u64, Weak<Semaphore>>>,
+    databases: Shares<u64, Budget>,
     held: AtomicUsize,
     most_held: AtomicUsize,
 }
@@ -54,13 +51,13 @@ pub(crate) struct MemoryBudget {
 impl MemoryBudget {
     /// `bytes`: the budget of all databases together.
     pub(crate) fn new(bytes: usize) -> Arc<MemoryBudget> {
-        let share = (bytes / UNIT_BYTES / 2).clamp(1, Semaphore::MAX_PERMITS / 4).min(u32::MAX as usize);
+        let share_bytes = (bytes / UNIT_BYTES / 2).clamp(1, u32::MAX as usize / 2) * UNIT_BYTES;
         Arc::new(MemoryBudget {
-            all: Arc::new(Semaphore::new(2 * share)),
-            share,
+            all: Budget::new(2 * share_bytes, UNIT_BYTES),
+            share_bytes,
             oversized: Arc::new(Semaphore::new(1)),
             free: Arc::new(Semaphore::new(FREE_PERMITS_MAX)),
-            databases: Mutex::default(),
+            databases: Shares::default(),
             held: AtomicUsize::new(0),
             most_held: AtomicUsize::new(0),
         })
@@ -68,7 +65,7 @@ impl MemoryBudget {
 
     /// Returns the largest part, in bytes of rows. A part of a single document may be larger.
     pub(crate) fn part_bytes(&self) -> usize {
-        (self.share * UNIT_BYTES / 4).min(PART_BYTES_MAX)
+        (self.share_bytes / 4).min(PART_BYTES_MAX)
     }
 
     fn free_bytes(&self) -> usize {
@@ -77,7 +74,7 @@ impl MemoryBudget {
 
     /// Returns the size of the smallest permit that exceeds a database's share, in bytes.
     pub(crate) fn oversized_bytes_min(&self) -> usize {
-        self.share * UNIT_BYTES + 1
+        self.share_bytes + 1
     }
 
     /// Returns the bytes that permits hold now, and their maximum since the process began.
@@ -86,8 +83,8 @@ impl MemoryBudget {
     }
 
     pub(crate) fn permit(self: &Arc<Self>, namespace: u64) -> MemoryPermit {
-        let database = self.database(namespace);
-        MemoryPermit { memory: Arc::clone(self), database, permits: None, oversized: None, free: None, bytes: 0 }
+        let database = self.databases.of(namespace, || Budget::new(self.share_bytes, UNIT_BYTES));
+        MemoryPermit { memory: Arc::clone(self), database, grants: None, oversized: None, free: None, bytes: 0 }
     }
 
     /// Waits for a permit of this size, first come, first served. A permit that exceeds a database's share takes the
@@ -104,33 +101,21 @@ impl MemoryBudget {
         if self.exceeds_share(bytes) {
             permit.oversized = Some(self.oversized.clone().acquire_owned().await.map_err(|_| Error::ShuttingDown)?);
         }
-        let units = self.units(bytes);
-        let of_database = permit.database.clone().acquire_many_owned(units).await.map_err(|_| Error::ShuttingDown)?;
-        let of_all = self.all.clone().acquire_many_owned(units).await.map_err(|_| Error::ShuttingDown)?;
-        permit.permits = Some([of_database, of_all]);
+        let counted = self.counted(bytes);
+        let of_database = permit.database.take(counted).await.ok_or(Error::ShuttingDown)?;
+        let of_all = self.all.take(counted).await.ok_or(Error::ShuttingDown)?;
+        permit.grants = Some([of_database, of_all]);
         permit.count(bytes);
         Ok(permit)
     }
 
     fn exceeds_share(&self, bytes: usize) -> bool {
-        bytes > self.share * UNIT_BYTES
+        bytes > self.share_bytes
     }
 
-    fn units(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.div_ceil(UNIT_BYTES).min(self.share)).unwrap_or(u32::MAX)
-    }
-
-    fn database(&self, namespace: u64) -> Arc<Semaphore> {
-        let mut databases = self.databases.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = databases.get(&namespace).and_then(Weak::upgrade) {
-            return known;
-        }
-        if databases.len() >= KNOWN {
-            databases.retain(|_, semaphore| semaphore.strong_count() > 0);
-        }
-        let semaphore = Arc::new(Semaphore::new(self.share));
-        databases.insert(namespace, Arc::downgrade(&semaphore));
-        semaphore
+    /// Returns the bytes that a permit takes: whole units, at most the share of a database.
+    fn counted(&self, bytes: usize) -> usize {
+        bytes.min(self.share_bytes).next_multiple_of(UNIT_BYTES)
     }
 }
 
@@ -138,9 +123,9 @@ impl MemoryBudget {
 #[derive(Debug)]
 pub(crate) struct MemoryPermit {
     memory: Arc<MemoryBudget>,
-    database: Arc<Semaphore>,
+    database: Arc<Budget>,
     /// From the database's share, and from the whole budget.
-    permits: Option<[OwnedSemaphorePermit; 2]>,
+    grants: Option<[Grant; 2]>,
     oversized: Option<OwnedSemaphorePermit>,
     free: Option<OwnedSemaphorePermit>,
     bytes: usize,
@@ -152,7 +137,7 @@ impl MemoryPermit {
         if bytes <= self.bytes {
             return true;
         }
-        if self.units() == 0 && self.try_acquire_free(bytes) {
+        if self.taken() == 0 && self.try_acquire_free(bytes) {
             self.count(bytes);
             return true;
         }
@@ -160,16 +145,16 @@ impl MemoryPermit {
             let Ok(oversized) = self.memory.oversized.clone().try_acquire_owned() else { return false };
             self.oversized = Some(oversized);
         }
-        let more = self.memory.units(bytes).saturating_sub(self.units());
+        let more = self.memory.counted(bytes).saturating_sub(self.taken());
         if more > 0 {
-            let Ok(of_database) = self.database.clone().try_acquire_many_owned(more) else { return false };
-            let Ok(of_all) = self.memory.all.clone().try_acquire_many_owned(more) else { return false };
-            match &mut self.permits {
+            let Some(of_database) = self.database.try_take(more) else { return false };
+            let Some(of_all) = self.memory.all.try_take(more) else { return false };
+            match &mut self.grants {
                 Some([held_of_database, held_of_all]) => {
                     held_of_database.merge(of_database);
                     held_of_all.merge(of_all);
                 }
-                None => self.permits = Some([of_database, of_all]),
+                None => self.grants = Some([of_database, of_all]),
             }
         }
         self.free = None;
@@ -182,10 +167,9 @@ impl MemoryPermit {
         if bytes >= self.bytes {
             return;
         }
-        let needed = if bytes == 0 || self.try_acquire_free(bytes) { 0 } else { self.memory.units(bytes) };
-        let surplus = self.units().saturating_sub(needed) as usize;
-        if let Some([of_database, of_all]) = &mut self.permits {
-            drop((of_database.split(surplus), of_all.split(surplus)));
+        let needed = if bytes == 0 || self.try_acquire_free(bytes) { 0 } else { self.memory.counted(bytes) };
+        for grant in self.grants.iter_mut().flatten() {
+            grant.shrink(needed);
         }
         if !self.memory.exceeds_share(bytes) {
             self.oversized = None;
@@ -208,9 +192,9 @@ impl MemoryPermit {
         self.free.is_some()
     }
 
-    fn units(&self) -> u32 {
-        let units = self.permits.as_ref().map_or(0, |[of_database, _]| of_database.num_permits());
-        u32::try_from(units).unwrap_or(u32::MAX)
+    /// Returns the bytes that are taken from the budget.
+    fn taken(&self) -> usize {
+        self.grants.as_ref().map_or(0, |[of_database, _]| of_database.bytes())
     }
 
     fn count(&mut self, bytes: usize) {
@@ -298,13 +282,13 @@ mod tests {
         let mut last = permits.pop().unwrap();
         assert!(memory.acquire(3, free).now_or_never().is_none(), "it waits");
         drop(full);
-        assert!(last.try_grow(free) && last.units() == 1);
+        assert!(last.try_grow(free) && last.taken() == UNIT_BYTES);
         // A permit that grows returns its free place, and one that shrinks takes it.
         assert!(permits[0].try_grow(KB) && last.try_grow(2 * KB));
         last.shrink(free);
-        assert_eq!((last.units(), permits[0].units()), (0, 1));
+        assert_eq!((last.taken(), permits[0].taken()), (0, UNIT_BYTES));
         permits[1].shrink(0);
-        assert!(memory.acquire(3, free).await.is_ok_and(|permit| permit.units() == 0));
+        assert!(memory.acquire(3, free).await.is_ok_and(|permit| permit.taken() == 0));
         drop((last, permits));
         assert_eq!((memory.free.available_permits(), memory.usage().0), (FREE_PERMITS_MAX, 0));
     }
@@ -326,9 +310,9 @@ mod tests {
     #[tokio::test]
     async fn databases_without_permits_are_forgotten() {
         let memory = MemoryBudget::new(64 * KB);
-        for namespace in 0..3 * KNOWN as u64 {
+        for namespace in 0..200 {
             drop(memory.acquire(namespace, KB).await.unwrap());
         }
-        assert!(memory.databases.lock().unwrap().len() <= KNOWN);
+        assert!(memory.databases.all().is_empty());
     }
 }
