@@ -63,8 +63,9 @@ doc-tests: need-rust
 fuzz: need-rust ## parsers of what comes from outside, and whole requests, by property; CASES=20000 inputs each, SEED=7
 	export PROPTEST_CASES=$(or $(CASES),20000) PROPTEST_RNG_SEED=$(or $(SEED),$$RANDOM); \
 	echo "again: make fuzz CASES=$$PROPTEST_CASES SEED=$$PROPTEST_RNG_SEED"; \
-	cargo test --package flatbed-flatten --package flatbed-network --package flatbed-auth --package flatbed-revtree \
-	  --package flatbed-mango --package flatbed-http --package flatbed-outward --package flatbed-worker --lib --tests; \
+	cargo test --package flatbed-flatten --package flatbed-admission --package flatbed-network --package flatbed-auth \
+	  --package flatbed-revtree --package flatbed-mango --package flatbed-http --package flatbed-outward \
+	  --package flatbed-worker --lib --tests; \
 	cargo test --package flatbed-couch --lib; \
 	cargo test --package flatbed-couch --test it any_requests::
 
@@ -152,7 +153,7 @@ crash: need-rust ## kill the engine 300 times and the server 50 times while they
 	FLATBED_CRASH_KILLS=50 cargo test --package flatbed --test it crash:: -- --nocapture
 
 # The pure crates, of whose mutants at least so many of a hundred must be caught by their own tests.
-mutants-crates := auth network revtree mango flatten metrics collate rowtree
+mutants-crates := auth admission network revtree mango flatten metrics collate rowtree
 mutants-caught := 95
 cargo-mutants := $(or $(shell command -v cargo-mutants),$(target)/tools/bin/cargo-mutants)
 

@@ -1,11 +1,13 @@
-//! The limits that many requesters share: budgets of bytes, and the share of each key.
+//! The limits that many requesters share: budgets of bytes, and queues that are fair by client or database.
 //!
 //! Without I/O and without a clock: callers bound their waits.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
 mod budget;
+mod fair_queue;
 mod shares;
 
 pub use budget::{Budget, Grant, Waiter};
+pub use fair_queue::{Bounds, FairQueue, Full};
 pub use shares::Shares;

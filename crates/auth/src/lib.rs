@@ -25,7 +25,7 @@ pub mod session;
 pub mod users;
 
 pub use credentials::{Credentials, Digest, digest};
-pub use flatbed_network::{Network, fair_queue};
+pub use flatbed_network::Network;
 pub use known::CredentialCache;
 pub use password::{ITERATIONS, ITERATIONS_MAX, InvalidHash, PasswordHash, Prf, SALT_BYTES};
 pub use principal::{ADMIN_ROLE, Principal, SignedIn};

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use flatbed_admission::{Bounds, FairQueue};
 use flatbed_network::Network;
-use flatbed_network::fair_queue::{Bounds, FairQueue};
 use tokio::sync::oneshot;
 
 /// The unit by which connections are counted. All connections without an address are one unit.

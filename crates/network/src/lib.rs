@@ -1,5 +1,4 @@
-//! Addresses of clients: their networks, their blocks in settings, their reports by proxies, and fair queues and rate
-//! limits by address.
+//! Addresses of clients: their networks, their blocks in settings, their reports by proxies, and rate limits by address.
 //!
 //! Pure: no I/O, no waiting, and the caller passes the time.
 #![forbid(unsafe_code)]
@@ -7,7 +6,6 @@
 
 mod address;
 mod blocks;
-pub mod fair_queue;
 mod forwarded;
 pub mod proxy_protocol;
 mod rates;

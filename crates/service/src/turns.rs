@@ -8,8 +8,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use flatbed_admission::{Bounds, FairQueue, Full};
 use flatbed_network::Network;
-use flatbed_network::fair_queue::{Bounds, FairQueue, Full};
 use tokio::sync::oneshot;
 
 /// The length of a turn. It ends at the first boundary between two documents after this time, or inside a document

@@ -8,8 +8,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use flatbed_admission::{Bounds, FairQueue, Full};
 use flatbed_auth::Network;
-use flatbed_auth::fair_queue::{Bounds, FairQueue, Full};
 
 /// The number of lanes: for none, one, up to three, up to seven, ... attempts.
 const LANES: usize = 8;

@@ -19,7 +19,7 @@ pub struct Bounds {
     pub of_all: usize,
 }
 
-/// Waiting tickets by sender: `W` is a [`crate::Network`] or the name of a database, `T` identifies a piece of work.
+/// Waiting tickets by sender: `W` is a client's network or the name of a database, `T` identifies a piece of work.
 /// The tickets of an address are served in the order of their values, so senders number them.
 ///
 /// Addresses take turns round-robin: the address at the front is served its oldest ticket and moves to the end if it
