@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use flatbed_admission::Full;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
@@ -132,7 +133,7 @@ impl Tls {
     /// The connection's, and those of the protocol.
     pub(crate) async fn greet(&self, transport: Transport, who: Who, turns: &Arc<Turns>) -> io::Result<Stream> {
         let hello = LazyConfigAcceptor::new(Acceptor::default(), transport).await?;
-        let turn = turns.wait(who).await.ok_or_else(too_many)?;
+        let turn = turns.wait([who]).await.map_err(too_many)?;
         let buffers = |session: &mut tokio_rustls::rustls::ServerConnection| {
             session.set_buffer_limit(Some(BUFFER_BYTES_MAX));
         };
@@ -141,7 +142,7 @@ impl Tls {
         let stream = loop {
             let turn = match turn.take() {
                 Some(turn) => turn,
-                None => turns.wait(who).await.ok_or_else(too_many)?,
+                None => turns.wait([who]).await.map_err(too_many)?,
             };
             // Any of these polls may sign, for example after a second hello if the first had to be retried.
             let found = poll_fn(|context| Poll::Ready(rest.as_mut().poll(context))).await;
@@ -155,7 +156,7 @@ impl Tls {
     }
 }
 
-fn too_many() -> io::Error {
+fn too_many(_: Full) -> io::Error {
     io::Error::other("too many handshakes wait")
 }
 

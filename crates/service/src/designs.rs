@@ -91,7 +91,7 @@ impl Designs {
         database: &Reader,
         id: &str,
     ) -> Result<Arc<HeldDesign>, DesignError> {
-        let _turn = self.reading.wait(origin).await.map_err(|_| FunctionError::Busy)?;
+        let _turn = self.reading.wait(origin.turn_keys()).await.map_err(|_| FunctionError::Busy)?;
         let options = GetOptions { local_seq: true, ..GetOptions::default() };
         let mut document = database.get(id, &options).await?;
         // The sequence distinguishes this database from earlier ones of its name.

@@ -233,7 +233,7 @@ impl Selectors {
                 self.0.store(true, Ordering::Relaxed);
             }
         }
-        let turn = turns.wait(origin).await.map_err(|_| SelectorError::Busy)?;
+        let turn = turns.wait(origin.turn_keys()).await.map_err(|_| SelectorError::Busy)?;
         let abandoned = Arc::new(AtomicBool::new(false));
         let _abandon = AbandonGuard(abandoned.clone());
         let before_each = self.options.before_each.clone();
@@ -504,7 +504,7 @@ mod tests {
         }
         until("two are at work", async || begun.load(Ordering::SeqCst) >= 2).await;
         drop(held);
-        let turn = || selectors.matching.wait(&origin);
+        let turn = || selectors.matching.wait(origin.turn_keys());
         let _all = soon(async { (turn().await.unwrap(), turn().await.unwrap()) }).await;
         assert_eq!(begun.load(Ordering::SeqCst), 2);
     }
@@ -566,7 +566,7 @@ mod tests {
     #[tokio::test]
     async fn no_feed_under_way_is_cut() {
         let (selectors, origin) = (selectors(), origin());
-        let turn = || selectors.matching.wait(&origin);
+        let turn = || selectors.matching.wait(origin.turn_keys());
         let held = [turn().await.unwrap(), turn().await.unwrap()];
         let mut waiting: Vec<_> = (0..20_000).map(|_| Box::pin(turn())).collect();
         assert!(waiting.iter_mut().all(|waiting| waiting.now_or_never().is_none()));
@@ -605,12 +605,12 @@ mod tests {
         let selector = format!(r#"{{"$or":[{regexes}{{"a":{{"$regex":"bc"}}}}]}}"#);
         let selector = json::parse(selector.as_bytes(), &Limits::default()).unwrap().into_owned();
         let selecting = selectors.compile(origin.clone(), selector).await.unwrap();
-        let held = selectors.matching.wait(&origin).await.unwrap();
+        let held = selectors.matching.wait(origin.turn_keys()).await.unwrap();
         let rows = vec![row(Some(format!(r#""a":"{}c""#, "b".repeat(100_000))))];
         let large = tokio::spawn(async move { selecting.pass(rows).await });
         until("the large document waits", async || selectors.matching.waiting() == 1).await;
         let neighbour = Origin { address: std::net::IpAddr::from([10, 0, 0, 1]).into(), database: "other".into() };
-        let mut turn = Box::pin(selectors.matching.wait(&neighbour));
+        let mut turn = Box::pin(selectors.matching.wait(neighbour.turn_keys()));
         assert!((&mut turn).now_or_never().is_none());
         drop(held);
         let turn = soon(turn).await.unwrap();

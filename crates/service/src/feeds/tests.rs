@@ -231,9 +231,9 @@ async fn design_documents_are_read_in_turns() {
     let noisy = Origin { address: std::net::IpAddr::from([10, 0, 0, 1]).into(), database: "noisy".into() };
     let mut held = Vec::new();
     for _ in 0..4 {
-        held.push(turns.wait(&noisy).await.unwrap());
+        held.push(turns.wait(noisy.turn_keys()).await.unwrap());
     }
-    let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(turns.wait(&noisy))).collect();
+    let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(turns.wait(noisy.turn_keys()))).collect();
     for waiting in &mut waiting {
         assert!(waiting.now_or_never().is_none());
     }
