@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use flatbed_admission::{Budget, Grant, Shares};
 use flatbed_javascript::{Design, Error as FunctionError};
 use flatbed_layer::{Error as LayerError, GetOptions, Reader, RevId};
 
@@ -41,21 +42,23 @@ pub(crate) enum DesignError {
 /// The texts that are held. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Designs {
-    state: Arc<Mutex<DesignsState>>,
+    texts: Arc<DesignTexts>,
     reading: Arc<Turns>,
 }
 
 impl Default for Designs {
     fn default() -> Designs {
-        Designs { state: Arc::default(), reading: Turns::new(READ_AT_ONCE, READING_WAITING_MAX) }
+        let (held, all, by_database) = (Mutex::default(), Budget::new(BYTES_MAX, 1), Shares::default());
+        let texts = Arc::new(DesignTexts { held, all, by_database });
+        Designs { texts, reading: Turns::new(READ_AT_ONCE, READING_WAITING_MAX) }
     }
 }
 
-#[derive(Debug, Default)]
-struct DesignsState {
-    held: HashMap<DesignKey, Weak<HeldDesign>>,
-    bytes: usize,
-    of_database: HashMap<String, usize>,
+#[derive(Debug)]
+struct DesignTexts {
+    held: Mutex<HashMap<DesignKey, Weak<HeldDesign>>>,
+    all: Arc<Budget>,
+    by_database: Shares<String, Budget>,
 }
 
 /// A design document while a feed uses it.
@@ -63,17 +66,20 @@ struct DesignsState {
 pub(crate) struct HeldDesign {
     pub(crate) design: Design,
     key: DesignKey,
-    designs: Designs,
+    texts: Arc<DesignTexts>,
+    _room: [Grant; 2],
+}
+
+impl DesignTexts {
+    fn held(&self) -> MutexGuard<'_, HashMap<DesignKey, Weak<HeldDesign>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Designs {
-    fn lock(&self) -> MutexGuard<'_, DesignsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        self.lock().bytes
+        self.texts.all.used()
     }
 
     #[cfg(test)]
@@ -109,20 +115,16 @@ impl Designs {
     pub(crate) fn hold(&self, database: &str, id: &str, rev: &RevId, text: String) -> Result<Arc<HeldDesign>, Full> {
         let key = (database.to_owned(), id.to_owned(), rev.clone());
         // Dropped after the lock, since the last reference removes its own entry.
-        let known = self.lock().held.get(&key).and_then(Weak::upgrade);
+        let known = self.texts.held().get(&key).and_then(Weak::upgrade);
         if let Some(known) = known.filter(|known| known.design.text() == text) {
             return Ok(known);
         }
-        let mut state = self.lock();
-        let of_this = state.of_database.get(database).copied().unwrap_or_default();
-        if state.bytes + text.len() > BYTES_MAX || of_this + text.len() > BYTES_OF_ONE_MAX {
-            return Err(Full);
-        }
-        state.bytes += text.len();
-        state.of_database.insert(database.to_owned(), of_this + text.len());
-        let held =
-            Arc::new(HeldDesign { design: Design::new(database, text), key: key.clone(), designs: self.clone() });
-        state.held.insert(key, Arc::downgrade(&held));
+        let of_database = self.texts.by_database.of(database.to_owned(), || Budget::new(BYTES_OF_ONE_MAX, 1));
+        let of_database = of_database.try_take(text.len()).ok_or(Full)?;
+        let of_all = self.texts.all.try_take(text.len()).ok_or(Full)?;
+        let (design, texts) = (Design::new(database, text), self.texts.clone());
+        let held = Arc::new(HeldDesign { design, key: key.clone(), texts, _room: [of_database, of_all] });
+        self.texts.held().insert(key, Arc::downgrade(&held));
         Ok(held)
     }
 }
@@ -135,19 +137,10 @@ impl HeldDesign {
 
 impl Drop for HeldDesign {
     fn drop(&mut self) {
-        let mut state = self.designs.lock();
-        let bytes = self.design.text().len();
-        state.bytes -= bytes;
-        let (database, ..) = &self.key;
-        if let Some(of_this) = state.of_database.get_mut(database) {
-            *of_this -= bytes;
-            if *of_this == 0 {
-                state.of_database.remove(database);
-            }
-        }
+        let mut held = self.texts.held();
         // Another text may have replaced the entry.
-        if state.held.get(&self.key).is_some_and(|held| held.strong_count() == 0) {
-            state.held.remove(&self.key);
+        if held.get(&self.key).is_some_and(|held| held.strong_count() == 0) {
+            held.remove(&self.key);
         }
     }
 }
@@ -170,13 +163,12 @@ mod tests {
         // Another revision, and another text of the same revision.
         let (other, same_name) = (hold(&rev("2-b"), "other"), hold(&rev("1-a"), "texts"));
         assert!(!Arc::ptr_eq(&other, &all[0]) && !Arc::ptr_eq(&same_name, &all[0]));
-        assert_eq!(designs.lock().held.len(), 2);
+        assert_eq!(designs.texts.held().len(), 2);
         assert_eq!(designs.bytes(), 14);
         drop(all);
         assert!(Arc::ptr_eq(&hold(&rev("1-a"), "texts"), &same_name), "the newer text stays");
         drop((other, same_name));
-        let state = designs.lock();
-        assert!(state.held.is_empty() && state.of_database.is_empty() && state.bytes == 0);
+        assert!(designs.texts.held().is_empty() && designs.texts.by_database.all().is_empty() && designs.bytes() == 0);
     }
 
     #[test]
