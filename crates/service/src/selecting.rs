@@ -8,12 +8,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use flatbed_admission::{Budget, Grant};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ChangeRow, Document, Error as LayerError, RowKind, TailDocument, TailRow};
 use flatbed_mango::{Exhausted, Field, Interrupts, InvalidSelector, Progress, Selector, project, slice_steps};
 use flatbed_metrics::{Family, Kind, Value as Measured};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::json_out;
 use crate::turns::{Origin, Slice, Turns};
@@ -37,7 +37,7 @@ const SHORT_DOCUMENT_BYTES: usize = 64 << 10;
 const TREES_BYTES_MAX: usize = 256 << 20;
 
 /// The unit of that memory.
-const PERMIT_BYTES: usize = 1024;
+const UNIT_BYTES: usize = 1024;
 
 /// The reason why a selector is not compiled or not matched.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +92,7 @@ impl fmt::Debug for SelectorOptions {
 pub(crate) struct Selectors {
     compiling: Arc<Turns>,
     matching: Arc<Turns>,
-    trees: Arc<Semaphore>,
+    trees: Arc<Budget>,
     options: SelectorOptions,
 }
 
@@ -101,7 +101,7 @@ impl Selectors {
         let compiling = Turns::new(COMPILED_AT_ONCE, COMPILING_WAITING_MAX);
         // One match of a change serves all its followers, so none is refused: connections bound them.
         let matching = Turns::new(MATCHED_AT_ONCE, usize::MAX);
-        let trees = Arc::new(Semaphore::new(TREES_BYTES_MAX / PERMIT_BYTES));
+        let trees = Budget::new(TREES_BYTES_MAX, UNIT_BYTES);
         Selectors { compiling, matching, trees, options }
     }
 
@@ -275,12 +275,9 @@ fn each<T, P>(
 }
 
 /// Returns a function that waits for the memory of one tree. A task holds one tree at a time, so tasks cannot deadlock.
-fn tree_memory(trees: &Arc<Semaphore>) -> impl Fn(usize) -> Option<OwnedSemaphorePermit> + use<> {
+fn tree_memory(trees: &Arc<Budget>) -> impl Fn(usize) -> Option<Grant> + use<> {
     let (trees, runtime) = (trees.clone(), Handle::current());
-    move |bytes| {
-        let permits = u32::try_from(bytes.min(TREES_BYTES_MAX) / PERMIT_BYTES).unwrap_or(u32::MAX);
-        runtime.block_on(trees.clone().acquire_many_owned(permits)).ok()
-    }
+    move |bytes| runtime.block_on(trees.take(bytes.min(TREES_BYTES_MAX)))
 }
 
 /// True if work on documents of these sizes takes at most some milliseconds.
@@ -552,13 +549,13 @@ mod tests {
         let selecting = selectors.compile(origin(), selector).await.unwrap();
         let rows = |numbers: usize| vec![row(Some(format!("\"a\":[{}0]", "0,".repeat(numbers))))];
         assert!(selecting.is_short(&rows(10_000)) && !selecting.is_short(&rows(40_000)));
-        let taken = selectors.trees.clone().acquire_many_owned((TREES_BYTES_MAX / PERMIT_BYTES) as u32).await.unwrap();
+        let taken = selectors.trees.take(TREES_BYTES_MAX).await.unwrap();
         assert_eq!(selecting.pass(rows(10_000)).await.unwrap().len(), 1, "small ones need none");
         let mut waits = Box::pin(selecting.pass(rows(400_000)));
         assert!(tokio::time::timeout(Duration::from_millis(100), &mut waits).await.is_err());
         drop(taken);
         assert_eq!(waits.await.unwrap().len(), 1);
-        assert_eq!(selectors.trees.available_permits(), TREES_BYTES_MAX / PERMIT_BYTES);
+        assert_eq!(selectors.trees.used(), 0);
         // The largest document takes all of it.
         assert_eq!(selecting.pass(rows(4_000_000)).await.unwrap().len(), 1);
     }
