@@ -3,11 +3,11 @@
 //! Dropping a run does not stop its writing thread, which completes the current write. The next run must wait, or older
 //! lines would follow newer ones. The thread therefore holds the turn until it ends.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_admission::Shares;
 use flatbed_clock::Clock;
 use tokio::sync::{Mutex as Lock, OwnedMutexGuard};
 
@@ -19,7 +19,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The turns of all files of a process. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Turns(Arc<Mutex<HashMap<PathBuf, Weak<Lock<()>>>>>);
+pub struct Turns(Arc<Shares<PathBuf, Lock<()>>>);
 
 /// A lock that one writer holds at a time. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -32,15 +32,7 @@ pub struct Turn {
 impl Turns {
     /// Returns the turn of the file at a path.
     pub fn at(&self, path: &Path) -> Turn {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, lock| lock.strong_count() > 0);
-        let known = all.get(path).and_then(Weak::upgrade);
-        let lock = known.unwrap_or_else(|| {
-            let lock = Arc::<Lock<()>>::default();
-            all.insert(path.to_owned(), Arc::downgrade(&lock));
-            lock
-        });
-        Turn { lock, ..Turn::default() }
+        Turn { lock: self.0.of(path.to_owned(), Arc::default), ..Turn::default() }
     }
 }
 
@@ -94,6 +86,6 @@ mod tests {
         drop(taken);
         turns.at(Path::new("c"));
         drop(turns.at(Path::new("d")));
-        assert_eq!(turns.0.lock().unwrap().len(), 1);
+        assert!(turns.0.all().is_empty());
     }
 }
