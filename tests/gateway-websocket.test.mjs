@@ -87,7 +87,7 @@ test('it ends with the session, and says why', async () => {
   await administer('DELETE', `/${name}/_user/anna/_session`);
   const { code, reason } = await feed.closed;
   assert.equal(code, 1008);
-  assert.match(reason, /login|no longer/i);
+  assert.match(reason, /login|revoked/i);
   const disabled = follow(server.publicUrl, `/${name}/_changes?feed=websocket`, { options: '{}', headers: basic('anna') });
   await caughtUp(disabled);
   await administer('PUT', `/${name}/_user/anna`, { disabled: true });

@@ -5,8 +5,10 @@
 
 use hyper::header::{self, HeaderName};
 
-/// Words in header names, between hyphens or underscores, that mark a credential or a proof of identity.
-const WORDS: [&str; 22] = [
+/// Words in header names, between hyphens or underscores, that mark a credential or a proof of identity. They also do so
+/// at the end of a word, as in `X-AccessToken`.
+const WORDS: [&str; 30] = [
+    "2fa",
     "apikey",
     "assertion",
     "auth",
@@ -15,36 +17,50 @@ const WORDS: [&str; 22] = [
     "authentication",
     "authorization",
     "bearer",
+    "cert",
     "cookie",
     "cookie2",
     "credential",
     "credentials",
     "csrf",
+    "dpop",
     "jwt",
+    "oidc",
     "otp",
     "passwd",
     "password",
+    "principal",
+    "pwd",
+    "saml",
     "secret",
     "session",
+    "sid",
     "token",
     "tokens",
     "xsrf",
 ];
 
-/// Pairs of adjacent words that mark a credential as one of [`WORDS`] does.
-const PAIRS: [[&str; 2]; 3] = [["access", "key"], ["api", "key"], ["client", "cert"]];
+/// The beginning of a word that marks a credential, as in `X-SessionId`.
+const BEGINNING: &str = "session";
+
+/// Words before `key` in the names of keys that are no credentials. Every other `...-Key` is one.
+const PUBLIC_KEYS: [&str; 6] = ["cache", "idempotency", "partition", "routing", "surrogate", "websocket"];
+
+/// A header that browsers let pages set for a WebSocket, and that clients misuse for tokens.
+const WEBSOCKET_PROTOCOL: &str = "sec-websocket-protocol";
 
 /// Returns whether a header carries a credential or a proxy's assertion of the user. `of_proxy`: the names of the
 /// proxy's headers, from the settings.
 pub(crate) fn is_credential(name: &HeaderName, of_proxy: &[String]) -> bool {
     let name = name.as_str();
-    if of_proxy.iter().any(|of_proxy| of_proxy == name) {
+    if name == WEBSOCKET_PROTOCOL || of_proxy.iter().any(|of_proxy| of_proxy == name) {
         return true;
     }
     let mut before = "";
     name.split(['-', '_']).any(|word| {
-        let pair = [std::mem::replace(&mut before, word), word];
-        WORDS.contains(&word) || PAIRS.contains(&pair)
+        let before = std::mem::replace(&mut before, word);
+        let is_key = word == "key" && !before.is_empty() && !PUBLIC_KEYS.contains(&before);
+        is_key || WORDS.iter().any(|known| word.ends_with(known)) || word.starts_with(BEGINNING)
     })
 }
 
@@ -83,10 +99,39 @@ mod tests {
             "x_api_key",
             "X-CSRF-Token",
             "X-Original-Authorization",
+            "XAuthorization",
+            "X-Amzn-Oidc-Accesstoken",
+            "X-Amzn-Oidc-Data",
+            "X-AuthToken",
+            "X-IdToken",
+            "X-Csrftoken",
+            "X-Oauth",
+            "X-Saml",
+            "X-SessionId",
+            "X-Sid",
+            "X-MS-CLIENT-PRINCIPAL",
+            "X-ARR-ClientCert",
+            "Ocp-Apim-Subscription-Key",
+            "X-Functions-Key",
+            "X-TOTP",
+            "X-2FA",
+            "X-PWD",
+            "DPoP",
+            "Sec-WebSocket-Protocol",
         ] {
             assert!(is_hidden(name, &[]), "{name}");
         }
-        for name in ["Accept", "Content-Type", "X-Author", "Idempotency-Key", "X-Keys", "X-User", "Tokenizer", "Host"] {
+        for name in [
+            "Accept",
+            "Content-Type",
+            "X-Author",
+            "Idempotency-Key",
+            "X-Keys",
+            "X-User",
+            "Tokenizer",
+            "Host",
+            "Sec-WebSocket-Key",
+        ] {
             assert!(!is_hidden(name, &["x-remote-user"]), "{name}");
         }
         assert!(is_hidden("X-Remote-User", &["x-remote-user"]));
