@@ -35,7 +35,7 @@ impl Budget {
         self.units * self.unit_bytes
     }
 
-    /// Returns the bytes that nobody holds.
+    /// Returns the unreserved bytes.
     pub fn free(&self) -> usize {
         self.free.available_permits() * self.unit_bytes
     }

@@ -30,7 +30,7 @@ impl<K: Eq + Hash, V> Shares<K, V> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the share of a key, made by `new` if nobody holds it. Holders keep the result, or a grant of it.
+    /// Returns the share of a key, made by `new` if it has no holder. Holders keep the result, or a grant of it.
     pub fn of(&self, key: K, new: impl FnOnce() -> Arc<V>) -> Arc<V> {
         let mut known = self.known();
         if let Some(share) = known.by_key.get(&key).and_then(Weak::upgrade) {

@@ -20,13 +20,13 @@ pub enum SplitError {
     /// A bracket closes another kind of bracket.
     #[error("line {line}: the brackets do not match")]
     Brackets {
-        /// Where the object starts, counted from 1.
+        /// The line on which the object starts, counted from 1.
         line: u64,
     },
     /// The object is larger than allowed, or its end is missing.
     #[error("line {line}: the object is larger than {bytes_max} bytes, or its end is missing")]
     TooLarge {
-        /// Where the object starts, counted from 1.
+        /// The line on which the object starts, counted from 1.
         line: u64,
         /// The largest allowed object.
         bytes_max: usize,
@@ -34,7 +34,7 @@ pub enum SplitError {
     /// The input ends inside an object or array.
     #[error("line {line}: the input ends in the middle")]
     Unfinished {
-        /// Where the object starts, counted from 1.
+        /// The line on which the object starts, counted from 1.
         line: u64,
     },
 }

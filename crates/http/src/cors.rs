@@ -29,7 +29,7 @@ pub struct Cors {
     pub credentials: bool,
     /// Further request headers that are allowed.
     pub headers: Vec<String>,
-    /// How long a browser may cache the answer to a preflight request, in seconds.
+    /// The time for which a browser may cache the answer to a preflight request, in seconds.
     pub max_age_seconds: u32,
 }
 

@@ -47,7 +47,7 @@ pub struct Limits {
     pub handshake_max: Duration,
     /// The timeout of a request's head.
     pub head_max: Duration,
-    /// How long an HTTP/1 connection may be idle between two requests; at least the timeout of a head.
+    /// The longest idle time of an HTTP/1 connection between two requests; at least the timeout of a head.
     pub idle_max: Duration,
     /// The timeout between two pieces of a body.
     pub body_pause_max: Duration,

@@ -13,7 +13,7 @@ use crate::runner::COMMIT_UNKNOWN_RESULT;
 /// The error of a transaction that took too long (`transaction_timed_out`).
 const TIMED_OUT: i32 = 1031;
 
-/// How long attempts, commits and retries of a transaction may take.
+/// The time limits of a transaction's attempts, commits and retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// The time for which a failing operation is retried before the client gets its last error. If a commit may have

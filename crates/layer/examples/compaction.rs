@@ -1,4 +1,4 @@
-//! How many documents a second a compaction goes through, while so many edits a second are written, none unless told.
+//! Measures a compaction in documents per second beside a number of edits per second, 0 by default.
 //! `FLATBED_FDB_LATENCY_US=1000,500,2000 FLATBED_FDB_SERVER=1 cargo run --release -p flatbed-layer --example compaction -- DIRECTORY 970`
 
 use std::path::Path;

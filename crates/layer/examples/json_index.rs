@@ -1,4 +1,4 @@
-//! How fast a json index is built, what it costs writes, and how fast queries are.
+//! Measures the build of a json index, its cost for writes, and the speed of queries.
 //! `cargo run --release -p flatbed-layer --example json_index -- DIRECTORY 100000`
 
 use std::path::Path;
@@ -16,7 +16,7 @@ fn json(text: &str) -> Result<Value<'static>, Failure> {
     Ok(parse(text.as_bytes(), &Limits::default())?.into_owned())
 }
 
-/// Of some 1 kB.
+/// Returns a document of about 1 kB.
 fn document(number: u64) -> String {
     format!(
         r#"{{"number":{number},"type":"order","customer":{{"city":"city{}","name":"name {}"}},"tags":["alpha","beta"],"text":"{}"}}"#,

@@ -19,7 +19,7 @@ pub enum Asker {
     Account {
         /// The name.
         name: Arc<str>,
-        /// Whether it is a member.
+        /// True if it is a member.
         is_member: bool,
     },
     /// An anonymous reader: without rights until an administrator admits the guest.

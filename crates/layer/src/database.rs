@@ -54,7 +54,7 @@ pub struct DatabaseInfo {
     pub superseded_size_bytes: u64,
     /// Number of purges.
     pub purge_seq: u64,
-    /// Whether a compaction is due or running, in any process.
+    /// True if a compaction is due or running, in any process.
     pub is_compacting: bool,
     /// FoundationDB's estimate for the whole database, in bytes; at least the active size.
     pub file_size_bytes: u64,
@@ -70,7 +70,7 @@ pub struct DatabaseInfo {
     pub hinted_shards: Option<u32>,
     /// See [`CreateOptions::partitioned`].
     pub is_partitioned: bool,
-    /// Whether its users see only documents in their channels: [`CreateOptions::channels`].
+    /// True if its users see only documents in their channels: [`CreateOptions::channels`].
     pub has_channels: bool,
 }
 

@@ -37,7 +37,7 @@ pub trait Seen: Send + Sync + Debug {
     /// Returns whether the reader sees all of a document, including its attachments.
     fn is_whole(&self, id: &str) -> bool;
 
-    /// Whether the existence of this document is hidden from the reader.
+    /// Returns whether the existence of this document is hidden from the reader.
     fn hides(&self, _id: &str) -> bool {
         false
     }

@@ -46,7 +46,7 @@ pub struct HeldAt {
     pub versions: Vec<(Kind, Arc<str>, Option<Stamp>)>,
     /// The stamp of an administrator's last change of the user, if there is a user.
     pub user_at: Option<Stamp>,
-    /// Whether the user exists and is enabled.
+    /// True if the user exists and is enabled.
     pub is_there: bool,
     /// The generation since which the user's name belongs to this person.
     pub(crate) person: u64,
@@ -168,7 +168,7 @@ struct CacheState {
 #[derive(Debug)]
 struct CachedRights {
     held: Arc<HeldAt>,
-    /// Whether the rights are too large for the cache, so that the entry has only the versions.
+    /// True if the rights are too large for the cache, so that the entry has only the versions.
     is_versions: bool,
     bytes: usize,
     used: u64,

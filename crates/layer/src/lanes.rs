@@ -69,7 +69,7 @@ struct Lane {
 
 #[derive(Default)]
 struct Queue {
-    /// Whether a transaction writes the document, so that others must wait.
+    /// True if a transaction writes the document, so that others must wait.
     is_under_way: bool,
     /// Waiting writes in the order of numbers.
     waiting: VecDeque<WaitingWrite>,
@@ -82,7 +82,7 @@ pub(crate) struct WaitingWrite {
     pub bytes: u64,
     /// The instance and rules that it was prepared for: only equal ones share a transaction.
     pub fence: (InstanceId, u64),
-    /// Whether its transaction may have other writes of the document.
+    /// True if its transaction may have other writes of the document.
     pub may_repeat: bool,
     /// Set when it begins to wait, and unique.
     pub number: u64,

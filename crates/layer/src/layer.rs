@@ -119,8 +119,8 @@ pub struct LayerOptions {
     pub view_memory_bytes: usize,
     /// Queries that wait for an index fail once its builder has failed for this long.
     pub index_stuck_max: Duration,
-    /// How long a failing transaction is retried before the caller gets its error, such as that of a database that an
-    /// operator has locked.
+    /// The time for which a failing transaction is retried before the caller gets its error, such as that of a database
+    /// that an operator has locked.
     pub retry_max: Duration,
     /// The clock of the layer and of everything above it.
     pub clock: Clock,
@@ -170,7 +170,7 @@ pub struct CreateOptions {
     /// The number of shards that a client asked CouchDB for (`q`): shown in [`DatabaseInfo`](crate::DatabaseInfo),
     /// without effect. Not stored if [`shards`](Self::shards) is given.
     pub hinted_shards: Option<u16>,
-    /// Whether document ids begin with a partition's name and a colon, `partition:id`, and partitions have counters.
+    /// True if document ids begin with a partition's name and a colon, `partition:id`, and partitions have counters.
     pub partitioned: bool,
     /// Makes users see only documents in their channels, and sets the function that routes documents to channels.
     pub channels: Option<ChannelsOptions>,

@@ -134,7 +134,7 @@ impl Renewal<'_> {
 
 struct RenewalStart {
     epoch: u64,
-    /// Whether it began before, in a state of which this one is a copy, and may have ended there: its epoch and
+    /// True if it began before, in a state of which this one is a copy, and may have ended there: its epoch and
     /// incarnations may be known to clients. Then it must be completed, and another one must follow.
     is_foreign: bool,
 }

@@ -194,7 +194,7 @@ mod tests {
             }
         }
 
-        /// Whatever a client writes, the address that the proxy appended counts.
+        /// The address that the proxy appended counts, whatever a client writes.
         #[test]
         fn a_client_cannot_be_another(text in r#"[0-9a-z.,:;= "]{0,40}"#) {
             prop_assert_eq!(x(&[&text, "192.0.2.1"], &[&text, "https"]), is("192.0.2.1", Some(true)));

@@ -53,7 +53,7 @@ pub enum Error {
     /// Other replications occupy the memory for answers. A retry may succeed.
     #[error("{0}: other replications occupy the memory for answers")]
     NoRoom(String),
-    /// Whether this process still owns the replication is unknown. A retry may succeed.
+    /// The process cannot tell if it still owns the replication. A retry may succeed.
     #[error("it is unknown whether another process has taken over this replication: {0}")]
     Unsure(String),
     /// Another process runs this replication now.

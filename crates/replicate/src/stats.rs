@@ -10,7 +10,7 @@ use flatbed_flatten::json::Object;
 pub struct Stats {
     /// Revisions checked at the target.
     pub missing_checked: u64,
-    /// Of these, the revisions that the target lacked.
+    /// The checked revisions that the target lacked.
     pub missing_found: u64,
     /// Revisions read from the source.
     pub docs_read: u64,

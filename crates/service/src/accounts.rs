@@ -69,7 +69,7 @@ const CHANGED_MAX: u64 = 500;
 /// The number of locks for reads of documents, and so the most reads in parallel.
 const READS_AT_ONCE: usize = 32;
 
-/// How current the known state of followed databases is.
+/// The freshness of the known state of followed databases.
 #[derive(Debug, Clone)]
 pub(crate) enum DatabasesState {
     Unfollowed,

@@ -426,7 +426,7 @@ struct CommitGate {
     needs: Needs,
     name: String,
     access: Access,
-    /// Whether the write was prepared for a replicator database, with owners set. A database of the other kind
+    /// True if the write was prepared for a replicator database, with owners set. A database of the other kind
     /// refuses it. `None`: either kind will do.
     as_replicator: Option<bool>,
 }

@@ -75,11 +75,11 @@ pub enum Output {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputType {
-    /// Of `outputs_rdbms`.
+    /// An entry of `outputs_rdbms`.
     Rdbms,
-    /// Of `outputs_http`.
+    /// An entry of `outputs_http`.
     Http,
-    /// Of `outputs_cloud`.
+    /// An entry of `outputs_cloud`.
     Cloud,
 }
 

@@ -18,7 +18,7 @@ use crate::connect::ConnectError;
 /// The suffixes of the auxiliary files of an SQLite database.
 const SIDES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// How many bytes of the holder's id are read from a lock file, for the error.
+/// The longest part of the holder's id that is read from a lock file, in bytes, for the error.
 const ID_BYTES_MAX: u64 = 1_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

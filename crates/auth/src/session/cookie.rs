@@ -34,7 +34,8 @@ impl SameSite {
 /// The attributes of a cookie.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attributes {
-    /// How long a browser keeps it, in seconds; `None`: until the browser is closed (`allow_persistent_cookies`).
+    /// The lifetime of the cookie in the browser, in seconds; `None`: until the browser is closed
+    /// (`allow_persistent_cookies`).
     pub max_age: Option<u64>,
     /// True if it is sent on encrypted connections only: the request came on one.
     pub is_secure: bool,

@@ -1,5 +1,5 @@
-//! Functions of design documents that answer requests: what they may not do, whatever they say. What CouchDB answers is
-//! replayed by `tests/answers.test.mjs`.
+//! Functions of design documents that answer requests, and the limits of their answers. `tests/answers.test.mjs`
+//! replays CouchDB's answers.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ async fn hostile_responses() {
         (numbers.status, header("x-n"), header("x-t"), header("x-z")),
         (200, "5".into(), "true".into(), "null".into())
     );
-    // All on one connection, whose framing is its own.
+    // All requests use one connection, and the server sets its framing.
     let framed = show("_show/frame").await;
     assert_eq!((framed.status, framed.body.as_str(), framed.header("x-a")), (200, "xyz", Some("b")));
     assert_eq!((framed.header("content-length"), framed.header("upgrade")), (Some("3"), None));
@@ -81,7 +81,7 @@ async fn hostile_responses() {
     let large = show("_show/large?n=3000000").await;
     assert_eq!((large.status, large.body.len()), (200, 3_000_000));
     assert_eq!(error(&show("_show/large?n=17000000").await), (500, "os_process_error".to_owned()));
-    // 503 where it was kept from the processor by others.
+    // 503 if other functions kept it from the processor.
     let ended = error(&show("_show/endless").await);
     assert!([(500, "timeout".to_owned()), (503, "service_unavailable".to_owned())].contains(&ended), "{ended:?}");
 }
@@ -185,12 +185,12 @@ async fn rewrites_are_bounded() {
     let go = async |method: &str, query: &str, body: Value| {
         server.json(method, &format!("/db/_design/f/_rewrite/x?{query}"), body).await
     };
-    // Its own database, with any method, and the body as it came or another one.
+    // The function's own database, with any method, and the original body or another one.
     assert_eq!(go("POST", "path=../../made&method=PUT", json!({"v": 1})).await.0, 201);
     assert_eq!(go("GET", "path=../../new&method=PUT&body=%7B%22v%22:2%7D", NULL).await.0, 201);
     assert_eq!(server.ok("GET", "/db/made", NULL).await["v"], 1);
     assert_eq!(server.ok("GET", "/db/new", NULL).await["v"], 2);
-    // Others, to read alone.
+    // Other databases, for reading only.
     assert_eq!(go("GET", "path=../../../other", NULL).await.1["db_name"], "other");
     for (method, query) in [("GET", "method=DELETE&path=../../../other"), ("PUT", "path=../../../third")] {
         assert_eq!(go(method, query, NULL).await.1["error"], "insecure_rewrite_rule", "{method} {query}");
@@ -206,12 +206,12 @@ async fn rewrites_are_bounded() {
         (&json!("b"), &NULL, &json!("[1]"), &json!("id"))
     );
     assert_eq!(server.json("GET", "/db/_design/s/_rewrite/up", NULL).await.1["db_name"], "db");
-    // Forms are posted from pages of this server alone, whatever a function says of that.
+    // Forms are accepted from pages of this server only, whatever a function says.
     let form = go("POST", "path=../../made", NULL).await;
     assert_eq!(form.1["reason"], "Referer header required.");
 }
 
-/// All calls for a request share the time of one.
+/// All calls of a request share one time limit.
 #[tokio::test]
 async fn rewrites_that_lead_to_themselves_take_the_time_of_one_call() {
     let Some(store) = store() else { return };
@@ -219,7 +219,7 @@ async fn rewrites_that_lead_to_themselves_take_the_time_of_one_call() {
     let layer = store.layer_running(functions, LayerOptions::default()).await;
     let server = store.serve_on(layer, ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
-    // Each call takes half of the time, on a machine of any speed.
+    // Each call takes half of the limit, on a machine of any speed.
     let rewrites =
         "function (req) { var end = Date.now() + 100; while (Date.now() < end); return {path: '_rewrite/again'}; }";
     server.ok("PUT", "/db/_design/d", json!({ "rewrites": rewrites })).await;
@@ -233,7 +233,7 @@ async fn rewrites_that_lead_to_themselves_take_the_time_of_one_call() {
     server.stop().await;
 }
 
-/// `secure_rewrites = false`: rules lead anywhere, with the client's method and rights. Functions do not.
+/// With `secure_rewrites = false` rules lead anywhere, with the client's method and rights. Functions do not.
 #[tokio::test]
 async fn insecure_rewrites_leave_their_database() {
     let to = "../../../other/doc";
@@ -244,7 +244,7 @@ async fn insecure_rewrites_leave_their_database() {
     server.ok("PUT", "/db/_design/f", function).await;
     let rule = "/db/_design/d/_rewrite/doc";
     assert_eq!(server.json("GET", rule, NULL).await.1["error"], "insecure_rewrite_rule");
-    // CouchDB had it in [httpd] once, and still reads it there.
+    // CouchDB once had the setting in [httpd], and still reads it there.
     let (status, old) = server.json("PUT", "/_node/_local/_config/httpd/secure_rewrites", json!("false")).await;
     assert_eq!((status, old), (200, json!("true")));
     assert_eq!(server.json("PUT", rule, json!({"n": 1})).await.0, 201);
@@ -258,7 +258,7 @@ async fn insecure_rewrites_leave_their_database() {
     assert_eq!(server.json("GET", rule, NULL).await.1["error"], "insecure_rewrite_rule");
 }
 
-/// As in CouchDB one key stays one of several, and what says why there is no value comes as a row.
+/// A single key is handled as a list of keys, as in CouchDB, and the reason for a missing value comes as a row.
 #[tokio::test]
 async fn lists_of_keys() {
     let grows = "function (keys, values) { return 'xxxxxxxxxx'.repeat(1000); }";
@@ -304,7 +304,7 @@ async fn lists_of_keys() {
     assert_eq!(ask("GET", "grows", NULL).await.json(), overflow);
 }
 
-/// A link is followed with its reader's session, and needs no leave of the server's.
+/// A link is followed with its reader's session, and needs no permission of the server.
 #[tokio::test]
 async fn links_of_other_pages_change_nothing() {
     let design = json!({
@@ -328,7 +328,7 @@ async fn links_of_other_pages_change_nothing() {
             let refused = (answer.status, answer.body.contains("A page of another origin"));
             assert_eq!(refused == (403, true), is_other && changes, "{path} {site} {answer:?}");
         }
-        // Without a session, too: on a server without administrators everybody has all rights.
+        // A request without a session, too: a server without administrators gives all rights to every client.
         let answer = client.call("GET", &path, &[("sec-fetch-site", "cross-site")], b"").await;
         assert_eq!(answer.status == 403, changes, "{path} {answer:?}");
         // Browsers send no `Sec-Fetch-Site` to addresses without TLS.
@@ -336,7 +336,7 @@ async fn links_of_other_pages_change_nothing() {
             let answer = client.call("GET", &path, &[("referer", page)], b"").await;
             assert_eq!(answer.status == 403, is_other && changes, "{path} {page} {answer:?}");
         }
-        // A page may have its browser say nothing of it.
+        // A page can suppress its `Referer`.
         let answer = client.call("GET", &path, &[session, ("user-agent", "Mozilla/5.0 Firefox/140.0")], b"").await;
         assert_eq!(answer.status == 403, changes, "{path} {answer:?}");
     }

@@ -83,10 +83,10 @@ async fn filters() {
         assert_eq!((found, &answer["error"], &answer["reason"]), (status, &json!(error), &json!(reason)), "{query}");
     }
     assert_eq!(get("filter=d/broken").await.1["error"], "compilation_error");
-    // The feed that it was a moment ago does not keep the others from their answers.
+    // The endless feed does not delay the answers of the others.
     let (endless, even) = tokio::join!(get("filter=d/endless"), get("filter=d/even"));
     assert_eq!(ids(&even.1).len(), 5);
-    // 503 where it was kept from the processor by others.
+    // 503 if other functions kept it from the processor.
     let ended = (endless.0, endless.1["error"].as_str().unwrap());
     assert!([(500, "timeout"), (503, "service_unavailable")].contains(&ended), "{ended:?}");
 }
@@ -129,7 +129,7 @@ async fn feeds_that_wait_are_filtered() {
     };
     let (polled, lines, ()) =
         tokio::join!(server.ok("GET", &longpoll, NULL), server.call("GET", &continuous, ""), write);
-    // Both may be there where the first is filtered late.
+    // Both rows may come if the first is filtered late.
     assert_eq!(ids(&polled).first(), Some(&"doc4"));
     let rows: Vec<Value> = lines.body.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     assert_eq!(rows.len(), 3, "{}", lines.body);
@@ -153,7 +153,8 @@ async fn replications_are_filtered() {
     assert_eq!(copied["total_rows"], 3);
 }
 
-/// Databases with equal design documents, and requests of one database: none sees what a function was given for another.
+/// Equal design documents in several databases, and requests of one database: no call sees another call's function
+/// state.
 #[tokio::test]
 async fn functions_keep_nothing_from_request_to_request() {
     let Some(store) = store() else { return };
@@ -180,14 +181,14 @@ async fn functions_keep_nothing_from_request_to_request() {
             let public = server.ok("GET", "/b/_changes?filter=d/f", NULL).await;
             assert_eq!(ids(&public).len(), 3, "round {round}: {public}");
         }
-        // The same names come again.
+        // The same names recur.
         for name in ["a", "b"] {
             server.ok("DELETE", &format!("/{name}"), NULL).await;
         }
     }
 }
 
-/// What waits for its turn is not what ran for too long, and one database's endless functions are no other's matter.
+/// The wait for a turn does not count as run time, and endless functions of one database do not delay another.
 #[tokio::test]
 async fn endless_functions_keep_no_other_database_waiting() {
     let Some(store) = store() else { return };
@@ -218,7 +219,7 @@ async fn endless_functions_keep_no_other_database_waiting() {
         before
     };
     let (rows, before) = tokio::join!(bad, good);
-    // A write that waited for the endless functions would be answered no earlier than these.
+    // A write that waited for the endless functions would be answered after these.
     assert!(before >= 3, "{before} writes were answered before");
     let errors: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["error"].as_str().unwrap()).collect();
     assert!(errors.contains(&"service_unavailable"), "{rows}");

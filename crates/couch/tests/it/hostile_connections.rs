@@ -1,4 +1,4 @@
-//! Clients that ask and do not read, on HTTP/1 and HTTP/2, and that open more than they need.
+//! Clients that send requests and do not read, on HTTP/1 and HTTP/2, and that open more connections than they need.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const RIGHT: &str = "Basic YWRtaW46cGFzc3dvcmQ=";
 
 type Requests = SendRequest<bytes::Bytes>;
 
-/// A connection of HTTP/2 on which the server may send so many bytes a stream.
+/// Opens an HTTP/2 connection on which the server may send `window` bytes per stream.
 async fn http2(server: &Running, window: u32) -> (Requests, JoinHandle<Result<(), h2::Error>>) {
     let stream = TcpStream::connect(server.address).await.unwrap();
     let mut builder = h2::client::Builder::new();
@@ -47,7 +47,7 @@ async fn with_documents(store: &Store, stall_max: Duration) -> Running {
     server
 }
 
-/// Waits until the one that asks has the only connection.
+/// Waits until the caller has the only connection.
 async fn is_alone(server: &Running) {
     // The tasks of answers end soon after their connection.
     let figures = async || {
@@ -61,17 +61,17 @@ async fn is_alone(server: &Running) {
 async fn answers_that_nobody_takes_are_few_and_their_connection_is_cut() {
     let store = Store::new();
     let server = with_documents(&store, Duration::from_millis(1_600)).await;
-    // Closed at once, and open for a first byte: hyper hands all of a piece over then.
+    // A window that is closed from the start, and one that is open for the first byte: hyper then takes a whole piece.
     for window in [0, 1] {
         for path in ["/db/medium0", "/db/large0", "/db/_all_docs?include_docs=true", "/db/_changes?include_docs=true"] {
-            // A slow machine may not look between the answers and the cut: it tries again.
+            // A slow machine may not check between the answers and the cut, so the test retries.
             let mut waiting = Waiting::begin();
             loop {
                 let (mut requests, connection) = http2(&server, window).await;
                 let asked = async {
                     let mut answers = Vec::new();
                     for _ in 0..400 {
-                        // It may be cut before all are asked for.
+                        // The connection may be cut before all requests are sent.
                         let Ok(ready) = soon(requests.clone().ready()).await else { break };
                         requests = ready;
                         let Ok((answer, _)) = requests.send_request(request(&server, "GET", path, None), true) else {
@@ -134,7 +134,7 @@ async fn who_reads_in_the_end_gets_all() {
     server.stop().await;
 }
 
-/// Each document is larger than all the room for pages, and what the readers read at once many times that for pieces.
+/// Each document is larger than the page budget, and the readers together read many times the budget for pieces.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_get_their_turn_where_there_is_little_room() {
     let store = Store::new();
@@ -169,7 +169,7 @@ async fn all_get_their_turn_where_there_is_little_room() {
     server.stop().await;
 }
 
-/// Reads a little now and then, until its connection is cut.
+/// Reads a little at intervals, until its connection is cut.
 async fn dribbles(server: &Running, path: &str) -> JoinHandle<()> {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
@@ -184,7 +184,7 @@ async fn dribbles(server: &Running, path: &str) -> JoinHandle<()> {
     })
 }
 
-/// All that there is room for is held by some who never stop to read; each look finds that something has moved.
+/// The whole budget is held by clients that never stop reading; each check finds that some bytes have moved.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_reads_a_little_is_cut_where_others_wait() {
     let store = Store::new();
@@ -196,7 +196,7 @@ async fn who_reads_a_little_is_cut_where_others_wait() {
         for _ in 0..4 {
             slow.push(dribbles(&server, path).await);
         }
-        // Longer than what the system takes.
+        // More bytes than the system buffers.
         until("all the room is taken", async || server.figure(PAGES).await >= 2_000_000).await;
         let answer = server.call("GET", "/db/_all_docs?include_docs=true&limit=1&start_key=%22small%22", "").await;
         assert_eq!((answer.status, answer.json()["rows"][0]["id"].as_str()), (200, Some("small0")), "{path}");
@@ -215,7 +215,7 @@ async fn strangers_have_few_streams() {
     let options = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
     let server = store.serve(options).await;
     let (mut requests, _connection) = http2(&server, 65_535).await;
-    // Their bodies are never ended, so that none is answered.
+    // Their bodies never end, so the server answers none of them.
     let mut open = Vec::new();
     for _ in 0..150 {
         requests = soon(requests.ready()).await.unwrap();
@@ -228,7 +228,7 @@ async fn strangers_have_few_streams() {
     }
     assert_eq!(refused, 50);
     drop(open);
-    // Whoever has shown to be an administrator has a thousand.
+    // An authenticated administrator has a thousand.
     let ask = || request(&server, "GET", "/_session", Some(RIGHT));
     soon(async {
         loop {
@@ -288,7 +288,7 @@ async fn floods_of_frames_end_their_connection_or_do_nothing() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
         let mut stream = socket.connect(server.address).await.unwrap();
-        // Nothing is read meanwhile: the server may stop to read too.
+        // The client reads nothing meanwhile: the server may stop reading, too.
         let sent = async {
             stream.write_all(&begin).await?;
             stream.write_all(&flood).await
@@ -314,7 +314,7 @@ async fn pipelined_requests_wait_for_their_reader() {
     let server = with_documents(&store, Duration::from_secs(2)).await;
     let answered =
         |route: &'static str| format!("flatbed_requests_total{{route=\"{route}\",method=\"GET\",status=\"200\"}}");
-    // So many answers as the system takes, and a few more.
+    // As many answers as the system buffers, and a few more.
     for (path, route, most) in
         [("/db/small0", "/{db}/{docid}", 2_000), ("/_up", "/_up", 60_000), ("/db/large0", "/{db}/{docid}", 50)]
     {

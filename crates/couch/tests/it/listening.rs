@@ -1,4 +1,4 @@
-//! How a server is reached: TLS, sockets of the file system, proxies; and how much one client may have and ask for.
+//! Listeners of a server: TLS, Unix sockets and proxies, and the limits of one client's connections and requests.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -55,12 +55,12 @@ fn local() -> SocketAddr {
 }
 
 fn with_admin() -> ServerOptions {
-    // RFC 6070's vector: few iterations, so that the test is quick.
+    // The vector of RFC 6070: few iterations keep the test quick.
     let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
     ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() }
 }
 
-/// What is answered to one request, to the end of its JSON or of its head.
+/// Returns the answer to one request, up to the end of its JSON or of its head.
 async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), method: &str, path: &str, headers: &str) -> String {
     let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: 0\r\n\r\n");
     if stream.write_all(request.as_bytes()).await.is_err() {
@@ -105,7 +105,7 @@ fn client(versions: &[&'static SupportedProtocolVersion], protocols: &[&str]) ->
     client_of(ring::default_provider().kx_groups, versions, protocols)
 }
 
-/// With these groups for the exchange of keys, the first of which it guesses that the server takes.
+/// Makes a client with these key exchange groups. It sends a key share for the first of them.
 fn client_of(
     kx_groups: Vec<&'static dyn SupportedKxGroup>,
     versions: &[&'static SupportedProtocolVersion],
@@ -149,7 +149,7 @@ async fn tls_of_both_versions() {
             assert_eq!(status(&ask(&mut stream, "GET", "/", "").await), "200");
         }
         drop(stream);
-        // Who comes back need not be greeted in full.
+        // A client that resumes its session need not get the full greeting.
         let mut again = secure(address, &config).await;
         assert_eq!(status(&ask(&mut again, "GET", "/_up", "").await), "200");
         assert_eq!(again.get_ref().1.handshake_kind(), Some(HandshakeKind::Resumed));
@@ -165,7 +165,7 @@ async fn tls_of_both_versions() {
     stream.flush().await.unwrap();
     assert_eq!(status(&read(&mut stream).await), "201");
     assert!(ask(&mut stream, "GET", "/db/a", ADMIN).await.contains(&text));
-    // What is no TLS there is no HTTP either, and the other way round.
+    // A TLS port refuses plain HTTP, and an HTTP port refuses TLS.
     let mut wrong = TcpStream::connect(address).await.unwrap();
     assert!(!ask(&mut wrong, "GET", "/", "").await.contains("HTTP"));
     let mut right = TcpStream::connect(plain).await.unwrap();
@@ -182,7 +182,7 @@ async fn tls_of_both_versions() {
     server.stop().await;
 }
 
-/// A group for the exchange of keys that nobody else knows.
+/// A key exchange group that the server does not know.
 #[derive(Debug)]
 struct OwnGroup;
 
@@ -210,8 +210,8 @@ impl ActiveKeyExchange for OwnGroup {
     }
 }
 
-/// A client that guesses wrong which group the server takes is asked once more for a key, of one that it names as well; one that
-/// names no other is refused.
+/// A client that sends a key share of an unsupported group gets a retry request for another group that it names; a
+/// client that names no supported group is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_is_asked_for_a_key_of_another_group() {
     let (store, files) = (Store::new(), files());
@@ -251,7 +251,7 @@ async fn http2_over_tls() {
     server.stop().await;
 }
 
-/// Longer than from one look at the files to the next.
+/// Longer than the interval between two checks of the files.
 const LOOKED: Duration = Duration::from_millis(2_500);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -265,7 +265,7 @@ async fn a_certificate_is_renewed() {
     let (old, new) = (old.unwrap(), new.unwrap());
     assert_eq!(shown().await, old);
     let mut before = secure(server.addresses[0], &config).await;
-    // Its key is not there yet: the old ones stay.
+    // The new key is still missing: the old pair stays.
     std::fs::write(&files.certificate, RENEWED).unwrap();
     pass(LOOKED).await;
     assert_eq!(shown().await, old);
@@ -300,7 +300,7 @@ async fn a_socket_of_the_file_system() {
     let (store, directory) = (Store::new(), tempfile::tempdir().unwrap());
     let path = directory.path().join("flatbed.sock");
     let listen = || vec![Listen::Unix(path.clone(), 0o620)];
-    // One that was left behind.
+    // A stale socket.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let server = start(&store, listen(), ServerOptions::default()).await;
@@ -310,7 +310,7 @@ async fn a_socket_of_the_file_system() {
         assert_eq!(status(&ask(&mut stream, "GET", "/", "").await), "200");
     }
     assert_eq!(status(&ask(&mut stream, "PUT", "/db", "").await), "201");
-    // In pieces, and HTTP/2.
+    // A request in pieces, and HTTP/2.
     let mut pieces = UnixStream::connect(&path).await.unwrap();
     for piece in ["P", "UT /db2 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0", "\r\n\r\n"] {
         pieces.write_all(piece.as_bytes()).await.unwrap();
@@ -321,13 +321,13 @@ async fn a_socket_of_the_file_system() {
     tokio::spawn(connection);
     let request = hyper::Request::get("http://localhost/_up").body(()).unwrap();
     assert_eq!(sender.send_request(request, true).unwrap().0.await.unwrap().status(), 200);
-    // Nobody takes the place of a server that answers.
+    // A socket of a server that answers is not replaced.
     assert!(bind(ServerOptions { listen: listen(), ..ServerOptions::default() }, store.layer().await).await.is_err());
     assert_eq!(status(&ask(&mut stream, "GET", "/db", "").await), "200");
     drop((stream, pieces, sender));
     server.stop().await;
     assert!(!path.exists());
-    // Nor of something else.
+    // A file that is no socket is not replaced.
     std::fs::write(&path, "text").unwrap();
     assert!(bind(ServerOptions { listen: listen(), ..ServerOptions::default() }, store.layer().await).await.is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
@@ -355,7 +355,7 @@ async fn whom_a_proxy_speaks_for() {
         header.extend([192, 0, 2, last, 10, 0, 0, 1, 0, 80, 0, 81]);
         header
     };
-    // The client's address is what counts: two requests, and a third from elsewhere.
+    // The client's address counts: two requests, and a third from another address.
     for (header, wanted) in [
         (v2(1), "200"),
         (b"PROXY TCP4 192.0.2.1 10.0.0.1 80 81\r\n".to_vec(), "200"),
@@ -366,7 +366,7 @@ async fn whom_a_proxy_speaks_for() {
     ] {
         let mut answer = ask(&mut connect(&header).await, "GET", "/", "").await;
         for _ in 0..100 {
-            // A second has gone by since the first.
+            // A second has passed since the first request.
             if wanted == "429" && status(&answer) == "200" {
                 answer = ask(&mut connect(&header).await, "GET", "/", "").await;
             }
@@ -374,11 +374,11 @@ async fn whom_a_proxy_speaks_for() {
         assert_eq!(status(&answer), wanted, "{answer}");
         assert_eq!(answer.contains("\r\nretry-after: 1\r\n"), wanted == "429", "{answer}");
     }
-    // It is expected, and nothing else.
+    // The header is mandatory.
     for begin in [&b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"[..], b"PROXY TCP4 x\r\n", b"PROXY"] {
         assert_eq!(read(&mut connect(begin).await).await, "");
     }
-    // It stands before TLS.
+    // The header precedes TLS.
     let mut stream = TcpStream::connect(secured).await.unwrap();
     stream.write_all(&v2(3)).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
@@ -386,7 +386,7 @@ async fn whom_a_proxy_speaks_for() {
     let mut stream = connector.connect(name, stream).await.unwrap();
     assert_eq!(status(&ask(&mut stream, "GET", "/", "").await), "200");
     drop(stream);
-    // From elsewhere it is no header of anything.
+    // Other addresses connect without the header, and are refused with it.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
     let mut other = socket.connect(plain).await.unwrap();
@@ -418,13 +418,13 @@ async fn forwarding_headers() {
         let header = format!("x-forwarded-for: {address}\r\n");
         let mut answer = ask(&mut proxy, "GET", "/", &header).await;
         for _ in 0..100 {
-            // A second has gone by since the first.
+            // A second has passed since the first request.
             if wanted == "429" && status(&answer) == "200" {
                 answer = ask(&mut proxy, "GET", "/", &header).await;
             }
         }
         assert_eq!(status(&answer), wanted, "{address}");
-        // Who is not named is not believed, and is of this machine.
+        // The header of an unlisted peer is ignored, so the request counts as local.
         assert_eq!(status(&ask(&mut other, "GET", "/", &header).await), "200");
     }
     drop((proxy, other));
@@ -441,7 +441,7 @@ async fn connections_without_a_request() {
         head_max: PATIENCE,
         ..Limits::default()
     };
-    // Room for all that come before the last ones, however late the closed ones go.
+    // The limit covers all connections before the last ones, however late closed ones are released.
     let options =
         ServerOptions { limits, unlimited: Blocks::default(), connections_max: 192, ..ServerOptions::default() };
     let server = start(&store, vec![local().into()], options).await;
@@ -459,9 +459,9 @@ async fn connections_without_a_request() {
         }
         flood.push(stream);
     }
-    // It came before all of them, and has not asked for anything yet.
+    // This connection is the oldest, and has sent no request yet.
     assert_eq!(status(&ask(&mut innocent, "GET", "/", "").await), "200");
-    // Who has asked keeps its connection for a while.
+    // A client that has sent a request keeps its connection for a while.
     let mut idle = Vec::new();
     for _ in 0..70 {
         let mut stream = from(4).await;
@@ -475,7 +475,7 @@ async fn connections_without_a_request() {
         kept += usize::from(status(&ask(stream, "GET", "/", "").await) == "200");
     }
     assert!((40..=60).contains(&kept), "{kept}: as many as an address may have");
-    // It lets others in when there is no room.
+    // Idle connections make room for new ones at the limit.
     let mut others = Vec::new();
     for last in 5..105 {
         let mut stream = from(last).await;
@@ -484,7 +484,7 @@ async fn connections_without_a_request() {
     }
     drop((innocent, flood, idle, others));
     server.stop().await;
-    // A connection of HTTP/2 on which nothing is asked for ends in time, too. A slow machine may begin after that.
+    // An HTTP/2 connection without requests ends in time, too. A slow machine may start the timeout late.
     let limits = Limits { head_max: Duration::from_secs(1), ..Limits::default() };
     let server = start(&store, vec![local().into()], ServerOptions { limits, ..ServerOptions::default() }).await;
     let stream = TcpStream::connect(server.addresses[0]).await.unwrap();
@@ -521,10 +521,10 @@ async fn strangers_do_not_keep_this_machine_out() {
         assert_eq!(status(&ask(&mut socket, "GET", "/", "").await), "200");
     };
     soon(machine).await;
-    // A stranger waits until a body has come too slowly for long enough.
+    // Another client waits until a body has been too slow for long enough.
     let mut other = from(1, 99).await;
     assert_eq!(status(&ask(&mut other, "GET", "/", "").await), "200");
-    // What is longer than a session's body may be is not waited for.
+    // The server does not wait for a body above the limit of a session's body.
     let large = format!("{begun}content-length: 70000\r\n\r\n");
     let mut stream = from(9, 2).await;
     stream.write_all(large.as_bytes()).await.unwrap();
@@ -568,10 +568,10 @@ async fn pages_of_other_origins() {
         assert_eq!(!answer.contains("A page of another origin"), of_secured, "{method} {headers} {answer}");
         assert!(!answer.contains("access-control-allow-credentials"), "{answer}");
     }
-    // A form that signs its reader in as somebody else needs no cookie.
+    // A form that signs in as another user needs no cookie.
     let form = "content-type: application/x-www-form-urlencoded\r\norigin: https://evil.example\r\n";
     assert_eq!(status(&ask(&mut plain, "POST", "/_session", form).await), "403");
-    // Without a session it is as ever: a page cannot send what else is needed without asking for leave.
+    // The rule is unchanged without a session: a page cannot send a valid request without a preflight request.
     assert_eq!(status(&ask(&mut plain, "PUT", "/db", "origin: https://evil.example\r\n").await), "401");
     drop((plain, secured));
     server.stop().await;

@@ -1,4 +1,4 @@
-//! How each endpoint parses its parameters, as tables from CouchDB 3.5's source.
+//! The parameter parsing of each endpoint, as tables from CouchDB 3.5's source.
 
 use crate::support::{Answer, ServerOptions, Store};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The `_replicator` database: worked off by several servers on one store, each job by one at a time.
+//! The `_replicator` database: several servers on one store run its jobs, each job on one server at a time.
 
 use std::time::{Duration, Instant};
 
@@ -36,12 +36,12 @@ async fn documents_are_worked_off_and_tell_their_end() {
     assert_eq!(shown["target"], format!("http://{}/b/", two.address));
     assert!(!shown.to_string().contains("s3cret"));
 
-    // What makes no sense fails at once, and is not tried again.
+    // An invalid document fails at once, without retries.
     one.ok("PUT", "/_replicator/nonsense", json!({"source": "a", "target": 1})).await;
     let failed = one.until("/_replicator/nonsense", |doc| doc["_replication_state"] == "failed").await;
     assert!(failed["_replication_state_reason"].as_str().unwrap().contains("target"), "{failed}");
 
-    // What fails for now is tried again and again, and goes on as soon as it can.
+    // A transient failure is retried until it succeeds.
     one.ok("PUT", "/_replicator/later", json!({"source": "none", "target": "z"})).await;
     for server in [&one, &two] {
         let path = "/_scheduler/docs/_replicator/later";
@@ -51,7 +51,7 @@ async fn documents_are_worked_off_and_tell_their_end() {
     two.ok("PUT", "/none", Value::Null).await;
     one.until("/_replicator/later", |doc| doc["_replication_state"] == "completed").await;
 
-    // A document without its end asks anew.
+    // A document without its final state starts a new run.
     one.ok("PUT", "/a/more", json!({})).await;
     let again = json!({"_rev": done["_rev"], "source": "a", "target": target});
     two.ok("PUT", "/_replicator/once", again).await;
@@ -66,7 +66,7 @@ async fn documents_are_worked_off_and_tell_their_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_continuous_job_survives_the_server_that_runs_it() {
     let Some(store) = store() else { return };
-    // All of one server can end at once without a word.
+    // A server can stop all its tasks at once without a message.
     let store = std::sync::Arc::new(store);
     let started = store.clone();
     let mortal = Mortal::start(2, async move { started.serve(options()).await }).await;
@@ -82,20 +82,20 @@ async fn a_continuous_job_survives_the_server_that_runs_it() {
     for n in 0..8 {
         victim.until(&format!("/b{n}/first"), |doc| doc["_id"] == "first").await;
     }
-    // The other shows them all, and runs none of them for as long as the first one is there: longer than a lease.
+    // The other server lists all jobs, and runs none while the first server lives: longer than a lease.
     let survivor = store.serve(options()).await;
     let count = |tasks: &Value| tasks.as_array().map_or(0, Vec::len);
     survivor.until("/_scheduler/jobs", |jobs| jobs["total_rows"] == 8).await;
     let mut looked = Instant::now();
     for n in 0..22 {
         pass(Duration::from_millis(200)).await;
-        // It takes as long as it takes to renew a lease.
+        // This write takes as long as the renewal of a lease.
         survivor.ok("PUT", &format!("/a/_local/{n}"), json!({})).await;
         let mut running = [0; 2];
         for (server, running) in [&survivor, victim].into_iter().zip(&mut running) {
             *running = count(&server.ok("GET", "/_active_tasks", Value::Null).await);
         }
-        // On a machine that stands still for so long leases may be lost.
+        // Leases may be lost if the machine stalls for that long.
         if looked.elapsed() > options().lease / 4 {
             break;
         }
@@ -110,11 +110,11 @@ async fn a_continuous_job_survives_the_server_that_runs_it() {
     }
     survivor.until("/_active_tasks", |tasks| count(tasks) == 8).await;
 
-    // A document that is deleted ends its job.
+    // Deletion of the document ends its job.
     let rev = survivor.ok("GET", "/_replicator/job0", Value::Null).await["_rev"].as_str().unwrap().to_owned();
     survivor.ok("DELETE", &format!("/_replicator/job0?rev={rev}"), Value::Null).await;
     survivor.until("/_scheduler/jobs", |jobs| jobs["total_rows"] == 7).await;
-    // And so does the end of the whole database.
+    // Deletion of the database does, too.
     survivor.ok("DELETE", "/_replicator", Value::Null).await;
     survivor.until("/_active_tasks", |tasks| count(tasks) == 0).await;
     soon(async { survivor.stop().await }).await;

@@ -570,7 +570,7 @@ async fn writes_go_on_beside_changes_of_who_makes_them() {
     server.stop().await;
 }
 
-/// A rewrite gives its author no right beyond those of a database administrator, whoever follows the link.
+/// A rewrite gives its author no right beyond those of a database administrator, whichever user follows the link.
 #[tokio::test(flavor = "multi_thread")]
 async fn rewrites_do_what_their_author_may() {
     let store = Store::new();

@@ -1,4 +1,4 @@
-//! Followers that wait long for a row: because a filter passes few, or because they do not read themselves.
+//! Followers that wait long for a row: because a filter passes few rows, or because they do not read.
 
 use std::time::{Duration, Instant};
 
@@ -30,10 +30,10 @@ async fn heartbeats_come_while_a_filter_passes_nothing() {
     server.stop().await;
 }
 
-/// Readers that were cut off because they took nothing for long.
+/// Readers that were dropped because they read nothing for long.
 const SLOW_READERS: &str = "flatbed_refused_total{limit=\"slow_reader\"}";
 
-/// A follower that reads nothing of its answer.
+/// A follower that does not read its answer.
 async fn deaf(address: std::net::SocketAddr, path: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
@@ -68,7 +68,7 @@ async fn who_does_not_read_is_closed_and_others_go_on() {
         server.ok("POST", "/db/_bulk_docs", json!({ "docs": documents })).await;
     }
     let (mut reader, mut rest) = reading.await.unwrap();
-    // Only the reader is left, and who asks.
+    // The reader and the connection for metrics remain.
     until("the others are closed", async || server.figure("flatbed_connections").await <= 2).await;
     assert_eq!(server.figure(SLOW_READERS).await, 2);
     for deaf in [&mut one, &mut two] {
@@ -89,7 +89,7 @@ async fn who_does_not_read_is_closed_and_others_go_on() {
     server.stop().await;
 }
 
-/// Far less in the time after which who does not read is closed than the system would buffer, but something all the time.
+/// The client reads far less than the system would buffer within the timeout of a slow reader, but never pauses.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_reads_slowly_is_not_closed() {
     let store = Store::new();
@@ -107,7 +107,7 @@ async fn who_reads_slowly_is_not_closed() {
         let asked = Instant::now();
         let read = soon(slow.read(&mut piece)).await;
         pass(Duration::from_millis(60)).await;
-        // On a machine that stands still for so long the reader takes nothing for long, too: then this proves nothing.
+        // If the machine stalls for that long, the reader pauses for that long, too, and the test proves nothing.
         if asked.elapsed() > stall_max / 2 {
             drop(slow);
             return server.stop().await;

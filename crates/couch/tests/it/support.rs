@@ -1,4 +1,4 @@
-//! What the tests share: servers in this process on one store.
+//! The shared setup of the tests: servers in this process on one store.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -31,28 +31,29 @@ impl Store {
         Store(Storage::new())
     }
 
-    /// On the engine with the faults of the environment; `None` on a cluster.
+    /// Makes a store on the engine with the faults of the environment; `None` on a cluster.
     pub fn with_faults() -> Option<Store> {
         Storage::with_faults().map(Store)
     }
 
-    /// The same on an engine that also answers as late as a cluster, whose one server works for all transactions.
+    /// Like [`Store::with_faults`], on an engine with the latency of a cluster whose one server serves all
+    /// transactions.
     #[allow(dead_code, reason = "for the program `feeds_torture`")]
     pub fn as_a_cluster_with_faults() -> Option<Store> {
         Storage::as_a_cluster(Faults::of_environment()).map(Store)
     }
 
-    /// On an engine that no other test uses; `None` on a cluster.
+    /// Makes a store on an engine that no other test uses; `None` on a cluster.
     pub fn on_an_engine() -> Option<Store> {
         engine().map(|_| Store::new())
     }
 
-    /// What lies below all layers of the store.
+    /// Returns the FoundationDB database below all layers of the store.
     pub fn database(&self) -> &foundationdb::Database {
         &self.0.fdb
     }
 
-    /// The first tuple element of all keys of the store.
+    /// Returns the first tuple element of all keys of the store.
     #[allow(dead_code, reason = "for the program `it`")]
     pub fn root(&self) -> &[u8] {
         &self.0.root
@@ -62,12 +63,12 @@ impl Store {
         self.layer_with(LayerOptions::default()).await
     }
 
-    /// The same, set up otherwise.
+    /// Like [`Store::layer`], with other options.
     pub async fn layer_with(&self, options: LayerOptions) -> Layer {
         self.layer_running(RunnerOptions::default(), options).await
     }
 
-    /// The same, with functions of design documents run as these options say.
+    /// Like [`Store::layer`], with these options of the JavaScript runner.
     pub async fn layer_running(&self, functions: RunnerOptions, options: LayerOptions) -> Layer {
         let options = LayerOptions { root: self.0.root.clone(), ..options };
         let functions = Runner::new(functions).expect("threads");
@@ -82,7 +83,7 @@ impl Store {
         self.serve_on(self.layer().await, options).await
     }
 
-    /// The same on a layer that is there.
+    /// Like [`Store::serve`], on an existing layer.
     pub async fn serve_on(&self, layer: Layer, options: impl Into<Options>) -> Running {
         let Options { server, replicator, worker } = options.into();
         let server = ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()], ..server };
@@ -93,21 +94,21 @@ impl Store {
     }
 }
 
-/// How a server is set up, and the replicator beside it.
+/// The setup of a server and of its replicator.
 #[derive(Default)]
 pub struct Options {
     pub server: ServerOptions,
     pub replicator: ReplicatorOptions,
-    /// Jobs of the worker run.
+    /// The setup of the worker; `None`: no jobs run.
     pub worker: Option<WorkerOptions>,
 }
 
-/// How jobs of the worker run.
+/// The setup of the worker's jobs.
 #[derive(Default)]
 pub struct WorkerOptions {
     pub files: Option<std::path::PathBuf>,
     pub secrets: Secrets,
-    /// What they may reach beside the internet.
+    /// The addresses that jobs may reach besides the internet.
     pub allow: &'static str,
 }
 
@@ -129,11 +130,11 @@ impl From<ReplicatorOptions> for Options {
     }
 }
 
-/// A server that listens, with what works beside it.
+/// A listening server with its background services.
 pub struct Bound {
     server: Server<Couch>,
     replicator: Arc<Replicator>,
-    /// If jobs run.
+    /// The worker, if jobs run.
     dispatcher: Option<Arc<Dispatcher>>,
     layer: Layer,
     runs_background: bool,
@@ -145,7 +146,7 @@ impl Bound {
     }
 }
 
-/// Puts a server together, as the program does.
+/// Assembles a server, as the program does.
 pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, BindError> {
     let Options { server: options, replicator, worker } = options.into();
     let (connect, inside) = inside();
@@ -194,7 +195,7 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         unlimited: options.unlimited,
         proxies: options.proxies,
         stall_max: options.stall_max,
-        // A slow machine takes long to read the state that all wait for.
+        // A slow machine takes long to read the initial state.
         room_max: PATIENCE,
         ..ShellOptions::default()
     });
@@ -209,7 +210,7 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     Ok(Bound { server, replicator, dispatcher, layer, runs_background })
 }
 
-/// Runs what [`bind`] has put together until it is stopped.
+/// Serves the result of [`bind`] until it is stopped.
 pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
     let Bound { server, replicator, dispatcher, layer, runs_background } = bound;
     tokio::spawn(async move {
@@ -233,7 +234,7 @@ pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
     })
 }
 
-/// A server's layer, with the right to write as the server. Cheap to clone.
+/// A server's layer, with write access as the server. Cheap to clone.
 #[derive(Clone)]
 pub struct Layer {
     layer: flatbed_layer::Layer,
@@ -250,13 +251,13 @@ impl std::ops::Deref for Layer {
 }
 
 impl Layer {
-    /// Written to as the server.
+    /// The database, with write access as the server.
     pub fn database(&self, name: &str) -> Database {
         self.layer.database(name, self.actor.clone())
     }
 }
 
-/// How a server is set up, but for what works beside it.
+/// The setup of a server without its background services.
 #[derive(Clone)]
 pub struct ServerOptions {
     pub listen: Vec<Listen>,
@@ -272,9 +273,9 @@ pub struct ServerOptions {
     pub checks: CheckOptions,
     pub selectors: SelectorOptions,
     pub session_body_max: Duration,
-    /// What stands in the configuration file besides: section, key, value.
+    /// Further entries of the configuration file: section, key, value.
     pub settings: Vec<(String, String, String)>,
-    /// Whether what is done in the background is.
+    /// True if background work runs.
     pub runs_background: bool,
 }
 
@@ -303,7 +304,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// A server under way.
+/// A running server.
 pub struct Running {
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -315,42 +316,42 @@ impl Running {
         Client::to(self.address).await
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a connection of its own.
     pub async fn call(&self, method: &str, path: &str, body: &str) -> Answer {
         self.connect().await.call(method, path, &[], body.as_bytes()).await
     }
 
-    /// One request with JSON or, for `null`, without a body.
+    /// Sends one request with JSON or, for `null`, without a body.
     pub async fn json(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        // In a box: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
+        // Boxed: a test's future holds those of all its calls, and debug builds lay each of them out on the stack.
         let answer = Box::pin(self.call(method, path, &body)).await;
         (answer.status, serde_json::from_str(&answer.body).unwrap_or(Value::Null))
     }
 
-    /// As [`Running::json`], for what must succeed.
+    /// Like [`Running::json`], for a request that must succeed.
     pub async fn ok(&self, method: &str, path: &str, body: Value) -> Value {
         let (status, answer) = self.json(method, path, body).await;
         assert!(status < 300, "{method} {path}: {status} {answer}");
         answer
     }
 
-    /// The URL of a database.
+    /// Returns the URL of a database.
     pub fn url(&self, database: &str) -> String {
         format!("http://{}/{database}", self.address)
     }
 
-    /// Asks until what is read at a path is as wanted.
+    /// Repeats a read of a path until its answer is as wanted.
     pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         until_wanted(path, async || self.json("GET", path, Value::Null).await.1, wanted).await
     }
 
-    /// A figure of `/metrics`, with its labels.
+    /// Returns a figure of `/metrics`, selected with its labels.
     pub async fn figure(&self, name: &str) -> u64 {
         figure(&self.call("GET", "/metrics", "").await.body, name)
     }
 
-    /// Waits until so many feeds of any kind are answered: each has read its first page.
+    /// Waits until this many feeds of any kind are answered: each has read its first page.
     pub async fn until_followed(&self, feeds: u64) {
         let count = |line: &str| line.strip_prefix("flatbed_followers{")?.rsplit(' ').next()?.parse::<u64>().ok();
         let followers = async || self.call("GET", "/metrics", "").await.body.lines().filter_map(count).sum::<u64>();
@@ -368,14 +369,14 @@ impl Running {
     }
 }
 
-/// A figure of what `/metrics` tells, with its labels.
+/// Returns a figure of a text of `/metrics`, selected with its labels.
 pub fn figure(metrics: &str, name: &str) -> u64 {
     let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {metrics}"))
 }
 
-/// Waits until what has just been changed counts. A server may go by what was before for a second: whoever asks later than
-/// that must be told what is now.
+/// Waits until the last change counts. A server may use the former state for a second; later requests must see the new
+/// one.
 pub async fn within_a_second(what: &str, mut counts: impl AsyncFnMut() -> bool) {
     let late = Instant::now() + Duration::from_secs(1);
     let look = async || {

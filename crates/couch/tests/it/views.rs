@@ -1,4 +1,4 @@
-//! Queries of views: what the recordings do not ask. What CouchDB answers is replayed by `tests/answers.test.mjs`.
+//! Queries of views beyond the recordings. `tests/answers.test.mjs` replays CouchDB's answers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{Running, ServerOptions};
 
 const NULL: Value = Value::Null;
 
-/// A database `db` with so many documents, each of a number, and a design document.
+/// Serves a database `db` with `count` numbered documents and a design document.
 async fn serve(documents: usize, design: Value) -> Option<Running> {
     let server = store()?.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
@@ -79,7 +79,7 @@ async fn hostile_queries() {
     assert_eq!((status, &answer["reason"]), (400, &json!("at most 1000 queries")));
     let (status, answer) = post("n/queries", &json!({"queries": [{}, {"startkey": 2, "endkey": 1}]})).await;
     assert_eq!((status, &answer["error"]), (400, &json!("query_parse_error")), "before anything is sent");
-    // Keys of any length and depth, of which none is found, or which are refused.
+    // Keys of any length and depth: each matches nothing or is refused.
     let deep = (0..90).fold(json!(1), |inner, _| json!([inner]));
     let long = "\u{10ffff}".repeat(100_000);
     for key in [deep, json!(long), json!({"a": long}), json!(1e308), json!("\u{0}")] {
@@ -99,7 +99,7 @@ async fn hostile_queries() {
     assert_eq!((status, rows(&answer).len()), (200, 20_000));
 }
 
-/// A map that never ends fails its query, and nobody else's.
+/// A map that never ends fails its own query only.
 #[tokio::test]
 async fn maps_that_do_not_end() {
     let Some(server) = serve(3, design()).await else { return };
@@ -110,7 +110,7 @@ async fn maps_that_do_not_end() {
     assert_eq!(rows(&server.ok("GET", "/db/_design/d/_view/n", NULL).await).len(), 3);
 }
 
-/// A document on which a map breaks its memory bound is in no view, and `_info` lists it until it maps.
+/// A document on which a map exceeds its memory limit is in no view, and `_info` lists it until the map succeeds.
 #[tokio::test]
 async fn documents_set_aside_are_listed() {
     let Some(server) = serve(3, design()).await else { return };
@@ -148,14 +148,14 @@ async fn what_is_gone() {
     assert_eq!(get("/db/_design/d/_view/n").await.1["reason"], json!("Database does not exist."));
 }
 
-/// Views of fields: a group is kept from the first question on, and follows.
-/// Functions are bounded as the settings say, and a document that emits more is in no view of its design document.
+/// Views of fields: the first query starts a group's maintenance. Functions have the limits of the settings, and a
+/// document that emits more is in no view of its design document.
 #[tokio::test]
 async fn documents_that_emit_too_much_are_counted() {
     let Some(store) = store() else { return };
     let view_bounds = flatbed_layer::ViewBounds { rows: 60_000, bytes: 18_000_000, ..Default::default() };
     let options = flatbed_layer::LayerOptions { view_bounds, ..Default::default() };
-    // A batch of so many rows takes an unoptimized build on a machine that is busy more than the usual 5 s.
+    // A batch of this many rows can exceed the default 5 s in an unoptimized build on a busy machine.
     let functions = RunnerOptions { batch_max: Duration::from_secs(3_600), ..RunnerOptions::default() };
     let server = store.serve_on(store.layer_running(functions, options).await, ServerOptions::default()).await;
     server.ok("PUT", "/db", NULL).await;
@@ -178,7 +178,7 @@ async fn documents_that_emit_too_much_are_counted() {
     assert_eq!((count("rows").await, count("id").await, info().await), (json!(55_001), json!(2), json!(1)));
 }
 
-/// What rows join beside winners is read by itself, a few in each page.
+/// Documents that rows join besides winners are read separately, a few in each page.
 #[tokio::test]
 async fn many_rows_join_local_documents_and_revisions() {
     let map =
@@ -250,7 +250,7 @@ async fn views_in_the_query_language() {
     let index = json!({"index": {"fields": ["tens", "n"], "partial_filter_selector": {"n": {"$lt": 1_000}}}});
     let made = server.ok("POST", "/db/_index", json!({"index": index["index"], "ddoc": "q", "name": "i"})).await;
     assert_eq!(made["result"], "created");
-    // Who looks at it has not asked for its rows.
+    // A read of its definition does not query its rows.
     let info = server.ok("GET", "/db/_design/q/_info", NULL).await;
     let (language, size) = (&info["view_index"]["language"], &info["view_index"]["sizes"]["file"]);
     assert_eq!((language, size), (&json!("query"), &json!(0)), "{info}");
@@ -268,7 +268,7 @@ async fn views_in_the_query_language() {
     assert_eq!(ids(&server.ok("POST", "/db/_design/q/_view/i", keys).await), ["000011", "000000"]);
     let info = server.ok("GET", "/db/_design/q/_info", NULL).await;
     assert!(info["view_index"]["sizes"]["external"].as_u64() > Some(10_000), "{info}");
-    // It follows writes, also those of the design document.
+    // The index follows writes, also those of the design document.
     server.ok("PUT", "/db/new", json!({"n": -1, "tens": [null]})).await;
     assert_eq!(ids(&get("reduce=false&descending=true&limit=1").await), ["new"]);
     let index = json!({"index": {"fields": ["n"]}, "ddoc": "q", "name": "other"});
@@ -280,7 +280,7 @@ async fn views_in_the_query_language() {
     server.ok("PUT", "/db/_design/w", written).await;
     let (status, answer) = server.json("GET", "/db/_design/w/_view/x", NULL).await;
     assert_eq!((status, &answer["error"]), (400, &json!("invalid_design_doc")));
-    // In a partitioned database they are local to a partition.
+    // Indexes of a partitioned database are local to a partition.
     server.ok("PUT", "/parted?partitioned=true", NULL).await;
     for id in ["a:1", "a:2", "b:1"] {
         server.ok("PUT", &format!("/parted/{id}"), json!({"n": id})).await;
@@ -295,7 +295,7 @@ async fn views_in_the_query_language() {
     assert_eq!((status, &answer["reason"]), (404, &json!("missing_named_view")));
 }
 
-/// Other leaves are named to maps and to no one else, however the document came: by a build, or by a feed that others follow.
+/// Conflicting leaves are passed to maps only, both by a build and by a feed that other followers share.
 #[tokio::test]
 async fn deleted_leaves_are_shown_to_maps_alone() {
     let map = "function (doc) { emit(doc._id, [doc._conflicts, doc._deleted_conflicts]); }";
@@ -320,7 +320,7 @@ async fn deleted_leaves_are_shown_to_maps_alone() {
             assert!(!text.contains("\"_deleted_conflicts\""), "{text}");
         }
     }
-    // What the hub has read for the group, a follower is sent without.
+    // A follower gets the hub's rows without the leaves that the hub read for the group.
     for conflicts in [false, true] {
         let id = format!("new{conflicts}");
         server.ok("POST", "/db/_bulk_docs", leaves(&id)).await;
@@ -342,8 +342,9 @@ async fn deleted_leaves_are_shown_to_maps_alone() {
     }
 }
 
-/// As in CouchDB a function is given the last row first, and the first one where the order is the other. A row in a hundred begins a
-/// node of the tree, by a secret of the tree, and divides what is reduced in one call. So trees are made until one has a single node.
+/// A reduce function gets the last row first, as in CouchDB, and the first row first in descending order. A secret of
+/// the tree decides which rows, about one in a hundred, begin a node and so split the rows of one call. So the test
+/// makes trees until one has a single node.
 #[tokio::test]
 async fn rows_of_a_reduce_are_in_the_other_order() {
     let map = |name: u32| {
@@ -370,7 +371,7 @@ async fn rows_of_a_reduce_are_in_the_other_order() {
         ("group_level=1&descending=true&startkey=[1,6]&endkey=[0,4]", json!(["(135)", "(468)"])),
         ("group=true&descending=true&limit=2", json!(["(9)", "(7)"])),
     ] {
-        // A page that the storage cuts short makes two calls of one.
+        // A page that the storage cuts short splits a call in two.
         let mut values = values_of(name, query).await;
         for _ in 0..100 {
             if values == expected {
@@ -382,7 +383,7 @@ async fn rows_of_a_reduce_are_in_the_other_order() {
     }
 }
 
-/// As in CouchDB the documents that values name are opened without options; local ones, too.
+/// Documents that values name are opened without options, as in CouchDB; local documents, too.
 #[tokio::test]
 async fn joined_documents_are_plain() {
     let map =
@@ -460,8 +461,8 @@ async fn a_query_of_what_is_up_to_date_is_one_transaction() {
         ("POST", "/db/_find", json!({"selector": {"n": {"$gte": 50}}, "limit": 20})),
     ] {
         server.ok(method, path, body.clone()).await;
-        // The server has transactions of its own beside, more of them on a slow machine, and each injected fault is one more:
-        // once in ten times there are few.
+        // The server runs its own transactions meanwhile, more on a slow machine, and each injected fault adds one. In
+        // one of ten attempts there are few.
         let mut fewest = f64::INFINITY;
         for _ in 0..10 {
             let before = transactions().await;
@@ -497,7 +498,7 @@ async fn queries_that_wait_are_tasks() {
         );
         assert!(query["started_on"].is_u64(), "{tasks}");
     };
-    // They wait for 20 s, and are given up once they are seen.
+    // The queries wait for 20 s, and the test drops them once it has seen them.
     tokio::select! {
         answers = async { tokio::join!(ask(), ask()) } => panic!("{answers:?}"),
         () = look => {}

@@ -8,7 +8,7 @@ use flatbed_testkit::Torture;
 
 use crate::support::{Layer, Running, ServerOptions, Store};
 
-/// How often a process is checked for a build before it gets a new definition to build.
+/// The number of checks of a process for a build before it gets a new definition to build.
 const LOOKS: u64 = 1_000;
 
 /// A server with its process's background work.

@@ -5,7 +5,7 @@ use crate::read::known::KnownRanges;
 use crate::read::view::{View, ViewError, ViewResult};
 use crate::read::write_map::{BEHIND_ALL_KEYS, Ops, Side};
 
-/// What the client knows of a segment's keys.
+/// The client's knowledge of a segment's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Unknown: a server must be asked.

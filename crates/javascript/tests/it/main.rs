@@ -19,8 +19,8 @@ fn patient() -> RunnerOptions {
     RunnerOptions { wait_max: PATIENCE, validation_max, batch_max, ..RunnerOptions::default() }
 }
 
-/// Whether a call ends without its process being killed. One that does not listen is killed each time it is tried; on a slow machine
-/// another one may be killed once, where a step between two looks at the clock takes long.
+/// Returns whether a call ends without its process being killed. A process that ignores its deadline is killed in each
+/// attempt; on a slow machine a cooperative process may be killed once, if a step between two clock checks takes long.
 async fn listens(runner: &Runner, mut call: impl AsyncFnMut()) -> bool {
     let killed = || runner.figures().function_processes_killed.of(KillCause::Deadline).get();
     for _ in 0..10 {

@@ -299,7 +299,7 @@ async fn what_a_document_emits_is_bounded() {
     assert!(large.documents[0][0].as_ref().is_ok_and(|rows| rows.bytes() > 8_000_000));
 }
 
-/// Whatever a function does, the batch ends and names the document, and the next batch works.
+/// The batch ends and names the document, whatever a function does, and the next batch works.
 #[tokio::test]
 async fn hostile_maps_are_stopped() {
     let time = Duration::from_secs(1);

@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     things: BTreeMap<Thing, GrantChange>,
     /// Further principals that have changed.
     touched: BTreeSet<(Kind, String)>,
-    /// Whether revocations leave no past period.
+    /// True if revocations leave no past period.
     forgets: bool,
 }
 

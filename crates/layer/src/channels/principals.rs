@@ -43,7 +43,7 @@ pub struct Principal {
     pub name: String,
     /// An address; empty: none.
     pub email: String,
-    /// Whether the principal is locked out.
+    /// True if the principal is locked out.
     pub is_disabled: bool,
     /// Channels that an administrator gave.
     pub admin_channels: BTreeSet<String>,
@@ -78,7 +78,7 @@ pub struct PrincipalWrite {
     pub name: String,
     /// An address; empty: none.
     pub email: String,
-    /// Whether the principal is locked out.
+    /// True if the principal is locked out.
     pub is_disabled: bool,
     /// Channels.
     pub admin_channels: BTreeSet<String>,
@@ -86,7 +86,7 @@ pub struct PrincipalWrite {
     pub admin_roles: BTreeSet<String>,
     /// The new way to sign in; `None`: unchanged.
     pub signs_in: Option<SignsIn>,
-    /// Whether the principal must be new.
+    /// True if the principal must be new.
     pub is_new: bool,
 }
 

@@ -42,7 +42,7 @@ pub struct PrincipalSession {
     pub generation: u64,
     /// The end of the session in milliseconds of Unix time.
     pub ends_at_ms: u64,
-    /// How long each use prolongs it, in milliseconds.
+    /// The time by which each use prolongs the session, in milliseconds.
     pub lasts_ms: u64,
 }
 

@@ -11,7 +11,7 @@ use crate::store::keys::changed_principal_at;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// How long records of changed principals are kept, in milliseconds: far longer than any follower is behind.
+/// The retention of records of changed principals, in milliseconds: far longer than any follower is behind.
 pub(crate) const KEPT_FOR_MS: u64 = 60 * 60 * 1_000;
 
 const PAGE_ROWS: usize = 2_000;

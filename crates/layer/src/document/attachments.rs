@@ -61,7 +61,7 @@ pub struct Attachment {
     pub length: u64,
     /// Length in bytes as stored.
     pub stored_length: u64,
-    /// Whether the stored bytes are gzip.
+    /// True if the stored bytes are gzip.
     pub gzip: bool,
     digest: [u8; 32],
 }
@@ -196,7 +196,7 @@ pub(crate) struct Resolve<'a> {
     /// The lists in which stubs are looked up, the best first.
     pub known: &'a [Vec<Attachment>],
     pub generation: u64,
-    /// Whether another replica made the revision.
+    /// True if another replica made the revision.
     pub is_foreign: bool,
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Prepared {
     /// Paths and values in the order of keys; empty once the body is staged.
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     pub place: BodyPlace,
-    /// Whether the body is too large for the transaction that writes the document.
+    /// True if the body is too large for the transaction that writes the document.
     pub must_be_staged: bool,
     pub external_bytes: u64,
     pub stored_bytes: u64,

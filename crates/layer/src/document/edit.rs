@@ -25,7 +25,7 @@ pub struct Edit<'a> {
     /// A revision of another replica (`new_edits=false`) and its ancestors, newest first, each one generation below the
     /// one before. `parent` is ignored then.
     pub history: Option<Vec<RevId>>,
-    /// Whether the edit is a deletion.
+    /// True if the edit is a deletion.
     pub deleted: bool,
     /// The expiry time that the client sets: `_exp`. Only in a database with channels.
     pub expiry: Option<Expiry>,
@@ -268,7 +268,7 @@ pub struct Document {
     pub id: String,
     /// The revision.
     pub rev: RevId,
-    /// Whether it is a tombstone.
+    /// True if it is a tombstone.
     pub deleted: bool,
     /// The body's members as compact JSON text without the outer braces, such as `"a":1,"b":[2]`; may be empty.
     pub body: Vec<u8>,

@@ -106,7 +106,7 @@ const LOADED_AT_ONCE: u64 = 16 * NAMES_AT_ONCE;
 /// Names with consecutive ids.
 pub(crate) struct NamesPage {
     pub names: Vec<String>,
-    /// Whether there are no more.
+    /// True if there are no more.
     pub are_all: bool,
 }
 

@@ -103,7 +103,7 @@ pub(crate) struct Stage<'a> {
     pub created_at_ms: u64,
     pub rows: &'a [(Vec<u8>, Vec<u8>)],
     pub is_first: bool,
-    /// Whether to restart the blob's lifetime.
+    /// True to restart the blob's lifetime.
     pub touches: bool,
 }
 
@@ -244,9 +244,9 @@ pub(crate) struct StagingSweep {
     pub blobs: u64,
     /// The time from which the oldest remaining blob is staged, in milliseconds.
     pub oldest_ms: Option<u64>,
-    /// Whether there are released lists whose attachments are not freed yet.
+    /// True if there are released lists whose attachments are not freed yet.
     pub is_released_left: bool,
-    /// Whether the time limit ended the sweep.
+    /// True if the time limit ended the sweep.
     pub is_over: bool,
 }
 

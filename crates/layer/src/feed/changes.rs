@@ -66,7 +66,7 @@ pub struct Changes {
     instance: Option<Arc<Instance>>,
     /// Counts this feed among the followers of a selector index, once it follows.
     selects: Option<Held>,
-    /// Whether the feed reports its read version at its end.
+    /// True if the feed reports its read version at its end.
     asks_version: bool,
     ended_as_of: Option<i64>,
 }

@@ -39,7 +39,7 @@ pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);
 
 pub(super) const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a hub without followers stays, so that a follower that reconnects finds it.
+/// The lifetime of a hub without followers. A follower that reconnects earlier finds it.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Pause between two reads for each woken follower, but at most [`PACE_MAX`] in all: followers take their rows, and

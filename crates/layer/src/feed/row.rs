@@ -49,7 +49,7 @@ pub struct ChangeRow {
     pub leaves: Vec<RevId>,
     /// Number of leaves.
     pub leaf_count: usize,
-    /// Whether the winner is a tombstone; for a lost document, whether its revision at the loss was one.
+    /// True if the winner is a tombstone; for a lost document, if its revision at the loss was one.
     pub deleted: bool,
     /// Channels of the reader that the document left with this change, sorted.
     pub removed: Vec<String>,

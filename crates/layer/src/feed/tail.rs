@@ -58,7 +58,7 @@ pub enum TailDocument {
     Read {
         /// The document, with all its other leaves, deleted ones included, if `with_conflicts`.
         document: Box<Document>,
-        /// Whether the document names its other leaves.
+        /// True if the document names its other leaves.
         with_conflicts: bool,
     },
 }
@@ -137,7 +137,7 @@ pub(crate) struct TailPart {
     pub rows: Vec<Arc<TailRow>>,
     /// The position after these rows.
     pub last_seq: Option<Seq>,
-    /// Whether there are no more rows.
+    /// True if there are no more rows.
     pub is_all: bool,
     /// A read version as of which the part was complete, if known.
     pub version: Option<i64>,

@@ -280,7 +280,7 @@ struct Collect {
     most: usize,
     descending: bool,
     found: Vec<UpdateEntry>,
-    /// Whether a database may occur more than once.
+    /// True if a database may occur more than once.
     has_shards: bool,
     is_cut: bool,
 }

@@ -83,7 +83,7 @@ async fn queries_of_a_partition_are_answered_as_its_documents_say() {
     background.stop().await;
 }
 
-/// Of 600 documents in 20 partitions, 30 are in one: no entry of another one is read, whatever a bookmark names.
+/// 30 of 600 documents are in one of 20 partitions: no entry of another partition is read, whatever a bookmark names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_one_partition_are_read() {
     let (_layer, background, db, _storage) = with_background_of("parts").await;

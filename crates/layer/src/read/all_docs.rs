@@ -79,7 +79,7 @@ pub struct AllDocsRow {
     pub id: String,
     /// The winner.
     pub rev: RevId,
-    /// Whether the winner is a tombstone; only lookups by id return such rows.
+    /// True if the winner is a tombstone; only lookups by id return such rows.
     pub deleted: bool,
     /// The document if the query asks for it; `None` for a deleted one.
     pub doc: Option<Document>,
@@ -376,7 +376,7 @@ struct DocumentList {
     rows: Vec<AllDocsRow>,
     /// The `_all_docs` key of the last document that was examined.
     last: Option<Vec<u8>>,
-    /// Whether there may be more documents behind it.
+    /// True if there may be more documents behind it.
     more: bool,
 }
 

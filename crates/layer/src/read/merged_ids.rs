@@ -25,7 +25,7 @@ const ROWS_BEYOND: usize = if cfg!(test) { 1 } else { 16 };
 pub(crate) struct MergedPage {
     /// Ids with winners and expiry times, in order, including expired ones.
     pub rows: Vec<(String, ById)>,
-    /// Whether there may be more.
+    /// True if there may be more.
     pub more: bool,
 }
 

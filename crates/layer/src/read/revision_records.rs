@@ -27,9 +27,9 @@ const NAMED_AT_ONCE: usize = 256;
 pub(crate) struct RecordFacts {
     pub deleted: bool,
     pub body_dropped: bool,
-    /// Whether it had expired when the records were read.
+    /// True if it had expired when the records were read.
     pub has_ended: bool,
-    /// Whether it passes the caller's check, such as visibility.
+    /// True if it passes the caller's check, such as visibility.
     pub is_given: bool,
 }
 

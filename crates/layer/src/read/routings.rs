@@ -18,7 +18,7 @@ const BYTES_MAX: u64 = 1_000_000;
 pub struct DocumentRouting {
     /// The winner.
     pub rev: RevId,
-    /// Whether it is a tombstone.
+    /// True if it is a tombstone.
     pub deleted: bool,
     /// The sequence of the document.
     pub seq: Seq,

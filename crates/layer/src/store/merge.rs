@@ -132,7 +132,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bucket a row lies in and however pages are cut, each row comes once, in order, with its bucket.
+        /// Each row comes once, in order, with its bucket, whatever its bucket is and however pages are cut.
         #[test]
         fn pages_of_buckets_are_those_of_one(
             buckets in 1..9_usize,

@@ -246,7 +246,7 @@ struct CandidatePage {
     rows: u64,
     /// The sequence of the last row, or the start of an empty page.
     last: Seq,
-    /// Whether no row is left behind it.
+    /// True if no row is left behind it.
     is_last: bool,
     shares: Shares,
 }

@@ -54,7 +54,7 @@ const SUPERSEDED_AT_ONCE: usize = 100;
 /// The tree after the change.
 struct GrownTree {
     rev: RevId,
-    /// What `rev` adds to the tree.
+    /// The contribution of `rev` to the tree.
     brings: Contribution,
     /// All leaves, as (deleted, revision).
     leaves: Vec<(bool, RevId)>,

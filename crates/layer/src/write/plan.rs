@@ -234,10 +234,10 @@ impl Planner<'_, '_> {
         Ok(EditPlan::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached.into()))
     }
 
-    /// Whether the first edit of a document may name this missing parent. CouchDB looks up the parent, and answers 409,
-    /// if it validates: design documents, attachments, and databases with a `validate_doc_update`, such as `_users` and
-    /// `_replicator`. Otherwise the parent becomes a missing ancestor; here only if its hash has the form that edits
-    /// create.
+    /// Returns whether the first edit of a document may name this missing parent. CouchDB looks up the parent, and
+    /// answers 409, if it validates: design documents, attachments, and databases with a `validate_doc_update`, such as
+    /// `_users` and `_replicator`. Otherwise the parent becomes a missing ancestor; here only if its hash has the form
+    /// that edits create.
     fn may_lack(&self, parent: &RevId) -> bool {
         matches!(parent.hash(), Hash::Md5(_))
             && self.edit.attachments.is_empty()

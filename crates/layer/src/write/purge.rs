@@ -98,7 +98,7 @@ pub(crate) struct PurgePosition {
 pub(crate) struct PurgeStep {
     /// The purged leaves.
     pub purged: Vec<RevId>,
-    /// Whether attachment lists were released, and their data must be freed.
+    /// True if attachment lists were released, and their data must be freed.
     released: bool,
     /// The position, if there is more to do.
     pub from: Option<PurgePosition>,

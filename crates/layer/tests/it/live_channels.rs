@@ -153,7 +153,7 @@ struct Follower {
     number: usize,
     reader: Reader,
     scope: Scope,
-    /// Whether its user never loses a channel.
+    /// True if its user never loses a channel.
     keeps_all: bool,
     random: Random,
     is_over: watch::Receiver<bool>,

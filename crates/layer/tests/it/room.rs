@@ -20,7 +20,7 @@ struct Counting {
     held: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
     may_answer: Arc<Semaphore>,
-    /// How often the room was exceeded.
+    /// The number of times that the room was exceeded.
     lacked: Arc<AtomicUsize>,
     is_busy: bool,
 }

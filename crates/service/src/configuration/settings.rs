@@ -157,7 +157,7 @@ pub struct CorsSettings {
     pub credentials: bool,
     /// Further allowed request headers.
     pub headers: Vec<String>,
-    /// How long a browser may cache the answer to a preflight request, in seconds.
+    /// The time for which a browser may cache the answer to a preflight request, in seconds.
     pub max_age_s: u32,
 }
 

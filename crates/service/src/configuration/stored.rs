@@ -17,7 +17,7 @@ use super::{Configuration, Inner};
 /// The pause after a failure of the storage, while following.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a request waits for current settings, and the shorter time limit of the read that it waits for.
+/// The time for which a request waits for current settings, and the shorter time limit of the read that it waits for.
 const CONFIRM_MAX: Duration = Duration::from_secs(2);
 const READ_MAX: Duration = Duration::from_millis(1_900);
 

@@ -43,7 +43,7 @@ impl Source {
 pub struct Value {
     /// The text as CouchDB writes it.
     pub text: String,
-    /// Where it is set.
+    /// The source that sets it.
     pub source: Source,
 }
 

@@ -127,7 +127,7 @@ async fn a_request_that_takes_long_is_its_users_of_then() {
     assert_eq!(late.user().roles, ["other"]);
 }
 
-/// Writes of stored administrators, whom another process changes, are judged by the store at the commit.
+/// Writes of stored administrators are judged by the store at the commit, as another process may change these.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_an_administrator_a_moment_ago_writes_nothing() {
     let store = Store::new().await;

@@ -45,7 +45,7 @@ pub(super) struct PageRows<'a> {
     /// The page ends with this sequence.
     pub(super) drained: Seq,
     pub(super) at_end: bool,
-    /// Whether there are followers by channels.
+    /// True if there are followers by channels.
     pub(super) has_followers: bool,
 }
 
@@ -56,7 +56,7 @@ struct RouteLookup {
     /// The revision whose channels are needed.
     entered_of: Option<RevId>,
     is_left_sought: bool,
-    /// Whether one of its changes is neither on this page nor on an earlier one.
+    /// True if one of its changes is neither on this page nor on an earlier one.
     has_missed: bool,
 }
 

@@ -53,7 +53,7 @@ struct Member {
     wake: Arc<Notify>,
     /// `None` if there are no changes for it.
     list: Option<ChangeList>,
-    /// Whether it was woken and has not looked since.
+    /// True if it was woken and has not looked since.
     is_woken: bool,
 }
 

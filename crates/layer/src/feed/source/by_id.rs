@@ -67,7 +67,7 @@ pub(crate) struct ByIds {
     ids: Arc<HashSet<String>>,
     walk: BySeq,
     left: Option<RemainingDocuments>,
-    /// Whether the last page did not reach the end.
+    /// True if the last page did not reach the end.
     is_behind: bool,
 }
 

@@ -75,7 +75,7 @@ pub struct Known {
     built_on: HashSet<RevId>,
     /// Revisions of other replicas.
     foreign: Vec<RevId>,
-    /// Whether a write of it has an unknown result.
+    /// True if a write of it has an unknown result.
     is_in_doubt: bool,
 }
 
