@@ -1,15 +1,16 @@
-//! Forty users of one database with sixty channels: documents that change channels and grants at random, conflicts of replication with
-//! leaves in different channels, deletions, files, drop boxes, documents that end, users and roles that come and go, and the function
-//! replaced, at two servers.
+//! Forty users of one database with sixty channels: documents that change channels and grants at random, conflicts of
+//! replication with leaves in different channels, deletions, files, drop boxes, documents that end, users and roles
+//! that come and go, and the function replaced, at two servers.
 //!
-//! A model decides (`channels_torture/model.rs`). It knows what was acknowledged and when, and nothing of the layer. What is read may
-//! show nothing that was forbidden from before the request until the answer, and must show what was seen all the time. A feed may
-//! send nothing that was forbidden all the second before, and the time that `rights_torture/canary.rs` adds for a
-//! machine that is late. A write must have been allowed at some moment, and its refusal wrong at none. Each user has a
-//! follower that leaves and resumes, and a replica: at the end each has what the model gives that user, and the checker finds nothing.
+//! A model decides (`channels_torture/model.rs`). It knows the acknowledged changes and their times, and nothing of the
+//! layer. A read must show nothing that was forbidden throughout the request, and must show everything that was visible
+//! throughout. A feed must send nothing that was forbidden for the whole last second, plus the time that
+//! `rights_torture/canary.rs` adds for a late machine. A write must have been allowed at some moment of its request,
+//! and a refused write forbidden at some moment. Each user has a follower that leaves and resumes, and a replica: at
+//! the end each has what the model gives that user, and the checker finds nothing.
 //!
-//! `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the
-//! same, and not what comes of it.
+//! `FLATBED_TEST_SECONDS` sets the duration. `FLATBED_TEST_SEED` sets the seed of the random choices; their results
+//! still depend on timing.
 #[path = "channels_torture/ask.rs"]
 mod ask;
 #[path = "rights_torture/canary.rs"]
@@ -57,32 +58,32 @@ const WRITERS: u64 = 8;
 const CHANGERS: u64 = 3;
 const ASKERS: u64 = 8;
 
-/// Of all accounts.
+/// The salt of all accounts.
 const SALT: &str = "salt";
 
 /// The document that is written last.
 const END: &str = "end";
 
-/// One before it, which ends and is in no channel.
+/// The document written before [`END`]; it ends and is in no channel.
 const NOTED: &str = "noted";
 
-/// How old what is sent may be.
+/// The largest age of a state that an answer may use.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How much earlier or later a document ends than its second says: clocks, and that seconds are whole.
+/// The deviation of a document's end from its second: clocks differ, and seconds are whole.
 const CLOCKS: Duration = Duration::from_secs(1);
 
-/// For how long a feed may stay open whose reader is disabled, while nothing comes: where the storage fails, who reads it for all followers
-/// waits for a second.
+/// The time for which a feed of a disabled reader may stay open without rows: after a storage error the shared reader
+/// of all followers waits for a second.
 const FEEDS_END_WITHIN: Duration = Duration::from_secs(3);
 
-/// What was judged longer ago is looked at again before it is sent.
+/// The age from which a decision is repeated before its result is sent.
 const JUDGED_WITHIN: Duration = Duration::from_millis(500);
 
-/// A connection that was not used for so long is not used again: the server may be about to close it.
+/// The idle time from which a connection is not reused: the server may be about to close it.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The counts without which a run has shown nothing.
+/// The counts that a run must reach to prove anything.
 const SHOWN: [&str; 5] = ["writes", "rows", "revisions shown by right", "documents hidden", "functions"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,14 +92,14 @@ async fn users_see_what_is_theirs() {
     torture(&store, length(5.0), 1, false).await;
 }
 
-/// Late and spurious watches, 1007, 1020, 1021.
+/// Late and spurious watches, and the errors 1007, 1020 and 1021.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_see_what_is_theirs_under_faults() {
     let Some(store) = Store::with_faults() else { return };
     torture(&Arc::new(store), length(4.0), 2, false).await;
 }
 
-/// One of the servers is killed again and again, whatever it does, and another one takes its place.
+/// One of the servers is killed repeatedly, at any moment, and another one replaces it.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_see_what_is_theirs_beside_servers_that_die() {
     let Some(store) = Store::with_faults() else { return };
@@ -113,21 +114,21 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// What has changed: requests are about it more often than about other things.
+/// A recent change: requests prefer its subject.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum About {
     User(usize),
     Doc(usize),
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Root,
     User(usize),
 }
 
-/// The session of an account with this salt, as its format is written down: no password has to be checked.
+/// Returns a session cookie of an account with this salt, built from its documented format: it needs no password check.
 fn session(secret: &[u8], name: &str, salt: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_secs();
     let mut text = format!("{name}:{now:X}").into_bytes();
@@ -137,7 +138,7 @@ fn session(secret: &[u8], name: &str, salt: &str) -> String {
     format!("AuthSession={}", BASE64_URL_SAFE_NO_PAD.encode(text))
 }
 
-/// A revision that was sent before it was known which one it is.
+/// A revision that was sent before the model knew it.
 struct Deferred {
     user: usize,
     doc: usize,
@@ -150,23 +151,23 @@ struct Deferred {
 pub(crate) struct World {
     servers: Mutex<Vec<SocketAddr>>,
     may_break: bool,
-    /// Over where nothing is changed any more.
+    /// Over once nothing changes any more.
     torture: Torture,
-    /// The last write is under way.
+    /// True while the last write is under way.
     is_closed: AtomicBool,
     is_ended: AtomicBool,
     model: Mutex<Model>,
-    /// The database as a process without a server has it.
+    /// The database as seen by a process without a server.
     database: Database,
     deferred: Mutex<Vec<Deferred>>,
     recent: Mutex<VecDeque<About>>,
-    /// Of each document, user and role one change at a time.
+    /// One lock for each document; those of users and roles are `principals`. Changes under a lock are serial.
     turns: Vec<tokio::sync::Mutex<()>>,
     principals: Vec<tokio::sync::Mutex<()>>,
     canary: Canary,
-    /// Numbers of things that have to be told apart.
+    /// The next unique number.
     numbers: AtomicU64,
-    /// Of each user.
+    /// The session cookie of each user.
     cookies: Vec<String>,
     has_failed: AtomicBool,
     seed: u64,
@@ -202,7 +203,7 @@ impl World {
         recent.truncate(8);
     }
 
-    /// A revision was sent to a user at some moment of a span.
+    /// Judges a revision that was sent to a user at some moment of a span.
     fn sent(&self, user: usize, doc: usize, rev: &str, deleted: bool, span: Span, asked: impl Fn() -> String) {
         let body = lock(&self.model).revs.get(&(doc, rev.to_owned())).cloned();
         match body {
@@ -219,7 +220,8 @@ impl World {
         }
     }
 
-    /// Judges what was sent before it was known; at the end all is known but tombstones that the server has written itself.
+    /// Judges revisions that were sent before the model knew them. At the end the model knows all but tombstones that
+    /// the server wrote itself.
     fn judge_deferred(&self, at_end: bool) {
         let deferred = std::mem::take(&mut *lock(&self.deferred));
         for one in deferred {
@@ -227,7 +229,7 @@ impl World {
             match body {
                 Some(body) => judge_late(self, &one, &body),
                 None if one.deleted && ends(one.doc) => self.count("tombstones of the server's"),
-                // A write that was made and then ended, before anybody knew.
+                // The write was made and its document ended before its writer had an answer.
                 None if ends(one.doc) => self.count("revisions that have ended unknown"),
                 None if at_end => {
                     let Deferred { user, doc, rev, asked, .. } = one;
@@ -238,9 +240,9 @@ impl World {
         }
     }
 
-    /// Something is wrong.
+    /// Reports a violation and ends the test.
     fn fail(&self, what: &str, user: usize, doc: Option<usize>) -> ! {
-        assert!(!self.has_failed.swap(true, Ordering::SeqCst), "it has failed before");
+        assert!(!self.has_failed.swap(true, Ordering::SeqCst), "the torture has failed before");
         let history = lock(&self.model).history(user, doc);
         let doc = doc.map(doc_id);
         panic!("seed {}: user {user}, document {doc:?}: {what}\n{history}", self.seed);
@@ -252,11 +254,11 @@ fn judge_late(world: &World, one: &Deferred, body: &model::Body) {
     judge(world, one.user, one.doc, body, one.span, &one.asked);
 }
 
-/// Connections of a task, one to each server.
+/// The connections of a task, one to each server.
 pub(crate) struct Client {
     world: Arc<World>,
     random: Random,
-    /// Each with when it was used last.
+    /// Each connection with the time of its last use.
     connections: HashMap<SocketAddr, (Connection, Instant)>,
 }
 
@@ -270,7 +272,7 @@ impl Client {
         *self.random.one_of(&servers)
     }
 
-    /// One request at a server; `None`: the connection broke, and it is not known what came of it.
+    /// Sends one request to a server; `None`: the connection broke, and the outcome is unknown.
     async fn call(
         &mut self,
         server: SocketAddr,
@@ -291,11 +293,11 @@ impl Client {
         }
         if called.is_err() {
             let may_break = self.world.may_break || !lock(&self.world.servers).contains(&server);
-            // A feed is cut off whose reader is disabled.
+            // The server cuts the feed of a disabled reader.
             let reader = headers.iter().find_map(|(_, value)| self.world.cookies.iter().position(|of| of == value));
             let span = Span { from, to: Instant::now() };
             let is_kept_out = |user| !lock(&self.world.model).sure(user, span).is_enabled;
-            // So is what waited for so long that its reader's rights were looked at again, where some are gone.
+            // It also cuts an answer that waited until its reader's rights were checked again and some were gone.
             let may_have_lost = |user| {
                 let model = lock(&self.world.model);
                 from.elapsed() > JUDGED_WITHIN && model.sure(user, span) != model.possible(user, span)
@@ -313,7 +315,7 @@ impl Client {
         self.call(server, method, path, &self.world.headers(Who::Root), body).await
     }
 
-    /// The same until it has succeeded, or failed with this.
+    /// Repeats a request until it succeeds, or fails with the status `or`.
     async fn must(&mut self, method: &str, path: &str, body: &str, or: u16) -> Value {
         let mut waiting = Waiting::begin();
         loop {
@@ -334,7 +336,7 @@ fn options() -> ServerOptions {
     ServerOptions { admins, settings, ..ServerOptions::default() }
 }
 
-/// Accounts of the server, whose passwords cost nothing, and the database.
+/// Creates the server's accounts, whose password checks are cheap, and the database.
 async fn prepare(world: &Arc<World>) {
     let mut client = Client::new(world, 0x9e9);
     client.must("PUT", "/_users", "", 412).await;
@@ -380,7 +382,8 @@ async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: 
     });
     second.watch(&world);
     prepare(&world).await;
-    // Whoever sets a function begins to bring documents to it; of one who dies the others see soon that he is gone.
+    // The process that sets a function starts to route documents to it; other processes soon notice the death of a
+    // process.
     let background = BackgroundOptions {
         look_every: Duration::from_secs(1),
         silence_max: Duration::from_secs(3),
@@ -419,7 +422,7 @@ async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: 
     println!("settled within {:?}", began.elapsed());
     world.is_closed.store(true, Ordering::SeqCst);
     end::close(&world).await;
-    // All of them see the end.
+    // All followers see the end.
     let followed = soon(followers.join_all()).await;
     println!("followed within {:?}", began.elapsed());
     let replicated = replicas.join_all().await;

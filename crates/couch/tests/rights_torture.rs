@@ -1,15 +1,16 @@
-//! Fifty users, twenty databases, and random changes of `_security`, roles, passwords, keys of tokens, administrators and
-//! settings beside requests and feeds at two servers.
+//! Fifty users, twenty databases, and random changes of `_security`, roles, passwords, keys of tokens, administrators
+//! and settings beside requests and feeds at two servers.
 //!
-//! A model decides (`rights_torture/model.rs`): it knows when each change began and when it was acknowledged. A request that
-//! was forbidden, or allowed, all the time from a second before it came until it was answered must have been refused, or
-//! answered; else either is right. A write that was acknowledged must have been allowed at some moment between: it is fenced.
-//! A feed ends after the loss of its right, and not without one: within a second, and what `canary.rs` adds for a machine that is
-//! late. A follower that has lost its right does not leave before. At the end followers have all that databases hold, these hold what was
-//! acknowledged, and nothing that was refused.
+//! A model decides (`rights_torture/model.rs`): it knows when each change began and when it was acknowledged. A request
+//! that was forbidden, or allowed, for the whole time from a second before its start to its answer must have been
+//! refused, or answered; otherwise either is right. An acknowledged write is fenced: it must have been allowed at some
+//! moment between its start and its answer. A feed ends only after the loss of its right, and then within a second,
+//! plus the time that `canary.rs` adds for a late machine. A follower that has lost its right does not leave before. At
+//! the end followers have all documents of their databases, and databases hold all acknowledged writes and no refused
+//! one.
 //!
-//! `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the
-//! same, and not what comes of it.
+//! `FLATBED_TEST_SECONDS` sets the duration. `FLATBED_TEST_SEED` sets the seed of the random choices; their results
+//! still depend on timing.
 #[path = "rights_torture/ask.rs"]
 mod ask;
 #[path = "rights_torture/canary.rs"]
@@ -51,10 +52,10 @@ const CLIENTS: u64 = 16;
 const CHANGERS: u64 = 8;
 const FOLLOWERS: u64 = 40;
 
-/// How long each phase lasts.
+/// The duration of each phase.
 const PHASE: Duration = Duration::from_secs(3);
 
-/// The counts without which a run has shown nothing. Answers are "sure" where the model knows the right one.
+/// The counts that a run must reach to prove anything. Answers are "sure" if the model allows only one.
 const SHOWN: [&str; 7] =
     ["surely answered", "surely refused", "surely absent", "writes", "feeds that lost their right", "rows", "changes"];
 
@@ -64,14 +65,14 @@ async fn rights_follow_changes() {
     torture(&store, length(5.0), 1, false).await;
 }
 
-/// Late and spurious watches, 1007, 1020, 1021.
+/// Late and spurious watches, and the errors 1007, 1020 and 1021.
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_follow_changes_under_faults() {
     let Some(store) = Store::with_faults() else { return };
     torture(&Arc::new(store), length(5.0), 2, false).await;
 }
 
-/// One of the servers is killed again and again, whatever it does, and another one takes its place.
+/// One of the servers is killed repeatedly, at any moment, and another one replaces it.
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_follow_changes_beside_servers_that_die() {
     let Some(store) = Store::with_faults() else { return };
@@ -82,35 +83,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What has changed: requests are about it more often than about other things.
+/// A recent change: requests prefer its subject.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum About {
     User(usize),
     Database(usize),
 }
 
-/// Servers learn from what they are asked: whatever is refused, and whatever conflicts, is looked at anew, and each transaction
-/// tells whether records have changed. So there are times in which they learn little.
+/// The load of a phase. Servers learn from requests: they check refused and conflicting requests again, and each
+/// transaction tells whether records have changed. In some phases they therefore learn little.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// All that there is.
+    /// All kinds of requests.
     Busy,
-    /// Nothing is written but what changes rights, and nothing is shown that is wrong.
+    /// Only changes of rights are written, and no wrong credentials are shown.
     Calm,
-    /// Nobody asks for anything but what a change has taken away, or given.
+    /// Requests only probe the rights that a change has revoked or granted.
     Quiet,
 }
 
-/// What was written, as far as that is known.
+/// The known outcomes of writes.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// By name: the database's number, and ids of documents that must be in it.
+    /// By database: its number, and the ids of documents that it must hold.
     written: HashMap<usize, (u64, HashSet<String>)>,
-    /// Ids of documents that must be nowhere.
+    /// The ids of documents that no database may hold.
     refused: HashSet<String>,
 }
 
-/// A token's key, which of those in its place, user and roles.
+/// A token's key, the number of its version, the user and the roles.
 type TokenOf = (usize, usize, usize, Vec<usize>);
 
 pub(crate) struct World {
@@ -121,18 +122,18 @@ pub(crate) struct World {
     model: Mutex<Model>,
     keys: Mutex<Keys>,
     tokens: Mutex<HashMap<TokenOf, Proof>>,
-    /// Sessions and proxies' words are signed with it.
+    /// The key that signs sessions and the proxies' tokens.
     secret: Vec<u8>,
     ledger: Mutex<Ledger>,
     recent: Mutex<VecDeque<About>>,
-    /// Of each thing that is changed one change at a time.
+    /// One lock for each changed item: changes of it are serial.
     turns: Vec<tokio::sync::Mutex<()>>,
-    /// Passwords that a server has found right, with the salts of their hashes.
+    /// Passwords that a server has accepted, with the salts of their hashes.
     known: Mutex<HashSet<(SocketAddr, usize, String)>>,
-    /// When a password may be sent that has to be checked: that takes a core for a fifth of a second.
+    /// The earliest time of the next password check: each takes a core for a fifth of a second.
     next_check: Mutex<Instant>,
     canary: Canary,
-    /// Numbers of things that have to be told apart.
+    /// The next unique number.
     numbers: AtomicU64,
     began: Instant,
     seed: u64,
@@ -163,14 +164,14 @@ impl World {
         }
     }
 
-    /// A token, the same one each time.
+    /// Returns a token, the same one for equal arguments.
     fn token(&self, key: usize, number: usize, user: usize, roles: Vec<usize>) -> Proof {
         let mut tokens = lock(&self.tokens);
         let made = || Proof::token(&lock(&self.keys), key, number, user, roles.clone());
         tokens.entry((key, number, user, roles.clone())).or_insert_with(made).clone()
     }
 
-    /// Whether a password may be checked now.
+    /// Returns whether a password may be checked now.
     fn may_check(&self) -> bool {
         let mut next = lock(&self.next_check);
         let now = Instant::now();
@@ -187,7 +188,7 @@ impl World {
         recent.truncate(6);
     }
 
-    /// Judges what was answered, or written.
+    /// Judges an answer or a write.
     fn judge(&self, asked: &dyn std::fmt::Debug, proof: &Proof, needs: Needs, when: When, outcome: Outcome) {
         let possible = lock(&self.model).outcomes(proof, needs, when);
         self.compare(asked, proof, needs, when, outcome, possible);
@@ -223,7 +224,7 @@ impl World {
         });
     }
 
-    /// Something is wrong.
+    /// Reports a violation and ends the test.
     fn fail(&self, what: &str, needs: Needs, when: When) -> ! {
         let now = Instant::now();
         let ago = |span: Span| (now - span.from, now - span.to);
@@ -249,7 +250,7 @@ impl World {
     }
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Answered,
@@ -258,12 +259,12 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// `None`: nothing is known of it.
+    /// Returns the outcome; `None`: it is unknown.
     fn of(answer: &Answer, proof: &Proof) -> Option<Outcome> {
         match answer.status {
             200..=299 | 409 | 412 => Some(Outcome::Answered),
             401 | 403 => Some(Outcome::Refused),
-            // What is wrong with a token.
+            // An invalid token.
             400 if matches!(proof, Proof::Token { .. }) => Some(Outcome::Refused),
             404 if parsed(&answer.body)["reason"] == "Database does not exist." => Some(Outcome::Absent),
             404 => Some(Outcome::Answered),
@@ -273,7 +274,7 @@ impl Outcome {
     }
 }
 
-/// Connections of a task, one to each server.
+/// The connections of a task, one to each server.
 pub(crate) struct Client {
     world: Arc<World>,
     random: Random,
@@ -290,7 +291,7 @@ impl Client {
         *self.random.one_of(&servers)
     }
 
-    /// One request at a server; `None`: the connection broke, and it is not known what came of it.
+    /// Sends one request to a server; `None`: the connection broke, and the outcome is unknown.
     async fn call(
         &mut self,
         server: SocketAddr,
@@ -314,7 +315,7 @@ impl Client {
         called.ok()
     }
 
-    /// The same as the administrator whom nobody takes away.
+    /// Like [`Client::call`], as the administrator that is never removed.
     async fn root_at(&mut self, server: SocketAddr, method: &str, path: &str, body: &str) -> Option<Answer> {
         self.call(server, method, path, &[("authorization", basic("root", "test"))], body).await
     }
@@ -324,7 +325,7 @@ impl Client {
         self.root_at(server, method, path, body).await
     }
 
-    /// The same until it has succeeded, or failed with this.
+    /// Repeats a request until it succeeds, or fails with the status `or`.
     async fn must(&mut self, method: &str, path: &str, body: &str, or: u16) -> Value {
         let mut waiting = Waiting::begin();
         loop {
@@ -371,7 +372,7 @@ async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: 
     let torture = &world.torture;
     second.watch(&world);
     change::prepare(&world).await;
-    // What was settled is known to all servers.
+    // All servers know of the settled changes.
     pass(model::GRACE).await;
     let (mut tasks, mut canaries) = (JoinSet::new(), JoinSet::new());
     canaries.spawn(canary::timers(world.clone()));
@@ -403,7 +404,7 @@ async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: 
     first.stop().await;
 }
 
-/// What the databases hold, and what followers and writers know.
+/// Compares the databases with the state of followers and writers.
 async fn compare(world: &Arc<World>, held: Vec<follow::Held>) {
     let mut client = Client::new(world, 0xe2d);
     let mut all = Vec::new();
@@ -434,14 +435,14 @@ async fn compare(world: &Arc<World>, held: Vec<follow::Held>) {
             && Some(*of) == number
         {
             let lost: Vec<_> = written.iter().filter(|id| !rows.contains_key(*id)).collect();
-            assert!(lost.is_empty(), "seed {}: acknowledged, and not there: {lost:?}", world.seed);
+            assert!(lost.is_empty(), "seed {}: acknowledged but missing: {lost:?}", world.seed);
         }
         let there: Vec<_> = rows.keys().filter(|id| ledger.refused.contains(*id)).collect();
-        assert!(there.is_empty(), "seed {}: refused, and there: {there:?}", world.seed);
+        assert!(there.is_empty(), "seed {}: refused but present: {there:?}", world.seed);
     }
 }
 
-/// So many different numbers below a bound, or fewer.
+/// Returns at most `count` different numbers below `end`.
 fn some(random: &mut Random, count: u64, end: usize) -> Vec<usize> {
     let mut found: Vec<usize> = (0..random.below(count + 1)).map(|_| random.index(end)).collect();
     found.sort_unstable();

@@ -1,5 +1,6 @@
-//! What users ask for: single documents, lists and comparisons. Rights hold as of the request's own transaction, so nothing may be shown
-//! that was forbidden from before the request until its answer, and nothing may be hidden that was surely seen meanwhile.
+//! Requests of users: single documents, lists and comparisons. Rights hold as of the request's own transaction, so an
+//! answer must show nothing that was forbidden throughout the request, and hide nothing that was surely visible
+//! throughout.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::{About, Client, Who, World, lock, parsed};
 use flatbed_testkit::http::Answer;
 use flatbed_testkit::timeline::Span;
 
-/// Asks for one thing after the other.
+/// Sends one request after the other.
 pub async fn ask(world: Arc<World>, number: u64) {
     let mut client = Client::new(&world, 0x200 + number);
     while world.torture.pass(Duration::from_millis(client.random.below(25))).await {
@@ -30,7 +31,7 @@ pub async fn ask(world: Arc<World>, number: u64) {
     }
 }
 
-/// Mostly what has changed of late.
+/// Chooses a subject, mostly one of the recent changes.
 fn about(client: &mut Client) -> (usize, usize) {
     let random = &mut client.random;
     let (mut user, mut doc) = (random.index(USERS), random.index(DOCS));
@@ -45,7 +46,7 @@ fn about(client: &mut Client) -> (usize, usize) {
     (user, doc)
 }
 
-/// One request; `None`: nothing is known of it, or it was refused.
+/// Sends one request; `None`: its outcome is unknown, or it was refused.
 async fn asked(client: &mut Client, user: usize, method: &str, path: &str, body: &str) -> Option<(Answer, Span)> {
     let world = client.world.clone();
     let server = client.server();
@@ -67,10 +68,10 @@ async fn asked(client: &mut Client, user: usize, method: &str, path: &str, body:
     }
 }
 
-/// Judges a document that was shown. Its revision's number, if it has one.
+/// Judges a document that was shown, and returns the number of its revision, if it has one.
 pub fn shown(world: &World, user: usize, doc: usize, shown: &Value, span: Span, asked: &str) -> Option<u64> {
     let Some(number) = shown["n"].as_u64() else {
-        // That it has left what the user sees, or a tombstone that says nothing.
+        // A note that the document has left the user's view, or an empty tombstone.
         let members: BTreeSet<&String> = shown.as_object().expect("an object").keys().collect();
         let told = ["_id", "_rev", "_removed", "_deleted", "_revisions"];
         let is_empty = shown["_removed"] == true || shown["_deleted"] == true;
@@ -82,7 +83,7 @@ pub fn shown(world: &World, user: usize, doc: usize, shown: &Value, span: Span, 
     let body = lock(&world.model).bodies.get(&number).cloned();
     match body {
         Some(body) => judge_whole(world, user, doc, &body, span, &format!("{asked} shows {shown}")),
-        None => world.fail(&format!("{asked} shows {shown}, which nobody has written"), user, Some(doc)),
+        None => world.fail(&format!("{asked} shows {shown}, which was never written"), user, Some(doc)),
     }
     Some(number)
 }
@@ -101,23 +102,23 @@ pub fn judge(world: &World, user: usize, doc: usize, body: &Body, span: Span, as
     world.count("revisions shown by right");
 }
 
-/// The same of one that was shown as one that there is: with its body, or as no tombstone.
+/// Like [`judge`], for a revision that was shown with its body, or not as a tombstone.
 pub fn judge_whole(world: &World, user: usize, doc: usize, body: &Body, span: Span, asked: &str) {
     judge(world, user, doc, body, span, asked);
     if body.ends.is_some_and(|at| at + super::CLOCKS < span.from) {
         world.fail(
-            &format!("{asked}: {body:?}, which has ended {:?} ago", body.ends.map(|at| at.elapsed())),
+            &format!("{asked}: {body:?}, which ended {:?} ago", body.ends.map(|at| at.elapsed())),
             user,
             Some(doc),
         );
     }
 }
 
-/// Judges a row that tells somebody of a document which they cannot see any longer.
+/// Judges a row that tells a user of the loss of a document.
 pub fn was_had(world: &World, user: usize, doc: usize, asked: impl Fn() -> String) {
     let was_had = lock(&world.model).may_have_had(user, doc);
     if !was_had {
-        world.fail(&format!("{}: it was never theirs", asked()), user, Some(doc));
+        world.fail(&format!("{}: the user never had it", asked()), user, Some(doc));
     }
 }
 
@@ -134,7 +135,7 @@ async fn document(client: &mut Client, user: usize, doc: usize) {
             world.fail(&format!("GET {path} shows {value}, not the winner"), user, Some(doc));
         }
     } else if must.is_some() {
-        world.fail(&format!("GET {path}: {answer:?}, but it is seen"), user, Some(doc));
+        world.fail(&format!("GET {path}: {answer:?}, but the user sees it"), user, Some(doc));
     } else if value["reason"] == "deleted" && !ends(doc) {
         let may = {
             let model = lock(&world.model);
@@ -194,7 +195,7 @@ async fn leaves(client: &mut Client, user: usize, doc: usize) {
 
 async fn some(client: &mut Client, user: usize, doc: usize) {
     let world = client.world.clone();
-    // Revisions of any time.
+    // Revisions of any age.
     let known: Vec<String> = {
         let model = lock(&world.model);
         let states =
@@ -233,7 +234,7 @@ async fn differences(client: &mut Client, user: usize, doc: usize) {
     }
 }
 
-/// A checkpoint is its user's own.
+/// A user's checkpoint is invisible to others.
 async fn local(client: &mut Client, user: usize) {
     let world = client.world.clone();
     let path = "/db/_local/checkpoint";

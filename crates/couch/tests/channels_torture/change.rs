@@ -1,4 +1,4 @@
-//! What administrators change: users, roles, and the function.
+//! Changes by administrators: users, roles, and the function.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::model::{CHANNELS, Mask, ROLES, USERS, User, bits, channel_name, role_
 use super::write::function;
 use super::{About, World, lock};
 
-/// How long a function lasts at least.
+/// The shortest time between two functions.
 const FUNCTION_FOR: Duration = Duration::from_millis(2_500);
 
-/// How often it is looked whether a function has come to all documents.
+/// The number of checks per second for the end of a function's routing.
 const LOOKS_A_SECOND: u64 = 30;
 
 fn names(mask: Mask) -> BTreeSet<String> {
     bits(mask).map(channel_name).collect()
 }
 
-/// Makes a user as the administrator wants them.
+/// Makes or changes a user, as an administrator.
 pub async fn put_user(world: &World, user: usize, value: User, is_new: bool) {
     let mut admin_channels = names(value.channels);
     if value.has_all {
@@ -50,7 +50,7 @@ pub async fn put_user(world: &World, user: usize, value: User, is_new: bool) {
     }
 }
 
-/// Makes a role, changes it, or deletes it.
+/// Makes, changes or deletes a role.
 pub async fn put_role(world: &World, role: usize, value: Option<Mask>, is_new: bool) {
     let (version, began) = {
         let mut model = lock(&world.model);
@@ -84,7 +84,7 @@ pub async fn put_role(world: &World, role: usize, value: Option<Mask>, is_new: b
     }
 }
 
-/// Tries until it is done. What is tried is the same each time.
+/// Repeats an attempt until it succeeds. All attempts are equal.
 async fn until_made<T, F: Future<Output = flatbed_layer::Result<T>>>(make: impl Fn() -> F) {
     let mut waiting = Waiting::begin();
     while let Err(error) = make().await {
@@ -96,7 +96,7 @@ fn some_channels(random: &mut Random, count: u64) -> Mask {
     (0..random.below(count + 1)).map(|_| 1 << random.below(u64::from(CHANNELS))).fold(0, |all, one: Mask| all | one)
 }
 
-/// Before anything else.
+/// Makes the first users and roles.
 pub async fn prepare(world: &World) {
     let mut random = Random(world.seed ^ 0x9e9);
     for role in 0..ROLES {
@@ -112,7 +112,7 @@ pub async fn prepare(world: &World) {
     }
 }
 
-/// Changes one user or role after the other.
+/// Changes users and roles, one after the other.
 pub async fn change(world: Arc<World>, number: u64) {
     let mut random = Random(world.seed ^ (0x2000 + number));
     while world.torture.pass(Duration::from_millis(random.below(150))).await {
@@ -151,7 +151,7 @@ pub async fn change(world: Arc<World>, number: u64) {
     }
 }
 
-/// Gives the database one function after the other.
+/// Replaces the database's function repeatedly.
 pub async fn functions(world: Arc<World>) {
     let mut random = Random(world.seed ^ 0x3000);
     while world.torture.pass(FUNCTION_FOR + Duration::from_millis(random.below(2_000))).await {
@@ -166,7 +166,7 @@ pub async fn functions(world: Arc<World>) {
             model.functions.begin(next)
         };
         until_made(|| world.database.set_sync_function(Some(&text))).await;
-        // The next one may come before it is through.
+        // The next function may come before the routing ends.
         for _ in 0..LOOKS_A_SECOND * (4 + random.below(20)) {
             if is_through(&world).await {
                 lock(&world.model).functions.acknowledge(version);
@@ -181,7 +181,7 @@ pub async fn functions(world: Arc<World>) {
     }
 }
 
-/// Whether the newest function has come to all documents.
+/// Returns whether the newest function has routed all documents.
 pub async fn is_through(world: &World) -> bool {
     matches!(world.database.resync_state().await, Ok(None))
 }

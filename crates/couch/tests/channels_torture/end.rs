@@ -1,4 +1,4 @@
-//! The end: everything comes to rest, and each replica and follower has what the model gives its user.
+//! The end: all background work settles, and each replica and follower has what the model gives its user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use super::support::Layer;
 use super::{Client, Who, World, lock, parsed};
 use flatbed_testkit::timeline::Span;
 
-/// Behind all changes: users are let in again, what ends has ended, and the last function has come to all documents.
+/// Settles the world after the last change: users are enabled again, ended documents are buried, and the last function
+/// has routed all documents.
 pub async fn settle(world: &Arc<World>, layer: &Layer) {
     let mut client = Client::new(world, 0xe0d);
     for user in 0..USERS {
@@ -26,7 +27,7 @@ pub async fn settle(world: &Arc<World>, layer: &Layer) {
             put_user(world, user, super::model::User { is_disabled: false, ..value }, false).await;
         }
     }
-    // One more, so that what has ended is looked at soon, whatever was noted of it before.
+    // One more write, so that ended documents are checked soon, whatever was scheduled before.
     let number = world.number();
     client
         .must("PUT", &format!("/db/{}", super::NOTED), &json!({"n": number, "ends": now_s() + 1}).to_string(), 409)
@@ -43,12 +44,12 @@ pub async fn settle(world: &Arc<World>, layer: &Layer) {
         ..BackgroundOptions::default()
     };
     let background = Background::new(layer, layer.actor.clone(), options).expect("randomness");
-    until("the last function has come to all documents", async || {
+    until("the last function has routed all documents", async || {
         let _ = background.round().await;
         is_through(world).await
     })
     .await;
-    until("what has ended has its tombstone", async || {
+    until("ended documents have their tombstones", async || {
         let _ = background.round().await;
         are_buried(world, &mut client).await
     })
@@ -63,7 +64,7 @@ fn now_s() -> u64 {
     std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs()
 }
 
-/// Whether all that has ended has its tombstone.
+/// Returns whether each ended document has its tombstone.
 async fn are_buried(world: &Arc<World>, client: &mut Client) -> bool {
     for doc in PLAIN + GIVING..DOCS {
         let state = lock(&world.model).docs[doc].newest().clone();
@@ -90,18 +91,18 @@ async fn are_buried(world: &Arc<World>, client: &mut Client) -> bool {
     true
 }
 
-/// The last write of all: everybody sees it.
+/// Makes the last write, which every user sees.
 pub async fn close(world: &Arc<World>) {
     let mut client = Client::new(world, 0xc05);
     let text = json!({"n": world.number(), "in": [channel_name(super::model::EVERYONE)]}).to_string();
     client.must("PUT", &format!("/db/{}", super::END), &text, 409).await;
 }
 
-/// What the database holds, and what the model says.
+/// Compares the database with the model.
 pub async fn compare(world: &Arc<World>, followed: Vec<Followed>, replicated: Vec<Replicated>) {
     let mut client = Client::new(world, 0xe2d);
     world.judge_deferred(true);
-    // The model's own documents are the database's.
+    // The model and the database have the same documents.
     let found = client.must("GET", "/db/_all_docs?include_docs=true", "", 0).await;
     let found: BTreeMap<&str, u64> = found["rows"]
         .as_array()
@@ -157,7 +158,7 @@ pub async fn compare(world: &Arc<World>, followed: Vec<Followed>, replicated: Ve
         }
         let is_more = |doc: &usize| !seen.contains_key(doc);
         let more: Vec<usize> = documents.keys().copied().filter(is_more).collect();
-        // A replica of leaves keeps those whose successors are hidden from it: the protocol has no word for that.
+        // A replica of leaves keeps those whose successors are hidden from it: the protocol cannot tell their loss.
         let more: Vec<usize> = more
             .into_iter()
             .filter(|doc| !all_leaves || lock(&world.model).docs[*doc].newest().leaves.len() == 1)
@@ -177,7 +178,7 @@ fn winner(world: &World, doc: usize) -> Option<Leaf> {
     winners.first().filter(|leaf| !leaf.body.deleted).map(|leaf| (*leaf).clone())
 }
 
-/// The documents that a user sees now.
+/// Returns the documents that a user sees now.
 fn seen(world: &World, user: usize) -> BTreeMap<usize, Leaf> {
     let now = Instant::now();
     let now = Span { from: now, to: now };
@@ -185,14 +186,15 @@ fn seen(world: &World, user: usize) -> BTreeMap<usize, Leaf> {
         let model = lock(&world.model);
         (model.possible(user, now), model.sure(user, now))
     };
-    assert_eq!(possible, sure, "seed {}: nothing changes any more", world.seed);
+    assert_eq!(possible, sure, "seed {}: rights still change", world.seed);
     let winners: Vec<(usize, Leaf)> = (0..DOCS).filter_map(|doc| Some((doc, winner(world, doc)?))).collect();
     let model = lock(&world.model);
     winners.into_iter().filter(|(_, leaf)| model.must_show(sure, &leaf.body, now)).collect()
 }
 
-/// Whether a document has left a channel that the user has had from before that until now, and was not seen behind that through another
-/// one, which they may have lost since: a row told of it. Of one that ends it is not known when its tombstone was written.
+/// Returns whether a document has left a channel that the user has had ever since, without being visible later through
+/// another channel, which the user may have lost since: then a row told of the loss. Ending documents are excluded, as
+/// the time of their tombstone is unknown.
 fn has_left(model: &Model, user: usize, doc: usize) -> bool {
     if ends(doc) {
         return false;
@@ -209,7 +211,7 @@ fn has_left(model: &Model, user: usize, doc: usize) -> bool {
     })
 }
 
-/// Of what somebody has that is not seen any more one document that should have gone.
+/// Returns one document that the user must not have kept, of those that the user no longer sees.
 fn not_excused(world: &World, user: usize, more: &[usize], told_of_losses: bool) -> Option<usize> {
     let model = lock(&world.model);
     let lost = model.lost[user];
@@ -222,7 +224,7 @@ fn not_excused(world: &World, user: usize, more: &[usize], told_of_losses: bool)
     wrong
 }
 
-/// What somebody has of a document is wrong: the rows of it that they were sent, and those that a feed sends from its beginning.
+/// Fails with the rows of a document that the user was sent, and the rows that a feed sends from its beginning.
 async fn with_told(world: &Arc<World>, client: &mut Client, user: usize, doc: usize, told: &Told, what: &str) {
     let headers = world.headers(Who::User(user));
     let mut now = String::new();

@@ -1,4 +1,4 @@
-//! Followers of users: feeds of all kinds at any server, left and resumed at random.
+//! Followers of users: feeds of all kinds at any server, which leave and resume at random.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use super::{Client, FEEDS_END_WITHIN, GRACE, Who, World, ask, lock, parsed};
 use flatbed_testkit::http::Connection;
 use flatbed_testkit::timeline::Span;
 
-/// How often a reader who has read nothing looks whether the feed should have ended.
+/// The interval at which an idle reader checks if the feed should have ended.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a follower knows of a document.
+/// A follower's knowledge of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     Rev(String),
-    /// It has left channels, and without its body nothing says whether it is still seen.
+    /// The document has left channels, and without its body it may still be visible.
     Perhaps(String),
 }
 
-/// What a follower has put together in the end.
+/// The final state of a follower.
 pub struct Followed {
     pub user: usize,
     pub told_of_losses: bool,
@@ -32,10 +32,10 @@ pub struct Followed {
     pub told: Told,
 }
 
-/// What somebody was sent of each document, with when that was, for whoever has to find out what went wrong.
+/// The rows of each document that a user was sent, with their times, for the failure message.
 pub type Told = BTreeMap<usize, Vec<(Instant, String)>>;
 
-/// One more, of which the last few are kept.
+/// Adds a row. The last 12 of a document are kept.
 pub fn told(told: &mut Told, doc: usize, asked: &str, row: &Value) {
     let of = told.entry(doc).or_default();
     of.push((Instant::now(), format!("{asked} sent {row}")));
@@ -61,7 +61,7 @@ enum Feed {
     EventSource,
 }
 
-/// One feed under way.
+/// An open feed.
 struct Open {
     feed: Feed,
     path: String,
@@ -79,12 +79,12 @@ impl Follower {
         self.user % 4 != 3
     }
 
-    /// Follows one feed after the other, until the end has come.
+    /// Follows one feed after the other until the end.
     pub async fn run(mut self) -> Followed {
         let world = self.client.world.clone();
         while !self.has_end {
             let feed = match self.client.random.below(10) {
-                // The end must come by itself.
+                // A live feed must deliver the last write.
                 _ if world.is_closed() => {
                     [Feed::Longpoll, Feed::Continuous, Feed::EventSource][self.client.random.index(3)]
                 }
@@ -141,7 +141,7 @@ impl Follower {
         self.read(&Open { feed, path, came, with_docs }, &mut connection).await;
     }
 
-    /// What was sent just now was so at some moment of this.
+    /// Returns a span that contains a moment at which the row just sent was right.
     fn just_now(&self, open: &Open) -> Span {
         let world = &self.client.world;
         let now = Instant::now();
@@ -163,7 +163,7 @@ impl Follower {
                 Err(_) => {
                     self.must_go_on(open);
                     let may_leave = open.feed != Feed::Normal && Instant::now() >= leaves && !world.is_closed();
-                    // A follower that is disabled stays until the server ends the feed.
+                    // A disabled follower stays until the server ends the feed.
                     if may_leave && self.is_enabled(Span { from: Instant::now(), to: Instant::now() }) {
                         return world.count("feeds that were left");
                     }
@@ -254,12 +254,12 @@ impl Follower {
         }
     }
 
-    /// Whether the user may have been enabled at some moment of a span.
+    /// Returns whether the user may have been enabled at some moment of a span.
     fn is_enabled(&self, span: Span) -> bool {
         lock(&self.client.world.model).possible(self.user, span).is_enabled
     }
 
-    /// The user was not disabled some seconds ago, and as much more as this machine is late.
+    /// Asserts that the user was not disabled for the whole of the last seconds, plus the lateness of this machine.
     fn must_go_on(&self, open: &Open) {
         let span = self.just_now(open).since(FEEDS_END_WITHIN - GRACE);
         if span.from <= open.came {

@@ -1,7 +1,9 @@
-//! Who sees what, decided by nothing but what was written and when: the rules of design/channels.md once more, in few lines.
+//! Visibility of documents, derived only from the acknowledged changes and their times: a second, short implementation
+//! of the rules of design/channels.md.
 //!
-//! Each thing is one of the states that it may have had at some moment of a span. What somebody may have had is the union of all ways
-//! in which they may have had it, what they surely had what they had in one way all the time: what lies between is either.
+//! Each item has one of the states that it may have had at some moment of a span. Possible rights are the union of the
+//! rights of all combinations of states; sure rights are their intersection. An outcome between the two may go either
+//! way.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,16 +18,16 @@ pub const USERS: usize = 40;
 pub const ROLES: usize = 10;
 pub const CHANNELS: u32 = 60;
 
-/// The place of `!` in a [`Mask`].
+/// The bit of `!` in a [`Mask`].
 pub const EVERYONE: u32 = CHANNELS;
 
-/// Documents of all kinds, those that give something, and those that end.
+/// The numbers of plain documents, of documents that grant something, and of documents that end.
 pub const PLAIN: usize = 80;
 pub const GIVING: usize = 20;
 pub const ENDING: usize = 16;
 pub const DOCS: usize = PLAIN + GIVING + ENDING;
 
-/// A set of channels, or of roles: a bit each.
+/// A set of channels, or of roles: one bit each.
 pub type Mask = u64;
 
 const TURNED: Mask = (1 << CHANNELS) - 1;
@@ -70,11 +72,11 @@ fn names(mask: Mask) -> Vec<String> {
     bits(mask).map(channel_name).collect()
 }
 
-/// A user as the administrator made them.
+/// A user as last written by the administrator.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct User {
     pub is_disabled: bool,
-    /// Whether they were given `*`.
+    /// True if the user has `*`.
     pub has_all: bool,
     pub channels: Mask,
     pub roles: Mask,
@@ -94,23 +96,23 @@ impl fmt::Debug for User {
     }
 }
 
-/// What a revision says.
+/// The content of a revision.
 #[derive(Clone, Default)]
 pub struct Body {
-    /// Another one in each revision.
+    /// Differs in each revision.
     pub number: u64,
     pub deleted: bool,
     pub channels: Mask,
-    /// Its channels, and those that it gives, are others with each function.
+    /// True if its channels, and those that it grants, change with each function.
     pub turns: bool,
     pub gives: Vec<(To, u32)>,
-    /// Users who are put into roles.
+    /// The users, each with a role that the document assigns.
     pub roles: Vec<(usize, usize)>,
-    /// A channel that who writes it must have.
+    /// The channel that a writer of the document must have.
     pub needs: Option<u32>,
     pub ends: Option<Instant>,
     pub has_file: bool,
-    /// Who has pushed it.
+    /// The user who pushed it.
     pub writer: Option<usize>,
 }
 
@@ -136,7 +138,7 @@ impl Body {
         (turned << by | turned >> (CHANNELS - by)) & TURNED | mask & !TURNED
     }
 
-    /// Where the revision is by a function.
+    /// Returns the channels of the revision by a function.
     pub fn channels_by(&self, function: u64) -> Mask {
         self.turned(self.channels, function)
     }
@@ -145,7 +147,7 @@ impl Body {
 #[derive(Clone)]
 pub struct Leaf {
     pub generation: u64,
-    /// Not there: it has not been acknowledged yet.
+    /// Empty until the write is acknowledged.
     pub rev: Arc<OnceLock<String>>,
     pub body: Arc<Body>,
 }
@@ -156,14 +158,14 @@ impl fmt::Debug for Leaf {
     }
 }
 
-/// The leaves of a document; none: it never was.
+/// The leaves of a document; none: it was never written.
 #[derive(Debug, Clone, Default)]
 pub struct Doc {
     pub leaves: Vec<Leaf>,
 }
 
 impl Doc {
-    /// The winner; several where the id of one is not known.
+    /// Returns the winner, or several candidates if a leaf's revision id is unknown.
     pub fn winners(&self) -> Vec<&Leaf> {
         let rank = |leaf: &&Leaf| (!leaf.body.deleted, leaf.generation);
         let Some(first) = self.leaves.iter().map(|leaf| rank(&leaf)).max() else { return Vec::new() };
@@ -176,7 +178,7 @@ impl Doc {
     }
 }
 
-/// What somebody has.
+/// The rights of a user.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Rights {
     pub is_enabled: bool,
@@ -197,22 +199,22 @@ impl Rights {
 }
 
 pub struct Model {
-    /// Since when it remembers all.
+    /// The start of its records.
     began: Instant,
     pub users: Vec<Timeline<User>>,
-    /// The channels that an administrator gave; `None`: there is no such role.
+    /// The channels that an administrator gave; `None`: the role does not exist.
     pub roles: Vec<Timeline<Option<Mask>>>,
     pub docs: Vec<Timeline<Arc<Doc>>>,
-    /// By which the documents are where they are. One is over once the next one has come to all documents.
+    /// The functions by which documents are routed. A function is over once the next one has routed all documents.
     pub functions: Timeline<u64>,
     pub bodies: HashMap<u64, Arc<Body>>,
-    /// By document and revision.
+    /// Bodies by document and revision.
     pub revs: HashMap<(usize, String), Arc<Body>>,
-    /// When each user may have lost something first.
+    /// The first time at which each user may have lost something.
     pub lost: Vec<Option<Instant>>,
 }
 
-/// What all documents may give, or surely give, to a user and to all roles.
+/// The grants of all documents to a user and to all roles: the possible or the sure ones.
 struct Gives {
     channels: Mask,
     roles: Mask,
@@ -241,7 +243,7 @@ impl Model {
         let functions = self.functions(span);
         let mut all = Gives { channels: 0, roles: 0, of_roles: [0; ROLES] };
         for doc in PLAIN..DOCS {
-            // What each of the states gives in which the document may be.
+            // The grants of each possible state of the document.
             let mut either: Option<Gives> = None;
             for state in self.docs[doc].possible(span) {
                 let winners = state.winners();
@@ -300,17 +302,17 @@ impl Model {
         Rights { is_enabled, has_all, channels: channels | 1 << EVERYONE }
     }
 
-    /// What a user may have had at some moment of a span.
+    /// Returns the rights that a user may have had at some moment of a span.
     pub fn possible(&self, user: usize, span: Span) -> Rights {
         self.rights(user, span, false)
     }
 
-    /// What a user had all the time.
+    /// Returns the rights that a user had for a whole span.
     pub fn sure(&self, user: usize, span: Span) -> Rights {
         self.rights(user, span, true)
     }
 
-    /// Whether a revision may have been shown to somebody with such rights.
+    /// Returns whether these rights may have shown a revision.
     pub fn may_show(&self, rights: Rights, doc: usize, body: &Body, span: Span) -> bool {
         let states = self.docs[doc].possible(span);
         let is_leaf = states.iter().any(|state| state.leaves.iter().any(|leaf| leaf.body.number == body.number));
@@ -318,24 +320,25 @@ impl Model {
         functions.into_iter().any(|function| rights.sees(body.channels_by(function)))
     }
 
-    /// The same of any revision of a document that has a file.
+    /// Like [`Model::may_show`], for any revision of a document that has a file.
     pub fn may_show_a_file(&self, rights: Rights, doc: usize, span: Span) -> bool {
         let mut with_file = self.revs.iter().filter(|((of, _), body)| *of == doc && body.has_file);
         with_file.any(|(_, body)| self.may_show(rights, doc, body, span))
     }
 
-    /// Whether a revision may be seen by somebody with such rights, by whatever function there was.
+    /// Returns whether these rights may show a revision by any function so far.
     pub fn may_be_seen(&self, rights: Rights, body: &Body) -> bool {
         (0..=*self.functions.newest()).any(|function| rights.sees(body.channels_by(function)))
     }
 
-    /// Whether a document may ever have been in a channel while a user had that, disabled or not: else nothing may tell of its loss.
+    /// Returns whether a document may ever have been in a channel that a user had at the time, even while disabled.
+    /// Otherwise no row may tell of its loss.
     pub fn may_have_had(&self, user: usize, doc: usize) -> bool {
         let was_had = |(state, span): (&Arc<Doc>, Span)| {
             let (rights, functions) = (self.possible(user, span), self.functions(span));
             let mut channels =
                 state.winners().into_iter().flat_map(|leaf| functions.iter().map(|by| leaf.body.channels_by(*by)));
-            // What is said of one who is disabled leaves out what they were given.
+            // The possible rights of a disabled user lack the user's channels.
             self.users[user].possible(span).iter().any(|user| user.is_disabled)
                 || rights.has_all && !state.leaves.is_empty()
                 || channels.any(|channels| channels & rights.channels != 0)
@@ -343,12 +346,12 @@ impl Model {
         self.began.elapsed() >= KEPT || self.docs[doc].spans_of().any(was_had)
     }
 
-    /// Whether a revision must have been shown to somebody who has surely such rights, wherever it may have been.
+    /// Returns whether these sure rights must have shown a revision, by each possible function.
     pub fn must_show(&self, rights: Rights, body: &Body, span: Span) -> bool {
         self.functions(span).into_iter().all(|function| rights.sees(body.channels_by(function)))
     }
 
-    /// The winner that a user must see; `None`: there may be none, or it may be hidden or over.
+    /// Returns the winner that a user must see; `None`: it may be missing, hidden or over.
     pub fn must_see(&self, user: usize, doc: usize, span: Span) -> Option<Vec<Arc<Body>>> {
         self.must_see_with(self.sure(user, span), doc, span)
     }
@@ -368,7 +371,7 @@ impl Model {
         Some(all)
     }
 
-    /// What happened of late, for whoever has to find out what went wrong.
+    /// Returns the recent changes, for the failure message.
     pub fn history(&self, user: usize, doc: Option<usize>) -> String {
         let now = Instant::now();
         let span = Span { from: now.checked_sub(Duration::from_secs(5)).unwrap_or(now), to: now };
@@ -397,7 +400,7 @@ impl Model {
 }
 
 impl Gives {
-    /// What both give, or either.
+    /// Returns the intersection of both grants, or their union.
     fn and(self, other: &Gives, both: bool) -> Gives {
         let join = |a: Mask, b: Mask| if both { a & b } else { a | b };
         Gives {

@@ -1,4 +1,4 @@
-//! Replicas of users: what replication makes of a feed, with the bodies asked for apart.
+//! Replicas of users, as replication builds them from a feed and separate reads of bodies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::model::{doc_id, doc_of};
 use super::{Client, Who, World, ask, lock, parsed};
 use flatbed_testkit::timeline::Span;
 
-/// A replica as it is in the end.
+/// The final state of a replica.
 pub struct Replicated {
     pub user: usize,
-    /// Whether it has all leaves that the user sees, or winners alone.
+    /// True if it has all leaves that the user sees; otherwise only winners.
     pub all_leaves: bool,
-    /// The revisions of each document that are not deleted, by the numbers of their bodies.
+    /// The live revisions of each document, by the numbers of their bodies.
     pub documents: BTreeMap<usize, Vec<u64>>,
     pub told: Told,
 }
@@ -40,7 +40,7 @@ impl Replica {
         Replica { client, user, all_leaves, since: "0".into(), documents, told: Told::new(), has_end: false }
     }
 
-    /// Replicates a few pages from time to time, and in the end all that is left.
+    /// Replicates a few pages at intervals, and at the end all remaining ones.
     pub async fn run(mut self) -> Replicated {
         let world = self.client.world.clone();
         while !world.is_closed() {
@@ -75,7 +75,7 @@ impl Replica {
         }
     }
 
-    /// Replicates so many pages at most.
+    /// Replicates at most `count` pages.
     async fn pages(&mut self, count: u64) {
         for _ in 0..count {
             if !self.page().await {
@@ -84,7 +84,7 @@ impl Replica {
         }
     }
 
-    /// Whether there may be another one.
+    /// Replicates a page, and returns whether there may be another one.
     async fn page(&mut self) -> bool {
         let world = self.client.world.clone();
         let limit = 1 + self.client.random.below(30);
@@ -123,7 +123,7 @@ impl Replica {
         let mut found = Vec::new();
         if !wanted.is_empty() {
             let body = json!({"docs": wanted}).to_string();
-            // What is not known to be there is asked for again with the page.
+            // If the outcome is unknown the whole page is repeated.
             let Some((answer, span)) = self.asked("POST", "/db/_bulk_get?revs=true", &body).await else { return false };
             let results = answer["results"].as_array().expect("results");
             assert_eq!(results.len(), wanted.len(), "{answer}");
@@ -143,7 +143,8 @@ impl Replica {
             self.documents.remove(&doc);
             world.count("revoked in replicas");
         }
-        // A page may have two rows of a document. The loss of one leaf is no loss of the other leaves in its row.
+        // A page may have two rows of a document. The loss of one leaf does not imply the loss of the other leaves in
+        // its row.
         found.sort_by_key(|(row, _, revision)| (*row, revision["_removed"] != true));
         for (_, doc, revision) in found {
             told(&mut self.told, doc, "_bulk_get", &revision);
@@ -164,7 +165,7 @@ impl Replica {
         if !self.all_leaves {
             leaves.clear();
         }
-        // Its ancestors are leaves no more.
+        // Its ancestors are no longer leaves.
         let start = revision["_revisions"]["start"].as_u64().expect("a generation");
         let ids = revision["_revisions"]["ids"].as_array().unwrap_or_else(|| panic!("{} {revision}", doc_id(doc)));
         for (at, id) in ids.iter().enumerate() {

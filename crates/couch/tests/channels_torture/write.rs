@@ -1,4 +1,5 @@
-//! What is written, by administrators and by users: one write of a document at a time. What came of each is found out before the next one.
+//! Writes by administrators and users, one write of a document at a time. The outcome of each write is determined
+//! before the next one.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,7 +16,7 @@ use super::{About, Client, Who, World, lock, parsed};
 use flatbed_testkit::http::Answer;
 use flatbed_testkit::timeline::Span;
 
-/// Leaves of a document, tombstones among them, at most.
+/// The largest number of leaves of a document, including tombstones.
 const LEAVES_MAX: usize = 8;
 
 /// The sync function with a number.
@@ -35,7 +36,7 @@ pub fn function(number: u64) -> String {
     )
 }
 
-/// Writes one thing after the other.
+/// Makes one write after the other.
 pub async fn write(world: Arc<World>, number: u64) {
     let mut client = Client::new(&world, 0x100 + number);
     while world.torture.pass(Duration::from_millis(client.random.below(40))).await {
@@ -49,7 +50,7 @@ pub async fn write(world: Arc<World>, number: u64) {
     }
 }
 
-/// A write under way.
+/// A write in progress.
 struct Attempt {
     doc: usize,
     who: Who,
@@ -57,9 +58,9 @@ struct Attempt {
     text: String,
     after: Doc,
     leaf: Leaf,
-    /// Whose file a stub stands for.
+    /// The body whose file the stub stands for.
     stub_of: Option<Arc<Body>>,
-    /// It names no revision where there is one.
+    /// True if the write names no revision although the document exists.
     is_conflict: bool,
 }
 
@@ -78,7 +79,7 @@ async fn one(client: &mut Client, doc: usize) {
     let mut chosen = None;
     if ends(doc) {
         match winner.as_ref().and_then(|leaf| leaf.body.ends) {
-            // Upon what has ended.
+            // A write after the document's end.
             Some(at) if at + Duration::from_millis(1_500) < now => parent = None,
             Some(at) if at < now + Duration::from_millis(2_200) => return,
             _ => {}
@@ -100,7 +101,7 @@ async fn one(client: &mut Client, doc: usize) {
                 is_conflict = true;
             }
             _ => {
-                // Another replica's.
+                // A revision of another replica.
                 new_edits = false;
                 deleted = random.percent(15);
                 let is_new = state.leaves.len() < LEAVES_MAX && random.percent(60);
@@ -204,7 +205,7 @@ fn body(client: &mut Client, doc: usize, who: Who, deleted: bool, before: Option
     if let Who::User(user) = who {
         body.writer = Some(user);
         if random.percent(50) {
-            // Mostly one that they may have.
+            // Mostly a channel that the user may have.
             let now = Instant::now();
             let rights = lock(&world.model).possible(user, Span { from: now, to: now });
             let has: Vec<u32> = bits(rights.channels).collect();
@@ -218,7 +219,7 @@ fn body(client: &mut Client, doc: usize, who: Who, deleted: bool, before: Option
                 true => To::User(random.index(USERS)),
                 false => To::Role(random.index(ROLES)),
             };
-            // Few, so that several documents give the same.
+            // A small range, so that several documents grant the same channel.
             body.gives.push((to, random.below(12) as u32 * 5));
         }
         for _ in 0..random.below(3) {
@@ -226,7 +227,7 @@ fn body(client: &mut Client, doc: usize, who: Who, deleted: bool, before: Option
         }
     }
     if ends(doc) && !deleted && random.percent(70) {
-        // Seconds are whole: where the text says so is up to one earlier.
+        // Seconds are whole, so the end in the text is up to one second earlier.
         body.ends = Some(Instant::now() + Duration::from_millis(2_000 + random.below(2_500)));
     }
     body.has_file = !deleted && random.percent(if before.is_some_and(|body| body.has_file) { 80 } else { 20 });
@@ -281,7 +282,7 @@ async fn make(client: &mut Client, attempt: Attempt) {
     model.revs.insert((doc, rev), leaf.body.clone());
     model.docs[doc].acknowledge(version);
     if gives_things(doc) {
-        // Something may have been taken away.
+        // The write may have revoked something.
         for lost in &mut model.lost {
             lost.get_or_insert(from);
         }
@@ -294,7 +295,7 @@ async fn make(client: &mut Client, attempt: Attempt) {
     }
 }
 
-/// The administrator writes what nobody knows whether it is written. `None`: it is not, and never will be.
+/// Repeats a write of unknown outcome as the administrator. `None`: it is not written, and never will be.
 async fn finish(client: &mut Client, doc: usize, path: &str, text: &str, leaf: &Leaf) -> Option<String> {
     client.world.count("writes made again");
     let mut waiting = Waiting::begin();
@@ -311,7 +312,7 @@ async fn finish(client: &mut Client, doc: usize, path: &str, text: &str, leaf: &
     }
 }
 
-/// The revision of a leaf, if it is there.
+/// Returns the revision of a leaf, if the leaf exists.
 async fn found(client: &mut Client, doc: usize, leaf: &Leaf) -> Option<String> {
     let path = format!("/db/{}?open_revs=all", doc_id(doc));
     let leaves = client.must("GET", &path, "", 404).await;
@@ -320,7 +321,7 @@ async fn found(client: &mut Client, doc: usize, leaf: &Leaf) -> Option<String> {
     leaves.next()?["_rev"].as_str().map(str::to_owned)
 }
 
-/// Judges whether what a user wanted was rightly done, or refused.
+/// Judges whether a user's write was rightly accepted or refused.
 #[allow(clippy::too_many_arguments, reason = "all that is known of one write")]
 fn accepted(
     world: &World,
@@ -339,13 +340,13 @@ fn accepted(
         return;
     };
     let mut model = lock(&world.model);
-    // What it allows says nothing of whether it was allowed.
+    // The grants of a write do not count for its own permission.
     model.docs[doc].hide(Some(version));
     let (possible, sure) = (model.possible(user, span), model.sure(user, span));
     let has = |rights: super::model::Rights| body.needs.is_none_or(|needs| rights.channels >> needs & 1 == 1);
     let (may_file, must_file) = match stub_of {
         Some((of, new_edits)) => {
-            // In another replica's revision it may stand for the file of any that there is.
+            // In a revision of another replica the stub may stand for the file of any existing revision.
             let may_file = match new_edits {
                 true => model.may_show(possible, doc, of, span),
                 false => model.may_show_a_file(possible, doc, span),
@@ -363,7 +364,7 @@ fn accepted(
     };
     if !is_right {
         world.fail(
-            &format!("{body:?} with a stub of {stub_of:?}: {answer:?}, but they have {possible:?}, surely {sure:?}"),
+            &format!("{body:?} with a stub of {stub_of:?}: {answer:?}, but the user has {possible:?}, surely {sure:?}"),
             user,
             Some(doc),
         );

@@ -197,7 +197,7 @@ async fn who_reads_a_little_is_cut_where_others_wait() {
             slow.push(dribbles(&server, path).await);
         }
         // More bytes than the system buffers.
-        until("all the room is taken", async || server.figure(PAGES).await >= 2_000_000).await;
+        until("the page budget is used up", async || server.figure(PAGES).await >= 2_000_000).await;
         let answer = server.call("GET", "/db/_all_docs?include_docs=true&limit=1&start_key=%22small%22", "").await;
         assert_eq!((answer.status, answer.json()["rows"][0]["id"].as_str()), (200, Some("small0")), "{path}");
         for slow in slow {
@@ -300,7 +300,7 @@ async fn floods_of_frames_end_their_connection_or_do_nothing() {
         assert_eq!(server.call("GET", "/db/small0", "").await.status, 200, "{name}");
         drop(stream);
         is_alone(&server).await;
-        until(&format!("{name}: nothing works for them"), async || {
+        until(&format!("{name}: no request of them is in flight"), async || {
             server.figure("flatbed_requests_in_flight").await <= 1
         })
         .await;
@@ -330,9 +330,9 @@ async fn pipelined_requests_wait_for_their_reader() {
             }
             std::io::Result::Ok(())
         };
-        assert!(soon(sent).await.is_err(), "{path}: it was not cut");
+        assert!(soon(sent).await.is_err(), "{path}: the connection was not cut");
         let answers = server.figure(&answered(route)).await - before;
-        assert!(answers < most, "{path}: {answers} answers for nobody");
+        assert!(answers < most, "{path}: {answers} answers without a reader");
         is_alone(&server).await;
     }
     server.stop().await;

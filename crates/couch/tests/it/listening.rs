@@ -198,7 +198,7 @@ impl SupportedKxGroup for OwnGroup {
 
 impl ActiveKeyExchange for OwnGroup {
     fn complete(self: Box<Self>, _: &[u8]) -> Result<SharedSecret, Error> {
-        Err(Error::General("nobody takes it".into()))
+        Err(Error::General("unsupported by the server".into()))
     }
 
     fn pub_key(&self) -> &[u8] {
@@ -469,12 +469,12 @@ async fn connections_without_a_request() {
             idle.push(stream);
         }
     }
-    assert_eq!(idle.len(), 70, "an address lets go of idle ones for new ones");
+    assert_eq!(idle.len(), 70, "an address drops idle connections for new ones");
     let mut kept = 0;
     for stream in &mut idle {
         kept += usize::from(status(&ask(stream, "GET", "/", "").await) == "200");
     }
-    assert!((40..=60).contains(&kept), "{kept}: as many as an address may have");
+    assert!((40..=60).contains(&kept), "{kept} connections of an address remain");
     // Idle connections make room for new ones at the limit.
     let mut others = Vec::new();
     for last in 5..105 {

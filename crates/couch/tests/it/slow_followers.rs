@@ -81,7 +81,7 @@ async fn who_does_not_read_is_closed_and_others_go_on() {
             }
         };
         assert!(end > 0 && end < 20_000_000, "{end} bytes were sent");
-        assert!(!piece.ends_with(b"0\r\n\r\n"), "it does not look complete");
+        assert!(!piece.ends_with(b"0\r\n\r\n"), "a cut answer does not look complete");
     }
     server.ok("PUT", "/db/last", json!({})).await;
     assert!(reader.feed_line(&mut rest).await.expect("a row").contains("\"last\""));
@@ -112,10 +112,10 @@ async fn who_reads_slowly_is_not_closed() {
             drop(slow);
             return server.stop().await;
         }
-        assert!(read.expect("it is connected") > 0);
+        assert!(read.expect("the reader is connected") > 0);
     }
     let metrics = server.call("GET", "/metrics", "").await.body;
-    assert_eq!(figure(&metrics, "flatbed_connections"), 2, "it, and the one that asks");
+    assert_eq!(figure(&metrics, "flatbed_connections"), 2, "the reader and the connection for metrics");
     assert_eq!(figure(&metrics, SLOW_READERS), 0);
     drop(slow);
     server.stop().await;

@@ -382,7 +382,7 @@ pub async fn within_a_second(what: &str, mut counts: impl AsyncFnMut() -> bool) 
     let look = async || {
         let is_late = Instant::now() > late;
         let is_so = counts().await;
-        assert!(is_so || !is_late, "asked a second later: {what}");
+        assert!(is_so || !is_late, "still not after a second: {what}");
         is_so
     };
     until(what, look).await;

@@ -453,7 +453,7 @@ async fn a_query_of_what_is_up_to_date_is_one_transaction() {
     let transactions = async || -> f64 {
         let text = server.call("GET", "/metrics", "").await.body;
         let line = text.lines().find_map(|line| line.strip_prefix("flatbed_transactions_total "));
-        line.expect("a line of them").trim().parse().expect("a number")
+        line.expect("a line of transactions").trim().parse().expect("a number")
     };
     for (method, path, body) in [
         ("GET", "/db/_design/d/_view/n?startkey=50&limit=20", NULL),

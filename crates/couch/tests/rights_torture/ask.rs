@@ -1,4 +1,4 @@
-//! Requests of all kinds, by who may and who may not.
+//! Requests of all kinds, by permitted and forbidden principals.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use super::{About, Client, Outcome, Phase, World, lock};
 use flatbed_testkit::http::Answer;
 use flatbed_testkit::timeline::Span;
 
-/// Documents of its own that a client remembers, to delete them.
+/// The number of its own documents that a client remembers for deletion.
 const REMEMBERED: usize = 50;
 
 pub struct Asked {
@@ -31,14 +31,14 @@ impl Asked {
         Asked { method: "GET", path, body: String::new(), needs, kind: Kind::Read }
     }
 
-    /// A document with this number.
+    /// Makes a write of a document with this number.
     pub fn write(database: usize, number: u64) -> Asked {
         let id = format!("w{number}");
         let (path, body) = (format!("/{}/{id}", database_name(database)), json!({ "n": number % 100 }).to_string());
         Asked { method: "PUT", path, body, needs: Needs::Member(database), kind: Kind::Write(vec![id]) }
     }
 
-    /// A design document with this number.
+    /// Makes a write of a design document with this number.
     pub fn design(database: usize, number: u64) -> Asked {
         let id = format!("_design/w{number}");
         let path = format!("/{}/{id}", database_name(database));
@@ -53,17 +53,17 @@ impl Asked {
 
 enum Kind {
     Read,
-    /// Documents that are written, by their ids.
+    /// Writes documents with these ids.
     Write(Vec<String>),
-    /// One that is deleted.
+    /// Deletes the document with this id.
     Delete(String),
-    /// A write that nobody looks for.
+    /// A write whose result is not checked.
     OtherWrite,
-    /// Who somebody is.
+    /// A read of `_session`.
     Session,
 }
 
-/// What a client has written.
+/// A document that a client has written.
 #[derive(Debug, Clone)]
 pub struct Written {
     database: usize,
@@ -71,7 +71,7 @@ pub struct Written {
     rev: String,
 }
 
-/// Asks one thing after the other.
+/// Sends one request after the other.
 pub async fn ask(world: Arc<World>, number: u64) {
     let mut client = Client::new(&world, 1 + number);
     let mut written: Vec<Written> = Vec::new();
@@ -92,7 +92,7 @@ pub async fn ask(world: Arc<World>, number: u64) {
     }
 }
 
-/// Whom and what the next request is about: mostly what has changed of late.
+/// Chooses the user and the database of the next request, mostly of recent changes.
 fn about(client: &mut Client) -> (usize, usize) {
     let random = &mut client.random;
     let (mut user, mut database) = (random.index(USERS), random.index(DATABASES));
@@ -107,7 +107,7 @@ fn about(client: &mut Client) -> (usize, usize) {
     (user, database)
 }
 
-/// How somebody shows who they are; now and then with what is over.
+/// Returns credentials of a user, at times outdated ones.
 pub fn proof_of(client: &mut Client, server: SocketAddr, user: usize) -> Proof {
     let world = client.world.clone();
     let random = &mut client.random;
@@ -116,14 +116,14 @@ pub fn proof_of(client: &mut Client, server: SocketAddr, user: usize) -> Proof {
         (model.users[user].newest().clone(), model.admins.get(user).and_then(|admin| admin.newest().clone()))
     };
     let is_busy = world.phase() == Phase::Busy;
-    // As of before, at times.
+    // Sometimes the former account.
     let old = is_busy && random.percent(10);
     let account = match (admin, document) {
         (Some(admin), _) if !old => Some((admin.password, admin.salt)),
         (_, Some(document)) => Some((document.password, document.salt)),
         (admin, None) => admin.map(|admin| (admin.password, admin.salt)),
     };
-    // The same again and again, so that tokens are remembered.
+    // Recurring roles, so that servers remember the tokens.
     let roles = if random.percent(50) { vec![user % ROLES] } else { vec![user % 3, 3 + user % 5] };
     match random.below(100) {
         0..8 => Proof::Nothing,
@@ -206,7 +206,7 @@ fn choose(client: &mut Client, database: usize, written: &mut Vec<Written>) -> A
     }
 }
 
-/// Asks for one thing, and has it judged.
+/// Sends one request and judges its outcome.
 pub async fn one(client: &mut Client, server: SocketAddr, proof: &Proof, asked: Asked, written: &mut Vec<Written>) {
     let world = client.world.clone();
     let Asked { method, path, body, needs, kind } = asked;
@@ -252,7 +252,7 @@ pub async fn one(client: &mut Client, server: SocketAddr, proof: &Proof, asked: 
     }
 }
 
-/// Outcomes of several documents.
+/// Returns the outcomes of several documents.
 fn bulk(
     world: &World,
     answer: &Answer,
@@ -281,7 +281,7 @@ fn bulk(
     }
 }
 
-/// A document was written.
+/// Records a written document.
 fn acknowledged(world: &World, needs: Needs, span: Span, id: &str, rev: &str, written: &mut Vec<Written>) {
     let Some(database) = needs.database() else { return };
     let (numbers, has_none) = lock(&world.model).databases(database, span);
@@ -298,7 +298,7 @@ fn acknowledged(world: &World, needs: Needs, span: Span, id: &str, rev: &str, wr
     }
 }
 
-/// What is said of who somebody is.
+/// Judges the user and roles of a `_session` answer.
 fn is_who(world: &World, answer: &Answer, proof: &Proof, span: Span) {
     let body = parsed(&answer.body);
     let context = &body["userCtx"];
@@ -315,7 +315,7 @@ fn is_who(world: &World, answer: &Answer, proof: &Proof, span: Span) {
     }
 }
 
-/// A password has proved right at a server: it is not checked again there.
+/// Records that a server has accepted a password: it does not check the password again.
 fn known(world: &World, server: SocketAddr, user: usize, password: &str, span: Span) {
     let salts = lock(&world.model).salts(user, password, span);
     if let (Some(salt), 1) = (salts.first(), salts.len()) {
@@ -323,7 +323,7 @@ fn known(world: &World, server: SocketAddr, user: usize, password: &str, span: S
     }
 }
 
-/// Begins a session, and asks with it at once.
+/// Begins a session and uses it at once.
 async fn sign_in(client: &mut Client, server: SocketAddr, user: usize) {
     let world = client.world.clone();
     let document = lock(&world.model).users[user].newest().clone();

@@ -1,4 +1,4 @@
-//! How late things happen on this machine: what is not asked by a request, but happens by itself, may be so much later.
+//! The lateness of this machine: events that no request triggers may be late by that much.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,33 +12,34 @@ use super::{World, lock};
 
 const TICK: Duration = Duration::from_millis(10);
 
-/// Longer than any span that is asked for.
+/// Longer than any span of a query.
 const KEPT: Duration = Duration::from_secs(20);
 
-/// What follows on a change: two looks, each with a timer, a read and a wake-up, and a line that is sent and read.
+/// The delays that follow a change: two checks, each with a timer, a read and a wake-up, and a line that is sent and
+/// read.
 const TIMES: u32 = 4;
 
-/// Added to the measured lateness: another thread may be scheduled later than those that measure. The exact bound is tested on a
-/// manual clock (`crates/service/src/accounts/tests.rs`).
+/// Added to the measured lateness: another thread may be scheduled later than those that measure. The exact bound is
+/// tested on a manual clock (`crates/service/src/accounts/tests.rs`).
 const SPARE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub struct Canary {
-    /// When something was over, and by how much it was late.
+    /// The end of each measurement, and its lateness.
     late: Mutex<VecDeque<(Instant, Duration)>>,
-    /// By when each thing should be over that is not over yet.
+    /// The due times of unfinished measurements.
     due: Mutex<Vec<Instant>>,
 }
 
 impl Canary {
-    /// Something begins that takes so long on a machine that does nothing else.
+    /// Begins a measurement that takes `takes` on an idle machine.
     fn begin(&self, takes: Duration) -> UnderWay<'_> {
         let due = Instant::now() + takes;
         lock(&self.due).push(due);
         UnderWay { canary: self, due }
     }
 
-    /// By how much what happens by itself may be late that began after this.
+    /// Returns the allowed lateness of events that began after `since`.
     pub fn slack(&self, since: Instant) -> Duration {
         let now = Instant::now();
         let over = lock(&self.late).iter().rev().take_while(|(at, _)| *at >= since).map(|(_, late)| *late).max();
@@ -47,7 +48,7 @@ impl Canary {
     }
 }
 
-/// Something under way whose lateness is measured. It is over where this is dropped, with its runtime too.
+/// A running measurement. It ends when it is dropped, also by the end of its runtime.
 struct UnderWay<'a> {
     canary: &'a Canary,
     due: Instant,
@@ -69,7 +70,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// How late timers fire.
+/// Measures the lateness of timers.
 pub async fn timers(world: Arc<World>) {
     while !world.is_ended() {
         let _tick = world.canary.begin(TICK);
@@ -77,12 +78,12 @@ pub async fn timers(world: Arc<World>) {
     }
 }
 
-/// How long it takes to read something, asked of a layer of its own: the servers learn nothing of it.
+/// Measures reads on a separate layer, so that the servers learn nothing from them.
 pub async fn reads(world: Arc<World>, layer: Layer) {
     while !world.is_ended() {
         {
             let _read = world.canary.begin(Duration::ZERO);
-            // Where the storage does not answer, that has taken long.
+            // An error counts as well: the measurement then includes the time until it.
             let _ = layer.ping().await;
         }
         pass(TICK).await;

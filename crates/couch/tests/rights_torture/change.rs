@@ -1,4 +1,4 @@
-//! What is changed: by an administrator, or by who may set a database's `_security`.
+//! Changes, by an administrator or by a user who may set a database's `_security`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::{About, Client, Outcome, Phase, World, lock, probe, some};
 use flatbed_testkit::http::Answer;
 use flatbed_testkit::timeline::{Span, Timeline};
 
-/// Things that are changed one at a time: users, databases, administrators, keys, switches.
+/// The number of items that are changed one at a time: users, databases, administrators, keys, switches.
 pub const TURNS: usize = USERS + DATABASES + ADMINS + KEYS + 2;
 
-/// Changers that go on while nobody asks for anything else.
+/// The number of changers that continue in the quiet phase.
 const CHANGERS_IN_QUIET: u64 = 2;
 
 const CONFIG: &str = "/_node/_local/_config";
@@ -30,7 +30,7 @@ const CONFIG: &str = "/_node/_local/_config";
 /// A view, and an index for queries.
 pub const DESIGN: &str = r#"{"views":{"v":{"map":"function (doc) { emit(doc.n, null); }"}}}"#;
 
-/// Before anybody asks: all is there.
+/// Makes the initial state, before any request.
 pub async fn prepare(world: &Arc<World>) {
     let mut changer = Changer(Client::new(world, 0x9e9));
     changer.0.must("PUT", "/_users", "", 412).await;
@@ -55,7 +55,7 @@ pub async fn prepare(world: &Arc<World>) {
     changer.switch(true, true).await;
 }
 
-/// Changes one thing after the other.
+/// Makes one change after the other.
 pub async fn change(world: Arc<World>, number: u64) {
     let mut changer = Changer(Client::new(&world, 0x1000 + number));
     while world.torture.pass(Duration::from_millis(changer.0.random.below(700))).await {
@@ -67,7 +67,7 @@ pub async fn change(world: Arc<World>, number: u64) {
     }
 }
 
-/// In the end everyone sees everything.
+/// Opens all databases to all users at the end.
 pub async fn open_all(world: &Arc<World>) {
     let mut changer = Changer(Client::new(world, 0x0be));
     changer.switch(false, false).await;
@@ -81,7 +81,7 @@ pub async fn open_all(world: &Arc<World>) {
 
 struct Changer(Client);
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 enum Attempt {
     Made,
     NotMade,
@@ -131,7 +131,7 @@ impl Changer {
                 let probes = probe::before(&mut self.0, About::User(user)).await;
                 let newest = lock(&world.model).users[user].newest().clone();
                 let next = match newest {
-                    // Of another salt servers learn from whoever shows it.
+                    // Servers learn of another salt from its first use.
                     Some(document) if is_calm => {
                         Some(UserDocument { roles: some(self.random(), 4, ROLES), ..document })
                     }
@@ -139,7 +139,7 @@ impl Changer {
                     None => Some(self.new_user(user)),
                     Some(_) if what < 42 => None,
                     Some(UserDocument { password, .. }) if what < 54 => {
-                        // The same password with another salt ends sessions, too.
+                        // A new salt for the same password ends sessions, too.
                         let new = self.new_user(user);
                         Some(if self.random().percent(50) { UserDocument { password, ..new } } else { new })
                     }
@@ -187,7 +187,7 @@ impl Changer {
                 };
                 self.switch(is_proxies, !is_on).await;
                 if !is_proxies && !is_on {
-                    // Nobody without a name sees anything meanwhile.
+                    // Anonymous requests see nothing meanwhile.
                     pass(Duration::from_millis(1_500)).await;
                     self.switch(is_proxies, is_on).await;
                 }
@@ -202,7 +202,7 @@ impl Changer {
         UserDocument { password, salt, roles: some(self.random(), 4, ROLES) }
     }
 
-    /// Attempts a change until it is made. What is attempted is the same each time.
+    /// Repeats a change until it is made. All attempts are equal.
     async fn until_made<T: Clone>(
         &mut self,
         of: impl Fn(&mut Model) -> &mut Timeline<T>,
@@ -218,7 +218,7 @@ impl Changer {
             match Attempt::of(answer.as_ref(), made) {
                 Attempt::Made => return of(&mut lock(&world.model)).acknowledge(number),
                 Attempt::NotMade => of(&mut lock(&world.model)).withdraw(number),
-                // It may have been made, and may have been not.
+                // The change may have been made.
                 Attempt::Unknown => world.count("changes made again"),
             }
             waiting.pause(&format!("{method} {path}: {answer:?}")).await;
@@ -251,12 +251,12 @@ impl Changer {
         }
     }
 
-    /// Another `_security`, by who administers the database or would like to.
+    /// Sets another `_security`, as a database administrator or as any user.
     async fn security(&mut self, database: usize, by_user: bool) {
         let mut security = self.new_security();
         let before = lock(&self.world().model).databases[database].newest().clone();
         if let Some(before) = before.filter(|_| self.random().percent(25)) {
-            // Who administered it is its member from then on.
+            // The former administrators become members.
             security = Security { members: before.security.admins, is_new: false, ..security };
         }
         if !by_user || !self.security_by_user(database, &security).await {
@@ -271,12 +271,12 @@ impl Changer {
         self.until_made(|model| &mut model.databases[database], value, ("PUT", &path, &text), &[200]).await;
     }
 
-    /// Whether it was made, or certainly not.
+    /// Returns whether the outcome is known: made, or certainly not.
     async fn security_by_user(&mut self, database: usize, security: &Security) -> bool {
         let world = self.world();
         let server = self.0.server();
         let Some(of) = lock(&world.model).databases[database].newest().clone() else { return true };
-        // Who may, or at random.
+        // An administrator of the database, or a random user.
         let (names, _) = of.security.admins;
         let user = names.first().copied().filter(|_| self.random().percent(60));
         let user = user.unwrap_or_else(|| self.random().index(USERS));
@@ -296,7 +296,7 @@ impl Changer {
             return true;
         }
         let when = When::written(span);
-        // What it allows says nothing of whether it was allowed.
+        // The rights that the change grants do not count for its own permission.
         let possible = {
             let mut model = lock(&world.model);
             model.databases[database].hide(Some(number));
@@ -321,12 +321,12 @@ impl Changer {
         }
     }
 
-    /// Makes a database, or deletes it.
+    /// Makes or deletes a database.
     async fn database(&mut self, database: usize, is_made: bool) {
         let world = self.world();
         let path = format!("/{}", database_name(database));
         let value = is_made.then(|| Database { number: world.number(), security: Security::new() });
-        // What was done before nobody knew whether it was.
+        // The previous attempt may have succeeded.
         let (method, made): (_, &[u16]) = if is_made { ("PUT", &[201, 412]) } else { ("DELETE", &[200, 404]) };
         self.until_made(|model| &mut model.databases[database], value, (method, &path, ""), made).await;
         if is_made {
@@ -368,7 +368,7 @@ impl Changer {
     }
 }
 
-/// The text of a user document, in the place of what was found.
+/// Returns the text of a user document, as an update of `found`.
 fn document(user: usize, value: &UserDocument, found: Value) -> Value {
     let has_hash = found["salt"] == value.salt;
     let mut document = if has_hash { found.clone() } else { hashed(value) };
@@ -381,7 +381,7 @@ fn document(user: usize, value: &UserDocument, found: Value) -> Value {
     document
 }
 
-/// The members of a hash that costs nothing, which it may be worth making anew.
+/// Returns the members of a cheap hash, which a server may want to upgrade.
 fn hashed(value: &UserDocument) -> Value {
     let hash = PasswordHash::salted(&value.password, &value.salt, 10);
     let mut text = Vec::new();

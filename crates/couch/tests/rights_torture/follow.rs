@@ -1,4 +1,4 @@
-//! Feeds that end with the rights of their readers, and whose readers miss nothing.
+//! Feeds that end when their readers lose access, and whose readers miss nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ use super::{Client, Outcome, World, lock};
 use flatbed_testkit::http::Connection;
 use flatbed_testkit::timeline::Span;
 
-/// How often a reader who has read nothing looks whether the feed should have ended.
+/// The interval at which an idle reader checks if the feed should have ended.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a follower has put together in the end.
+/// The final state of a follower.
 pub struct Held {
     pub follower: u64,
     pub database: usize,
-    /// Revisions of documents that are there.
+    /// The revisions of live documents.
     pub documents: BTreeMap<String, String>,
 }
 
@@ -31,7 +31,7 @@ pub struct Follower {
     client: Client,
     number: u64,
     database: usize,
-    /// Which database of that name it has followed; `None`: none yet, or it is not known which.
+    /// The number of the followed database; `None`: none yet, or it is unknown.
     of: Option<u64>,
     since: String,
     documents: BTreeMap<String, String>,
@@ -45,29 +45,29 @@ enum Feed {
     EventSource,
 }
 
-/// One feed under way.
+/// An open feed.
 struct Open {
     feed: Feed,
     path: String,
     proof: Proof,
     server: SocketAddr,
     came: Instant,
-    /// Databases that it may be of.
+    /// The numbers of the databases that it may follow.
     of: BTreeSet<u64>,
-    /// It may be nobody's: what was shown then meant nothing, and means nothing for it later.
+    /// True if the request may have counted as anonymous: its credentials did not count then, and do not count later.
     may_be_nobodys: bool,
 }
 
-/// How a feed ended.
+/// The end of a feed.
 #[derive(Debug)]
 enum End {
-    /// The follower went.
+    /// The follower left.
     Left,
-    /// With `last_seq`.
+    /// The feed ended with `last_seq`.
     Whole,
-    /// With a line that says why.
+    /// The feed ended with a line that gives the reason.
     Refused(#[allow(dead_code, reason = "shown where it is wrong")] String),
-    /// In the middle.
+    /// The connection was cut.
     Cut,
 }
 
@@ -83,7 +83,7 @@ impl Follower {
         }
     }
 
-    /// Follows one feed after the other, and in the end what is left.
+    /// Follows one feed after the other, and at the end the remaining rows.
     pub async fn run(mut self) -> Held {
         let world = self.client.world.clone();
         while !world.is_over() {
@@ -100,7 +100,7 @@ impl Follower {
         while !self.is_opened() {
             waiting.pause("all is open").await;
         }
-        // Everybody knows then.
+        // All servers know then.
         pass(GRACE).await;
         let (what, mut waiting) = (format!("follower {} comes to the end", self.number), Waiting::begin());
         while !self.follow(Feed::Normal, Some(Proof::Nothing)).await {
@@ -118,7 +118,7 @@ impl Follower {
         !names_wanted && possible.iter().all(|of| of.as_ref().is_some_and(is_open))
     }
 
-    /// Forgets what it has, if that may be of another database.
+    /// Drops the state, unless it is surely of the same database.
     fn keep(&mut self, of: &BTreeSet<u64>, has_none: bool) {
         let one = of.first().copied().filter(|_| of.len() == 1 && !has_none);
         if one.is_none() || one != self.of {
@@ -128,7 +128,7 @@ impl Follower {
         }
     }
 
-    /// Opens a feed and reads it; true: to its proper end.
+    /// Opens a feed and reads it. Returns true if the feed ended properly.
     async fn follow(&mut self, feed: Feed, proof: Option<Proof>) -> bool {
         let world = self.client.world.clone();
         let server = self.client.server();
@@ -138,7 +138,7 @@ impl Follower {
             None => self.likely_proof(server, user),
         };
         {
-            // What has happened since the last one.
+            // The database may have changed since the last feed.
             let now = super::model::moment();
             let (of, has_none) = lock(&world.model).databases(self.database, now);
             self.keep(&of, has_none);
@@ -182,13 +182,13 @@ impl Follower {
         let open = Open { feed, path, proof, server, came, of, may_be_nobodys };
         let end = self.read(&open, &mut connection).await;
         self.ended(&open, &end);
-        // What came last may have been of the next database already.
+        // The last rows may be of a recreated database.
         let (of, has_none) = lock(&world.model).databases(self.database, Span { from: came, to: Instant::now() });
         self.keep(&of, has_none);
         matches!(end, End::Whole) && self.of.is_some()
     }
 
-    /// Mostly one who may, if somebody does.
+    /// Returns credentials, mostly of a user with access, if any.
     fn likely_proof(&mut self, server: SocketAddr, user: usize) -> Proof {
         let world = self.client.world.clone();
         let mut proof = proof_of(&mut self.client, server, user);
@@ -267,13 +267,13 @@ impl Follower {
         }
     }
 
-    /// The possible outcomes of the feed's request in a span.
+    /// Returns the possible outcomes of the feed's request in a span.
     fn may_follow(&self, open: &Open, span: Span) -> Outcomes {
         let (needs, model) = (Needs::Member(self.database), lock(&self.client.world.model));
         model.outcomes_in(&open.proof, needs, When::within(span), |number| open.of.contains(&number))
     }
 
-    /// The right was there a second ago, and as much more as this machine is late.
+    /// Asserts that the right existed a second ago, plus the lateness of this machine.
     fn must_go_on(&self, open: &Open) {
         let world = &self.client.world;
         let now = Instant::now();
@@ -298,7 +298,7 @@ impl Follower {
         }
     }
 
-    /// Whether there was a reason to end.
+    /// Asserts that the feed had a reason to end.
     fn ended(&mut self, open: &Open, end: &End) {
         let world = &self.client.world;
         let now = Instant::now();
@@ -311,7 +311,7 @@ impl Follower {
         let (needs, proof) = (Needs::Member(self.database), &open.proof);
         let (possible, others) = {
             let model = lock(&world.model);
-            // It may have been judged by the next database of its name, too.
+            // The recreated database may have decided, too.
             let mut possible = model.outcomes(proof, needs, when);
             if open.may_be_nobodys {
                 possible.refused |= model.outcomes(&Proof::Nothing, needs, when).refused;

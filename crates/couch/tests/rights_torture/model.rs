@@ -1,4 +1,4 @@
-//! Who may do what, decided by nothing but what was changed and when: the rules of CouchDB once more, in few lines.
+//! Permissions, derived only from the changes and their times: a second, short implementation of CouchDB's rules.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,10 +9,11 @@ use tokio::time::Instant;
 use super::proof::Proof;
 use flatbed_testkit::timeline::{Span, Timeline};
 
-/// How old an answer may be.
+/// The largest age of a state that an answer may use.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// Users, of whom the first have passwords that are tried; the very first are administrators of the server at times.
+/// The number of users. The first ones have passwords that are tried; the very first are server administrators at
+/// times.
 pub const USERS: usize = 50;
 pub const WITH_PASSWORDS: usize = 10;
 pub const ADMINS: usize = 3;
@@ -20,12 +21,12 @@ pub const ADMINS: usize = 3;
 pub const DATABASES: usize = 20;
 pub const ROLES: usize = 8;
 
-/// Keys of tokens: the first are of HMACs, the others of ECDSA.
+/// The number of token keys: the first are HMAC keys, the others ECDSA keys.
 pub const KEYS: usize = 4;
 pub const HMAC_KEYS: usize = 2;
 
-/// Whether a write is refused from the moment on in which its administrator was removed, wherever it is made; else it is as old as
-/// an answer may be.
+/// True if every server refuses writes of an administrator from the moment of removal; otherwise a write may use a
+/// state as old as an answer's.
 const ADMINS_ARE_FENCED: bool = true;
 
 pub fn user_name(user: usize) -> String {
@@ -36,7 +37,7 @@ pub fn database_name(database: usize) -> String {
     format!("t{database:02}")
 }
 
-/// A user document, as far as it says who somebody is.
+/// The parts of a user document that identify the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserDocument {
     pub password: String,
@@ -44,7 +45,7 @@ pub struct UserDocument {
     pub roles: Vec<usize>,
 }
 
-/// An administrator of the server.
+/// A server administrator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
     pub password: String,
@@ -56,7 +57,7 @@ pub struct Admin {
 pub struct Security {
     pub admins: (BTreeSet<usize>, BTreeSet<usize>),
     pub members: (BTreeSet<usize>, BTreeSet<usize>),
-    /// As of a new database: for the server's administrators alone.
+    /// True for the default of a new database: server administrators only.
     pub is_new: bool,
 }
 
@@ -78,14 +79,14 @@ impl Security {
     }
 }
 
-/// A database; another one of the same name has another number.
+/// A database. A recreated one has another number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Database {
     pub number: u64,
     pub security: Security,
 }
 
-/// Who a request comes from.
+/// The principal of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Who {
     Refused,
@@ -93,13 +94,13 @@ enum Who {
     Somebody { user: usize, roles: Vec<usize>, is_admin: bool },
 }
 
-/// What a request needs.
+/// The right that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     Member(usize),
     Admin(usize),
     Server,
-    /// Nothing but that what is claimed is right.
+    /// Valid credentials suffice.
     Nothing,
 }
 
@@ -112,56 +113,56 @@ impl Needs {
     }
 }
 
-/// What may come of a request.
+/// The possible outcomes of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcomes {
     pub answered: bool,
     pub refused: bool,
-    /// There is no such database.
+    /// The database does not exist.
     pub absent: bool,
 }
 
 impl Outcomes {
-    /// Whether it is answered, and nothing else may come of it.
+    /// Returns whether an answer is the only possible outcome.
     pub fn is_answered(self) -> bool {
         self.answered && !self.refused && !self.absent
     }
 }
 
-/// The spans of which a request is judged.
+/// The spans by whose states a request is judged.
 #[derive(Debug, Clone, Copy)]
 pub struct When {
-    /// What is fenced where something is written: user documents and `_security`.
+    /// User documents and `_security`: writes are fenced against their changes.
     pub records: Span,
-    /// What is not.
+    /// Settings and keys: writes are not fenced against their changes.
     pub settings: Span,
     pub admins: Span,
 }
 
 impl When {
-    /// A state of this span, and no older one.
+    /// Judges by the states of this span only.
     pub fn within(span: Span) -> When {
         When { records: span, settings: span, admins: span }
     }
 
-    /// Of an answer that may be as old as an answer may be.
+    /// Judges an answer, which may use states of up to [`GRACE`] before.
     pub fn answered(span: Span) -> When {
         When::within(span.since(GRACE))
     }
 
-    /// Of a write that was acknowledged.
+    /// Judges an acknowledged write.
     pub fn written(span: Span) -> When {
         let old = span.since(GRACE);
         When { records: span, settings: old, admins: if ADMINS_ARE_FENCED { span } else { old } }
     }
 }
 
-/// All that rights rest on.
+/// All state on which rights depend.
 pub struct Model {
     pub users: Vec<Timeline<Option<UserDocument>>>,
     pub admins: Vec<Timeline<Option<Admin>>>,
     pub databases: Vec<Timeline<Option<Database>>>,
-    /// By their numbers.
+    /// The current version of each key.
     pub keys: Vec<Timeline<usize>>,
     pub wants_names: Timeline<bool>,
     pub believes_proxies: Timeline<bool>,
@@ -179,19 +180,19 @@ impl Model {
         }
     }
 
-    /// What may come of a request that came and was answered then.
+    /// Returns the possible outcomes of a request.
     pub fn outcomes(&self, proof: &Proof, needs: Needs, when: When) -> Outcomes {
         self.outcomes_in(proof, needs, when, |_| true)
     }
 
-    /// The same, of what goes on in one of these databases alone, by their numbers.
+    /// Like [`Model::outcomes`], in the databases whose number satisfies `is_one`.
     pub fn outcomes_in(&self, proof: &Proof, needs: Needs, when: When, is_one: impl Fn(u64) -> bool) -> Outcomes {
         let mut outcomes = Outcomes::default();
         let databases = needs.database().map(|database| self.databases[database].possible(when.records));
         let all = self.who(proof, when);
-        // Who was somebody when it began, and is nobody now, is refused even what anybody may: they asked as that one.
+        // Credentials that expired during the request are refused even where anonymous requests are allowed.
         outcomes.refused |= all.len() > 1 && all.contains(&Who::Nobody);
-        // So is who had their password set anew meanwhile, to the same one.
+        // So is a password that was set anew meanwhile, to the same text.
         outcomes.refused |= matches!(proof, Proof::Basic { user, password } if self.is_set_anew(*user, password, when));
         for who in all {
             match &who {
@@ -211,7 +212,7 @@ impl Model {
         outcomes
     }
 
-    /// Whom a proof may have shown somebody to be.
+    /// Returns the principals for which the credentials may have been taken.
     fn who(&self, proof: &Proof, when: When) -> Vec<Who> {
         match proof {
             Proof::Nothing => vec![Who::Nobody],
@@ -243,14 +244,14 @@ impl Model {
         }
     }
 
-    /// Who somebody may be by their account, if `wrong` finds nothing wrong with it.
+    /// Returns the principals that an account may have given, unless `wrong` names another one.
     fn accounts(&self, user: usize, when: When, wrong: impl Fn(Account<'_>) -> Option<Who>) -> Vec<Who> {
         let documents = self.users[user].possible(when.records);
         let admins = self.admins.get(user).map_or_else(
             || vec![&None],
             |admins| {
-                // Who becomes an administrator is fenced by their document alone, which stays as it is: for as long as an answer
-                // may be old they may still write as the user that they were.
+                // A promotion to administrator is fenced by the user document alone, which is unchanged: while an old
+                // state may be used, writes may still be made as the former user.
                 let before = admins.possible(when.settings).into_iter().filter(|admin| admin.is_none());
                 let now = admins.possible(when.admins);
                 if now.iter().any(|admin| admin.is_none()) { now } else { before.chain(now).collect() }
@@ -277,20 +278,21 @@ impl Model {
         found
     }
 
-    /// Whether somebody may have been taken for nobody, and surely was.
+    /// Returns whether the credentials may have counted as anonymous, and whether they surely did.
     pub fn is_nobody(&self, proof: &Proof, when: When) -> (bool, bool) {
         let who = self.who(proof, when);
         (who.contains(&Who::Nobody), who == [Who::Nobody])
     }
 
-    /// Whether a password may have had more than one salt.
+    /// Returns whether the account may have had several salts with the same password.
     fn is_set_anew(&self, user: usize, password: &str, when: When) -> bool {
         let documents = self.users[user].possible(when.records).into_iter().flatten();
         let salts = documents.filter(|document| document.password == password).map(|document| &document.salt);
         salts.collect::<BTreeSet<_>>().len() > 1
     }
 
-    /// Whether somebody may have been shown to be this one, with these roles; `_admin` is that of the server's administrators.
+    /// Returns whether the credentials may have given this name with these roles; `_admin` is the role of server
+    /// administrators.
     pub fn may_be(&self, proof: &Proof, when: When, name: Option<&str>, roles: &BTreeSet<String>) -> bool {
         self.who(proof, when).iter().any(|who| match who {
             Who::Refused => false,
@@ -305,7 +307,7 @@ impl Model {
         })
     }
 
-    /// Salts that somebody may have had who has signed in with a password.
+    /// Returns the salts that an account with this password may have had.
     pub fn salts(&self, user: usize, password: &str, span: Span) -> BTreeSet<String> {
         let span = span.since(GRACE);
         let documents = self.users[user].possible(span).into_iter().flatten();
@@ -315,21 +317,21 @@ impl Model {
         documents.chain(admins).filter(|(of, _)| *of == password).map(|(_, salt)| salt.clone()).collect()
     }
 
-    /// That which an account has now, as it was set last.
+    /// Returns the current salt of an account.
     pub fn salt(&self, user: usize) -> Option<String> {
         let admin = self.admins.get(user).and_then(|admin| admin.newest().as_ref());
         let document = self.users[user].newest().as_ref();
         admin.map(|admin| admin.salt.clone()).or_else(|| document.map(|document| document.salt.clone()))
     }
 
-    /// A salt that somebody has had of late, or has.
+    /// Returns a recent or current salt of an account.
     pub fn some_salt(&self, user: usize, span: Span) -> String {
         let documents = self.users[user].possible(span.since(5 * GRACE));
         let last = documents.into_iter().rev().flatten().next();
         last.map_or_else(|| "none".to_owned(), |document| document.salt.clone())
     }
 
-    /// Which databases of a name there may have been, by their numbers, and whether there may have been none.
+    /// Returns the numbers of the databases that may have had a name, and whether it may have been free.
     pub fn databases(&self, database: usize, span: Span) -> (BTreeSet<u64>, bool) {
         let possible = self.databases[database].possible(span);
         let has_none = possible.iter().any(|database| database.is_none());
@@ -343,7 +345,7 @@ impl std::fmt::Debug for Model {
     }
 }
 
-/// What somebody signs in with.
+/// The password and the salt of an account.
 struct Account<'a> {
     password: &'a str,
     salt: &'a str,
@@ -363,7 +365,8 @@ fn judge(
     };
     for database in databases {
         let outcome = match (database, who) {
-            // Only administrators learn which databases there are, or users whose database goes while they do something with it.
+            // Only administrators, and users whose database is deleted during the request, learn that a database is
+            // missing.
             (None, Who::Nobody | Who::Somebody { is_admin: false, .. }) if databases.len() == 1 => {
                 &mut outcomes.refused
             }
@@ -397,13 +400,13 @@ fn may(who: &Who, needs: Needs, security: &Security) -> bool {
     }
 }
 
-/// A span that is a moment.
+/// Returns the span of the present moment.
 pub fn moment() -> Span {
     let now = Instant::now();
     Span { from: now, to: now }
 }
 
-/// What a JSON text says; null where it is no JSON.
+/// Parses a JSON text; null if it is invalid.
 pub fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{World, canary, lock, options};
 use crate::support::{Running, Store};
 
-/// For how long a server lives that dies.
+/// The lifetime of a server that is killed.
 const LIVES: Duration = Duration::from_millis(2_500);
 
 pub struct Mortal(flatbed_testkit::Mortal<Running>);
@@ -18,13 +18,13 @@ impl Mortal {
         Mortal(flatbed_testkit::Mortal::start(2, async move { store.serve(options()).await }).await)
     }
 
-    /// How late things happen on the server's runtime is how late its feeds may end.
+    /// Measures the timers of the server's runtime, whose lateness extends the time for its feeds to end.
     pub fn watch(&self, world: &Arc<World>) {
         self.0.spawn(canary::timers(world.clone()));
     }
 
-    /// Kills the server from time to time, where it `dies`, each time with another one in its place, until the torture is over. Gives the
-    /// last one.
+    /// If `dies`, kills the server and starts another one at intervals until the torture is over. Returns the last
+    /// server.
     pub async fn killed_again_and_again(self, store: &Arc<Store>, world: &Arc<World>, dies: bool) -> Mortal {
         let mut lives = self;
         while dies && world.torture.pass(LIVES).await {

@@ -1,4 +1,4 @@
-//! What a change takes away, or gives, is asked for at once, and once more when it must be known everywhere.
+//! Requests for the rights that a change revokes or grants, sent at once and again when all servers must know of it.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use super::model::{DATABASES, GRACE, Needs, Outcomes, ROLES, USERS, When, moment
 use super::proof::Proof;
 use super::{About, Client, Phase, lock};
 
-/// So many of those that lose something, and of those that win something, are asked about.
+/// The number of probed losses, and of probed gains.
 const PROBED: usize = 3;
 
 /// After this time all servers know of a change.
 const KNOWN_WITHIN: Duration = GRACE.saturating_add(Duration::from_millis(2));
 
-/// What somebody could do before a change.
+/// The outcomes of a request before a change.
 pub struct Probe {
     proof: Proof,
     needs: Needs,
@@ -29,7 +29,7 @@ impl Probe {
     }
 }
 
-/// Who can do what with that which will be changed. All servers have looked at it by then.
+/// Collects the rights that a change will affect. Each server has read them by then.
 pub async fn before(client: &mut Client, about: About) -> Vec<Probe> {
     let world = client.world.clone();
     let pairs: Vec<(usize, usize)> = match about {
@@ -59,7 +59,7 @@ pub async fn before(client: &mut Client, about: About) -> Vec<Probe> {
     probes
 }
 
-/// Writes what cannot be written any more, and reads a second later.
+/// Writes with revoked rights, and reads a second later.
 pub async fn after(client: &mut Client, probes: Vec<Probe>) {
     let changed = Instant::now();
     let (mut lost, mut won) = (Vec::new(), Vec::new());
@@ -108,7 +108,7 @@ async fn probe(client: &mut Client, probes: &[Probe], writes: bool) {
     }
 }
 
-/// Tokens of a key that will be replaced, which all servers remember by then.
+/// Returns tokens of a key that will be replaced. All servers have accepted them by then.
 pub async fn tokens(client: &mut Client, key: usize) -> Vec<Proof> {
     let world = client.world.clone();
     let number = *lock(&world.model).keys[key].newest();
@@ -118,7 +118,7 @@ pub async fn tokens(client: &mut Client, key: usize) -> Vec<Proof> {
     proofs
 }
 
-/// The key was replaced.
+/// Checks the tokens after the replacement of their key.
 pub async fn tokens_after(client: &mut Client, proofs: Vec<Proof>) {
     pass(KNOWN_WITHIN).await;
     who_they_are(client, &proofs).await;

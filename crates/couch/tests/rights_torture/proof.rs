@@ -1,4 +1,4 @@
-//! How somebody shows who they are. Cookies and tokens are made here, as their formats are written down.
+//! Credentials of users. Cookies and tokens are built here from their documented formats.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::model::{HMAC_KEYS, user_name};
 
-/// What stands before the 65 bytes of a point of P-256 in a SubjectPublicKeyInfo.
+/// The prefix of a 65-byte P-256 point in a SubjectPublicKeyInfo.
 const EC_PREFIX: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce,
     0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
@@ -31,7 +31,7 @@ impl Proof {
         Proof::Basic { user, password: password.to_owned() }
     }
 
-    /// The session of an account with this salt.
+    /// Returns a session of an account with this salt.
     pub fn session(secret: &[u8], user: usize, salt: &str) -> Proof {
         let mut text = format!("{}:{:X}", user_name(user), now_s()).into_bytes();
         let key = hmac::Key::new(hmac::HMAC_SHA256, &[secret, salt.as_bytes()].concat());
@@ -81,7 +81,7 @@ fn now_s() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs()
 }
 
-/// All that each key of tokens has been.
+/// All versions of each token key.
 pub struct Keys(Vec<Vec<Key>>);
 
 enum Key {
@@ -90,19 +90,19 @@ enum Key {
 }
 
 impl Keys {
-    /// One of each.
+    /// Makes one version of each key.
     pub fn new(count: usize) -> Keys {
         Keys((0..count).map(|key| vec![Key::new(key, 0)]).collect())
     }
 
-    /// Another one in the place of a key. Gives its number.
+    /// Adds a version of a key, and returns its number.
     pub fn replace(&mut self, key: usize) -> usize {
         let number = self.0[key].len();
         self.0[key].push(Key::new(key, number));
         number
     }
 
-    /// Where a key stands in the settings, and as what.
+    /// Returns the name of a key in the settings, and its value.
     pub fn setting(&self, key: usize, number: usize) -> (String, String) {
         match &self.0[key][number] {
             Key::Secret(secret) => (format!("hmac:k{key}"), BASE64_STANDARD.encode(secret)),
