@@ -240,7 +240,6 @@ impl World {
         }
     }
 
-    /// Reports a violation and ends the test.
     fn fail(&self, what: &str, user: usize, doc: Option<usize>) -> ! {
         assert!(!self.has_failed.swap(true, Ordering::SeqCst), "the torture has failed before");
         let history = lock(&self.model).history(user, doc);

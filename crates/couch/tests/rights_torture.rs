@@ -188,7 +188,6 @@ impl World {
         recent.truncate(6);
     }
 
-    /// Judges an answer or a write.
     fn judge(&self, asked: &dyn std::fmt::Debug, proof: &Proof, needs: Needs, when: When, outcome: Outcome) {
         let possible = lock(&self.model).outcomes(proof, needs, when);
         self.compare(asked, proof, needs, when, outcome, possible);
@@ -224,7 +223,6 @@ impl World {
         });
     }
 
-    /// Reports a violation and ends the test.
     fn fail(&self, what: &str, needs: Needs, when: When) -> ! {
         let now = Instant::now();
         let ago = |span: Span| (now - span.from, now - span.to);

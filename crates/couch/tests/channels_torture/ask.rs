@@ -14,7 +14,6 @@ use super::{About, Client, Who, World, lock, parsed};
 use flatbed_testkit::http::Answer;
 use flatbed_testkit::timeline::Span;
 
-/// Sends one request after the other.
 pub async fn ask(world: Arc<World>, number: u64) {
     let mut client = Client::new(&world, 0x200 + number);
     while world.torture.pass(Duration::from_millis(client.random.below(25))).await {
@@ -88,7 +87,6 @@ pub fn shown(world: &World, user: usize, doc: usize, shown: &Value, span: Span, 
     Some(number)
 }
 
-/// Judges a revision that was shown.
 pub fn judge(world: &World, user: usize, doc: usize, body: &Body, span: Span, asked: &str) {
     let (rights, is_right) = {
         let model = lock(&world.model);

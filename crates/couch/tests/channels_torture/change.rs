@@ -112,7 +112,6 @@ pub async fn prepare(world: &World) {
     }
 }
 
-/// Changes users and roles, one after the other.
 pub async fn change(world: Arc<World>, number: u64) {
     let mut random = Random(world.seed ^ (0x2000 + number));
     while world.torture.pass(Duration::from_millis(random.below(150))).await {

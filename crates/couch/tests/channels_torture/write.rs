@@ -19,7 +19,6 @@ use flatbed_testkit::timeline::Span;
 /// The largest number of leaves of a document, including tombstones.
 const LEAVES_MAX: usize = 8;
 
-/// The sync function with a number.
 pub fn function(number: u64) -> String {
     format!(
         "function (doc, old, meta) {{
@@ -36,7 +35,6 @@ pub fn function(number: u64) -> String {
     )
 }
 
-/// Makes one write after the other.
 pub async fn write(world: Arc<World>, number: u64) {
     let mut client = Client::new(&world, 0x100 + number);
     while world.torture.pass(Duration::from_millis(client.random.below(40))).await {
@@ -50,7 +48,6 @@ pub async fn write(world: Arc<World>, number: u64) {
     }
 }
 
-/// A write in progress.
 struct Attempt {
     doc: usize,
     who: Who,

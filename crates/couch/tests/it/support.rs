@@ -304,7 +304,6 @@ impl Default for ServerOptions {
     }
 }
 
-/// A running server.
 pub struct Running {
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -336,7 +335,6 @@ impl Running {
         answer
     }
 
-    /// Returns the URL of a database.
     pub fn url(&self, database: &str) -> String {
         format!("http://{}/{database}", self.address)
     }

@@ -31,14 +31,12 @@ impl Asked {
         Asked { method: "GET", path, body: String::new(), needs, kind: Kind::Read }
     }
 
-    /// Makes a write of a document with this number.
     pub fn write(database: usize, number: u64) -> Asked {
         let id = format!("w{number}");
         let (path, body) = (format!("/{}/{id}", database_name(database)), json!({ "n": number % 100 }).to_string());
         Asked { method: "PUT", path, body, needs: Needs::Member(database), kind: Kind::Write(vec![id]) }
     }
 
-    /// Makes a write of a design document with this number.
     pub fn design(database: usize, number: u64) -> Asked {
         let id = format!("_design/w{number}");
         let path = format!("/{}/{id}", database_name(database));
@@ -59,7 +57,6 @@ enum Kind {
     Delete(String),
     /// A write whose result is not checked.
     OtherWrite,
-    /// A read of `_session`.
     Session,
 }
 
@@ -71,7 +68,6 @@ pub struct Written {
     rev: String,
 }
 
-/// Sends one request after the other.
 pub async fn ask(world: Arc<World>, number: u64) {
     let mut client = Client::new(&world, 1 + number);
     let mut written: Vec<Written> = Vec::new();

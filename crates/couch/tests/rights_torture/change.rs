@@ -55,7 +55,6 @@ pub async fn prepare(world: &Arc<World>) {
     changer.switch(true, true).await;
 }
 
-/// Makes one change after the other.
 pub async fn change(world: Arc<World>, number: u64) {
     let mut changer = Changer(Client::new(&world, 0x1000 + number));
     while world.torture.pass(Duration::from_millis(changer.0.random.below(700))).await {
@@ -81,7 +80,6 @@ pub async fn open_all(world: &Arc<World>) {
 
 struct Changer(Client);
 
-/// The outcome of an attempt.
 enum Attempt {
     Made,
     NotMade,
@@ -321,7 +319,6 @@ impl Changer {
         }
     }
 
-    /// Makes or deletes a database.
     async fn database(&mut self, database: usize, is_made: bool) {
         let world = self.world();
         let path = format!("/{}", database_name(database));
