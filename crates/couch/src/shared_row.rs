@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use flatbed_layer::json::{Object, name};
-use flatbed_layer::{ChangeRow, Document, Documents, Place, RevId, RowKind, TEXTS, TailDocument, TailRow};
+use flatbed_layer::{ChangeRow, Document, Documents, FeedPosition, RevId, RowKind, TEXTS, TailDocument, TailRow};
 
 use crate::json_out;
 
@@ -61,7 +61,7 @@ pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
 }
 
 /// Writes a row up to its document, without the closing brace. Without a `place` the sequence is `null`.
-pub(crate) fn open(row: &ChangeRow, place: Option<&Place>, leaves: &[RevId], out: &mut Vec<u8>) {
+pub(crate) fn open(row: &ChangeRow, place: Option<&FeedPosition>, leaves: &[RevId], out: &mut Vec<u8>) {
     let mut open = Object::new(out);
     match place {
         Some(place) => json_out::place(place, open.place(name!("seq"))),

@@ -2,7 +2,7 @@
 
 use flatbed_documents::Uploading;
 use flatbed_http::multipart::Parts;
-use flatbed_layer::Uploaded;
+use flatbed_layer::StagedUpload;
 use flatbed_service::Uploads;
 
 use crate::error::Result;
@@ -13,7 +13,7 @@ pub(crate) async fn upload_part(
     uploads: &mut Uploads,
     kind: &str,
     is_gzip: bool,
-) -> Result<Uploaded> {
+) -> Result<StagedUpload> {
     let mut uploading = Uploading::new(kind, is_gzip);
     while let Some(bytes) = parts.data().await? {
         uploading.add(bytes, &parts.request().body, uploads).await?;

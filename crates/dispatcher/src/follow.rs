@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use flatbed_client::encode_segment;
 use flatbed_jobs::{Backoff, Failure, Job, LeaseError, Next, Run, Status, supervise};
-use flatbed_layer::{ChangesQuery, Layer, Since, WORKER, Wait};
+use flatbed_layer::{ChangesQuery, Layer, Since, WORKER, WaitOutcome};
 use hyper::Method;
 use serde_json::Value;
 
@@ -128,8 +128,8 @@ async fn follow_here(dispatcher: &Arc<Dispatcher>, layer: &Layer) -> Result<(), 
             continue;
         }
         match changes.wait().await {
-            Wait::MayHaveChanged => {}
-            Wait::Shutdown => return Ok(()),
+            WaitOutcome::MayHaveChanged => {}
+            WaitOutcome::Shutdown => return Ok(()),
         }
     }
 }

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_http::{CHUNK_BYTES, Sender};
 use flatbed_layer::json::{Object, Value, name};
-use flatbed_layer::{Attachment, AttachmentEdit, Document, Reader, RevId, Revpos, Uploaded};
+use flatbed_layer::{Attachment, AttachmentEdit, Document, Reader, RevId, Revpos, StagedUpload};
 use flatbed_service::{Uploads, json_out};
 
 use crate::error::{DocumentError, Result};
@@ -144,7 +144,7 @@ fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
 pub async fn attachment_edits(
     uploads: &mut Uploads,
     written: Vec<AttachmentMember<'_>>,
-    mut followed: impl FnMut(&str) -> Option<Uploaded>,
+    mut followed: impl FnMut(&str) -> Option<StagedUpload>,
 ) -> Result<Vec<(String, AttachmentEdit)>> {
     let mut edits = Vec::with_capacity(written.len());
     for AttachmentMember { name, content_type, revpos, digest, length, is_gzip, source } in written {
@@ -175,7 +175,7 @@ fn decoded_length(base64: &str) -> u64 {
     digits as u64 * 3 / 4
 }
 
-async fn inline(uploads: &mut Uploads, name: &str, kind: &str, is_gzip: bool, text: &str) -> Result<Uploaded> {
+async fn inline(uploads: &mut Uploads, name: &str, kind: &str, is_gzip: bool, text: &str) -> Result<StagedUpload> {
     let invalid = || DocumentError::malformed(format!("Invalid attachment data for {name}"));
     // Some clients break base64 into lines.
     let clean: String;
@@ -192,7 +192,7 @@ async fn inline(uploads: &mut Uploads, name: &str, kind: &str, is_gzip: bool, te
     Ok(uploads.finish(upload).await?)
 }
 
-fn check(name: &str, data: &Uploaded, digest: Option<&str>, length: Option<u64>) -> Result<()> {
+fn check(name: &str, data: &StagedUpload, digest: Option<&str>, length: Option<u64>) -> Result<()> {
     if let Some(expected) = digest.and_then(|digest| digest.strip_prefix("md5-")) {
         let digests = [BASE64.encode(data.md5), BASE64.encode(data.sent_md5)];
         if !digests.iter().any(|digest| digest == expected) {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use flatbed_http::{Arriving, FREE_BYTES, UploadRoom};
-use flatbed_layer::{Upload, Uploaded, is_compressible};
+use flatbed_layer::{StagedUpload, Upload, is_compressible};
 use flatbed_service::Uploads;
 
 use crate::error::Result;
@@ -45,7 +45,7 @@ impl Uploading {
     ///
     /// # Errors
     /// The layer's errors.
-    pub async fn finish(self, uploads: &mut Uploads) -> Result<Uploaded> {
+    pub async fn finish(self, uploads: &mut Uploads) -> Result<StagedUpload> {
         let (upload, _room) = match self.under_way {
             Some((upload, room)) => (upload, Some(room)),
             None => {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fdb_embedded::Restore;
-use flatbed_layer::renew::{self, Renewed, roots};
+use flatbed_layer::renew::{self, RenewalReport, roots};
 
 use crate::{
     backup::{CopyError, directory, draw},
@@ -35,11 +35,11 @@ pub(crate) async fn restore(backup: &Path, settings: &Settings) -> Result<(), Co
 }
 
 /// Opens the copy and renews it, so that sequences of the lost history are invalid in it.
-async fn renew(staging: &Path) -> Result<Renewed, CopyError> {
+async fn renew(staging: &Path) -> Result<RenewalReport, CopyError> {
     let storage = Storage::embedded(staging)?;
     let database = storage.database();
     let mut progress = Progress::new("restore".to_owned(), Unit::Documents, None);
-    let mut all = Renewed::default();
+    let mut all = RenewalReport::default();
     for root in roots(&database).await? {
         let before = all.entries;
         let renewed =

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use flatbed_channels::{Given, Grant, Grantee, Held, ROLE_PREFIX};
 use flatbed_http::{Memory, Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value, name};
-use flatbed_layer::{AllDocsQuery, AllDocsRow, Conflicts, DocumentRouting, GetOptions, Got, Reader, Verdict};
+use flatbed_layer::{AllDocsQuery, AllDocsRow, Conflicts, DocumentRouting, GetOptions, GetOutcome, Reader, Verdict};
 use flatbed_service::{Read, Standing, json_out};
 use hyper::{Method, StatusCode};
 
@@ -213,7 +213,7 @@ async fn add_revisions(database: &Reader, rows: &mut [AllDocsRow]) -> flatbed_la
         // The layer returned fewer documents than requested; the next round reads the rest.
         let count = found.len().clamp(1, rest.len());
         for (row, found) in rest.iter_mut().zip(found) {
-            if let (Some(doc), Got::Document(found)) = (&mut row.doc, found) {
+            if let (Some(doc), GetOutcome::Document(found)) = (&mut row.doc, found) {
                 doc.revisions = found.revisions;
             }
         }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use flatbed_documents::{ATTS_SINCE_MAX, AttachmentOptions, header_text, parts, related, send};
 use flatbed_http::{Memory, Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{Object, Value, name};
-use flatbed_layer::{Document, GetOptions, Got, NotFound, Reader, Refusal, RevId};
+use flatbed_layer::{Document, GetOptions, GetOutcome, NotFound, Reader, Refusal, RevId};
 use flatbed_service::Read;
 use hyper::{StatusCode, header};
 
@@ -124,8 +124,8 @@ impl BulkGet {
             let requests: Vec<(String, GetOptions)> = requests.collect();
             let found = if requests.is_empty() { Vec::new() } else { self.database.get_many(&requests).await? };
             let documents = found.iter().filter_map(|got| match got {
-                Got::Document(document) => Some(&**document),
-                Got::Missing(_) | Got::Several => None,
+                GetOutcome::Document(document) => Some(&**document),
+                GetOutcome::Missing(_) | GetOutcome::Several => None,
             });
             shrink(&mut room, page_bytes(found.len(), documents));
             let (mut found, mut done) = (found.into_iter(), 0);
@@ -141,10 +141,10 @@ impl BulkGet {
                         match found.next() {
                             // The layer returned fewer documents than requested; the next round reads the rest.
                             None => break,
-                            Some(Got::Document(document)) => self.document(&document, &show, sender).await?,
-                            Some(Got::Missing(reason)) => self.missing(&id, rev.as_deref(), reason, sender),
+                            Some(GetOutcome::Document(document)) => self.document(&document, &show, sender).await?,
+                            Some(GetOutcome::Missing(reason)) => self.missing(&id, rev.as_deref(), reason, sender),
                             // Impossible: the request names one revision or the winner.
-                            Some(Got::Several) => self.missing(&id, rev.as_deref(), NotFound::Missing, sender),
+                            Some(GetOutcome::Several) => self.missing(&id, rev.as_deref(), NotFound::Missing, sender),
                         }
                     }
                 }

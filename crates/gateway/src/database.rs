@@ -2,7 +2,7 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::Object;
-use flatbed_layer::{Closed, DatabaseInfo, Error as LayerError, NameRange};
+use flatbed_layer::{ClosedReasons, DatabaseInfo, Error as LayerError, NameRange};
 use flatbed_service::{Administer, Maintain, Own, Read, Service, Standing};
 use hyper::{Method, StatusCode, header};
 
@@ -62,7 +62,7 @@ pub(crate) async fn must_be_public(service: &Service, name: &str) -> Result<()> 
 /// Returns 503 unless a database is open. An offline database answers only reads of its information and the
 /// administrators' requests that configure it or bring it online. During an exclusive resync users are refused.
 pub(crate) async fn must_be_open(state: &Gateway, name: &str, of: &Resource, method: &Method) -> Result<()> {
-    let Closed { is_resyncing, is_offline } = state.service.closed(name).await?;
+    let ClosedReasons { is_resyncing, is_offline } = state.service.closed(name).await?;
     let tells = *of == Resource::Root && method.is_safe();
     let is_closed = match (state.is_for_administrators(), of) {
         (true, Resource::Administration(Administration::Offline | Administration::Online | Administration::Resync)) => {

@@ -5,7 +5,7 @@ use flatbed_channels::{
 };
 use flatbed_http::Reply;
 use flatbed_layer::Seq;
-use flatbed_layer::channels::{PrincipalFound, PrincipalWrite, PrincipalWritten, SignsIn};
+use flatbed_layer::channels::{PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome, SignsIn};
 use flatbed_layer::json::{self, Array, Value};
 use flatbed_service::{Administer, Administration};
 use hyper::{Method, StatusCode, header};
@@ -69,7 +69,7 @@ pub(crate) async fn one(mut request: Request, db: &str, kind: Kind, name: &str) 
             let body = request.json().await?;
             let written = put(&request, &database, kind, PrincipalRequest::Put(name), &body.bytes).await?;
             Ok(empty(match written {
-                PrincipalWritten::Created if !inner(name, kind).is_empty() => StatusCode::CREATED,
+                PrincipalWriteOutcome::Created if !inner(name, kind).is_empty() => StatusCode::CREATED,
                 _ => StatusCode::OK,
             }))
         }
@@ -111,8 +111,8 @@ fn no_guest() -> Vec<u8> {
     })
 }
 
-fn text(found: &PrincipalFound, kind: Kind) -> Vec<u8> {
-    let PrincipalFound { principal, held } = found;
+fn text(found: &PrincipalWithRights, kind: Kind) -> Vec<u8> {
+    let PrincipalWithRights { principal, held } = found;
     let user =
         UserShown { email: &principal.email, disabled: principal.is_disabled, admin_roles: &principal.admin_roles };
     PrincipalShown {
@@ -131,7 +131,7 @@ pub(crate) async fn put(
     kind: Kind,
     asked: PrincipalRequest<'_>,
     body: &[u8],
-) -> Result<PrincipalWritten> {
+) -> Result<PrincipalWriteOutcome> {
     let update = PrincipalUpdate::parse(body)?;
     let name = update.name(asked, kind)?;
     must_have_channels(database).await?;
@@ -171,8 +171,8 @@ pub(crate) async fn put(
         }
     };
     match database.put_principal(&write).await? {
-        PrincipalWritten::Exists => Err(InvalidPrincipal::Exists.into()),
-        PrincipalWritten::NoPassword => Err(InvalidPrincipal::EmptyPassword.into()),
+        PrincipalWriteOutcome::Exists => Err(InvalidPrincipal::Exists.into()),
+        PrincipalWriteOutcome::NoPassword => Err(InvalidPrincipal::EmptyPassword.into()),
         written => Ok(written),
     }
 }
@@ -182,7 +182,7 @@ pub(crate) async fn channels(request: Request, db: &str, name: &str) -> Result<R
     let database = request.context.database(db, Administer).await?;
     must_have_channels(&database).await?;
     let found = database.principal(Kind::User, inner(name, Kind::User)).await?;
-    let PrincipalFound { held, .. } = found.ok_or_else(|| Failure::not_found("missing"))?;
+    let PrincipalWithRights { held, .. } = found.ok_or_else(|| Failure::not_found("missing"))?;
     let incarnation = database.update_seq().await?.incarnation();
     let text = json::Object::text(|object| {
         object.string("name", name);

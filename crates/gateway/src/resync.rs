@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX};
 use flatbed_http::Reply;
-use flatbed_layer::channels::{Asker, is_principal};
+use flatbed_layer::channels::{ReadPrincipal, is_principal};
 use flatbed_layer::json::Object;
 use flatbed_layer::{Error as LayerError, Refusal, ResyncAction, ResyncState, Verdict};
 use flatbed_service::{Administer, Administration};
@@ -65,8 +65,8 @@ async fn state(database: &Administration) -> Result<Reply> {
 pub(crate) async fn dry_run(mut request: Request, db: &str) -> Result<Reply> {
     let database = request.context.database(db, Administer).await?;
     let asker = match request.query.get("user") {
-        None => Asker::All,
-        Some(name) if is_principal(name) => Asker::Principal(Arc::from(name)),
+        None => ReadPrincipal::All,
+        Some(name) if is_principal(name) => ReadPrincipal::Principal(Arc::from(name)),
         Some(_) => return Err(Failure::not_found("missing")),
     };
     let body = request.json().await?;

@@ -79,7 +79,7 @@ use crate::error::Refusal;
 #[derive(Debug, Clone)]
 pub enum Actor {
     /// A user, judged by the rules of the database. Made by [`User::through`].
-    User(Arc<Entrant>),
+    User(Arc<GatedUser>),
     /// The server itself, which is not judged.
     Server(ServerActor),
 }
@@ -155,7 +155,7 @@ pub trait Gate: Send + Sync + Debug {
 
 /// A user with the gate of their request.
 #[derive(Debug)]
-pub struct Entrant {
+pub struct GatedUser {
     user: User,
     gate: Arc<dyn Gate>,
 }
@@ -163,11 +163,11 @@ pub struct Entrant {
 impl User {
     /// Makes an actor that writes through a gate.
     pub fn through(self, gate: Arc<dyn Gate>) -> Actor {
-        Actor::User(Arc::new(Entrant { user: self, gate }))
+        Actor::User(Arc::new(GatedUser { user: self, gate }))
     }
 }
 
-impl Entrant {
+impl GatedUser {
     /// Returns the user.
     pub fn user(&self) -> &User {
         &self.user

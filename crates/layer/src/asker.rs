@@ -5,11 +5,11 @@ use std::sync::Arc;
 use flatbed_channels::is_principal;
 
 use crate::error::Refusal;
-use crate::held::{HeldAt, PrincipalKind};
+use crate::held::{HeldRights, PrincipalKind};
 
 /// The principal of a read in a database that may have channels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Asker {
+pub enum ReadPrincipal {
     /// Unrestricted access: administrators, and all readers of a database without channels.
     All,
     /// The database's user of this name. A deleted user has no rights.
@@ -27,20 +27,20 @@ pub enum Asker {
     Guest,
 }
 
-impl Asker {
+impl ReadPrincipal {
     /// Returns the name and kind of the principal to look up; `None` if there can be none, or it does not matter.
     pub(crate) fn principal(&self) -> Option<(Arc<str>, PrincipalKind)> {
         let is_name = |name: &&Arc<str>| !name.is_empty() && is_principal(name);
         match self {
-            Asker::All => None,
-            Asker::Principal(name) => {
+            ReadPrincipal::All => None,
+            ReadPrincipal::Principal(name) => {
                 Some((Arc::clone(name), PrincipalKind::Principal)).filter(|(name, _)| is_name(&name))
             }
-            Asker::Account { name, is_member } => {
+            ReadPrincipal::Account { name, is_member } => {
                 let found = PrincipalKind::Account { is_member: *is_member };
                 Some((Arc::clone(name), found)).filter(|(name, _)| is_name(&name))
             }
-            Asker::Guest => Some((Arc::from(""), PrincipalKind::Principal)),
+            ReadPrincipal::Guest => Some((Arc::from(""), PrincipalKind::Principal)),
         }
     }
 
@@ -49,14 +49,14 @@ impl Asker {
     ///
     /// # Errors
     /// A refusal in the words of `_security`.
-    pub(crate) fn admitted(&self, held: &HeldAt) -> Result<(), Refusal> {
+    pub(crate) fn admitted(&self, held: &HeldRights) -> Result<(), Refusal> {
         match self {
             _ if held.is_there => Ok(()),
-            Asker::All => Ok(()),
+            ReadPrincipal::All => Ok(()),
             // A disabled user has a record.
-            Asker::Account { is_member: true, .. } if held.user_at.is_none() => Ok(()),
-            Asker::Guest => Err(Refusal::Unauthorized("You are not authorized to access this db.".to_owned())),
-            Asker::Principal(_) | Asker::Account { .. } => {
+            ReadPrincipal::Account { is_member: true, .. } if held.user_at.is_none() => Ok(()),
+            ReadPrincipal::Guest => Err(Refusal::Unauthorized("You are not authorized to access this db.".to_owned())),
+            ReadPrincipal::Principal(_) | ReadPrincipal::Account { .. } => {
                 Err(Refusal::Forbidden("You are not allowed to access this db.".to_owned()))
             }
         }
@@ -65,11 +65,13 @@ impl Asker {
     /// Returns the mark of a revision's writer, unique to the person; empty if there is none. User names have no colon:
     /// a user is marked by name and the start of their ownership of it, and a member who is not a user has a leading
     /// colon.
-    pub(crate) fn writer(&self, held: &HeldAt) -> String {
+    pub(crate) fn writer(&self, held: &HeldRights) -> String {
         match self {
-            Asker::Principal(name) | Asker::Account { name, .. } if held.is_there => format!("{name}:{}", held.person),
-            Asker::Account { name, .. } => format!(":{name}"),
-            Asker::Principal(_) | Asker::Guest | Asker::All => String::new(),
+            ReadPrincipal::Principal(name) | ReadPrincipal::Account { name, .. } if held.is_there => {
+                format!("{name}:{}", held.person)
+            }
+            ReadPrincipal::Account { name, .. } => format!(":{name}"),
+            ReadPrincipal::Principal(_) | ReadPrincipal::Guest | ReadPrincipal::All => String::new(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Access control of databases with channels: users and roles, the channels that they hold, and the grants of
 //! documents. The keys and conflicts: design/channels.md.
 //!
-//! - [`Asker`], [`HeldAt`]: the principal of a read, and its rights as of the transaction that reads.
+//! - [`ReadPrincipal`], [`HeldRights`]: the principal of a read, and its rights as of the transaction that reads.
 //! - [`Database::put_principal`](crate::Database::put_principal) and others: users and roles as administrators define
 //!   them; [`Reader::user_at`](crate::Reader::user_at), [`PrincipalSession`]: sign-in of users.
 
@@ -13,11 +13,13 @@ mod principals;
 mod sessions;
 pub(crate) mod sweep;
 
-pub use crate::asker::Asker;
-pub use crate::held::HeldAt;
-pub use changed::{UsersChanged, UsersPlace};
+pub use crate::asker::ReadPrincipal;
+pub use crate::held::HeldRights;
+pub use changed::{UsersChanged, UsersPosition};
 pub use flatbed_channels::{Kind, is_principal};
-pub use principals::{ADMIN_NAMES_BYTES_MAX, Principal, PrincipalFound, PrincipalWrite, PrincipalWritten, SignsIn};
-pub use sessions::{PrincipalAt, PrincipalSession, SessionHash};
+pub use principals::{
+    ADMIN_NAMES_BYTES_MAX, Principal, PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome, SignsIn,
+};
+pub use sessions::{PrincipalSession, SessionHash, SignInUser};
 
 mod tests;

@@ -132,30 +132,30 @@ impl Confirmed {
 
 /// The reasons for which a database is closed to its users. Administrators can still use it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Closed {
+pub struct ClosedReasons {
     /// Until its sync function has routed all documents.
     pub is_resyncing: bool,
     /// Until an administrator sets it online.
     pub is_offline: bool,
 }
 
-impl Closed {
+impl ClosedReasons {
     const RESYNCING: u32 = 1;
     const OFFLINE: u32 = 2;
 
-    pub(crate) fn of(stored: u32) -> Closed {
-        let is_resyncing = stored & Closed::RESYNCING != 0;
+    pub(crate) fn of(stored: u32) -> ClosedReasons {
+        let is_resyncing = stored & ClosedReasons::RESYNCING != 0;
         // Unknown reasons of a newer program close the database, too.
-        Closed { is_resyncing, is_offline: stored & !Closed::RESYNCING != 0 }
+        ClosedReasons { is_resyncing, is_offline: stored & !ClosedReasons::RESYNCING != 0 }
     }
 
     pub(crate) fn stored(self) -> u32 {
-        u32::from(self.is_resyncing) * Closed::RESYNCING + u32::from(self.is_offline) * Closed::OFFLINE
+        u32::from(self.is_resyncing) * ClosedReasons::RESYNCING + u32::from(self.is_offline) * ClosedReasons::OFFLINE
     }
 
     /// Returns whether the database is closed.
     pub fn is_any(self) -> bool {
-        self != Closed::default()
+        self != ClosedReasons::default()
     }
 }
 
@@ -165,7 +165,7 @@ pub struct SecurityOf {
     incarnation: u64,
     has_channels: bool,
     is_replicator: bool,
-    closed: Closed,
+    closed: ClosedReasons,
     parsed: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -190,12 +190,12 @@ impl SecurityOf {
     }
 
     /// Sets whether the database has channels, and the reasons for which it is closed to its users.
-    pub(crate) fn with_channels(self, has_channels: bool, closed: Closed) -> SecurityOf {
+    pub(crate) fn with_channels(self, has_channels: bool, closed: ClosedReasons) -> SecurityOf {
         SecurityOf { has_channels, closed, ..self }
     }
 
     /// Returns the reasons for which the database is closed to all but its administrators.
-    pub fn closed(&self) -> Closed {
+    pub fn closed(&self) -> ClosedReasons {
         self.closed
     }
 

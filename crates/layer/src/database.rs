@@ -7,10 +7,10 @@ use async_recursion::async_recursion as boxed;
 use flatbed_revtree::RevId;
 use futures_util::FutureExt;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::document::attachments::AttachmentReader;
-use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, Updated, partition_ids};
-use crate::document::upload::{Unstaged, Upload, Uploaded};
+use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, WrittenRevision, partition_ids};
+use crate::document::upload::{SmallUpload, StagedUpload, Upload};
 use crate::error::{Error, NotFound, Refusal, Result};
 use crate::feed::changes::Changes;
 use crate::feed::query::ChangesQuery;
@@ -21,7 +21,7 @@ use crate::judge::rights;
 use crate::layer::{Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner};
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::attachment::OpenAttachment;
-use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
+use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, GetOutcome, OpenRevs};
 use crate::read::missing::MissingRevs;
 use crate::read::routings::{DocumentRouting, Routings};
 use crate::read::seen_info::{seen_info, seen_seq};
@@ -88,7 +88,7 @@ pub struct PartitionInfo {
 }
 
 impl Reader {
-    /// Reads counts and sizes. A reader with [`Seen`](crate::Seen) gets zeros and the first sequence, since the figures
+    /// Reads counts and sizes. A reader with [`DocumentFilter`](crate::DocumentFilter) gets zeros and the first sequence, since the figures
     /// include hidden documents.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ impl Reader {
 
     /// Reads documents in one transaction: the first requests up to about 1 MB of bodies, at least one.
     #[boxed]
-    pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<Got>> {
+    pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<GetOutcome>> {
         self.read_judged(&mut GetMany { inner: &self.inner, name: &self.name, asker: self.asker(), requests }).await
     }
 
@@ -392,7 +392,7 @@ impl Database {
     /// [`Refusal::DocumentTooLarge`]; for a user the refusals of the [gate](crate::Gate), as for all writes, and
     /// [`Refusal::UserChanged`].
     #[boxed]
-    pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
+    pub async fn update(&self, edit: &Edit<'_>) -> Result<WrittenRevision> {
         let updated = crate::write::batch::write_document(self, edit).await?;
         wake(self, [&*edit.id]);
         Ok(updated)
@@ -416,7 +416,7 @@ impl Database {
     /// [`Error::NoneWritten`] names each document whose edit is refused, [`Refusal::TooMuchAtOnce`]. After
     /// [`Error::Storage`] it is unknown whether all are written.
     #[boxed]
-    pub async fn update_all(&self, edits: &[Edit<'_>]) -> Result<Vec<Updated>> {
+    pub async fn update_all(&self, edits: &[Edit<'_>]) -> Result<Vec<WrittenRevision>> {
         let updated = crate::write::batch::write_all(self, edits).await?;
         wake(self, edits.iter().map(|edit| &*edit.id));
         Ok(updated)
@@ -448,9 +448,9 @@ impl Database {
     /// # Errors
     /// [`Error::Storage`]. Data for a deleted database is not staged; its edit fails.
     #[boxed]
-    pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
+    pub async fn stage(&self, data: &[SmallUpload]) -> Result<()> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
-        let of_it: Vec<&Unstaged> = data.iter().filter(|data| data.instance == instance.id()).collect();
+        let of_it: Vec<&SmallUpload> = data.iter().filter(|data| data.instance == instance.id()).collect();
         rights::admitted(self, &instance).await?;
         crate::document::upload::stage_small(&self.inner, &instance, &self.actor, &of_it).await
     }
@@ -458,7 +458,7 @@ impl Database {
     /// Restarts the lifetime of uploads that no document has taken. A caller that waits before its edit calls this each
     /// [`Reader::renew_uploads_every`]. Removed uploads stay removed; their edit fails.
     #[boxed]
-    pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
+    pub async fn renew_uploads(&self, data: &[StagedUpload]) -> Result<()> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         let of_it = data.iter().filter(|data| data.instance == instance.id());
         let blob_ids: Vec<&[u8]> = of_it.map(|data| data.blob_id.as_slice()).collect();
@@ -468,7 +468,7 @@ impl Database {
     /// Removes an upload that no document has taken; data of a document stays. If the removal fails, the sweeper
     /// removes it later.
     #[boxed]
-    pub async fn discard(&self, data: &Uploaded) {
+    pub async fn discard(&self, data: &StagedUpload) {
         match crate::write::batch::instance_of(&self.inner, &self.name).await {
             Ok(instance) if instance.id() == data.instance => {
                 crate::document::staging::discard(&self.inner, &instance, &data.blob_id).await;
@@ -564,8 +564,8 @@ impl<T: Send> Operation for OfInstance<'_, T> {
 struct ReadInfo<'a> {
     inner: &'a Inner,
     name: &'a str,
-    asker: &'a Asker,
-    /// The reader has [`Seen`](crate::Seen), so it gets no figures.
+    asker: &'a ReadPrincipal,
+    /// The reader has [`DocumentFilter`](crate::DocumentFilter), so it gets no figures.
     is_part: bool,
 }
 

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
 use crate::view_definition::GroupDefinition;
-use crate::view_functions::{EmittedRows, FunctionFailure, GroupFunctions, Mapped, Reduced, Reduction};
+use crate::view_functions::{EmittedRows, FunctionFailure, GroupFunctions, MapOutcome, ReduceResults, Reduction};
 
 /// Batches that a process maps at once, each with the tree of one document in memory.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
@@ -41,7 +41,7 @@ impl GroupFunctions for FieldMaps {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<Mapped, FunctionFailure>> {
+    fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<MapOutcome, FunctionFailure>> {
         let indexes = Arc::clone(&self.0);
         Box::pin(async move {
             let busy = || FunctionFailure::Busy("the process is stopping".to_owned());
@@ -60,11 +60,11 @@ impl GroupFunctions for FieldMaps {
                 bytes += more;
                 left = rest;
             }
-            Ok(Mapped { documents: mapped, ..Mapped::default() })
+            Ok(MapOutcome { documents: mapped, ..MapOutcome::default() })
         })
     }
 
-    fn reduce<'a>(&'a self, _: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>> {
+    fn reduce<'a>(&'a self, _: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<ReduceResults, FunctionFailure>> {
         // These groups have only built-in reduces.
         Box::pin(std::future::ready(Err(FunctionFailure::NotRun)))
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use flatbed_clock::Clock;
 
 use crate::actor::Actor;
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::error::{Refusal, Result};
 use crate::layer::{Inner, Layer};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -19,15 +19,15 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 pub struct Reader {
     pub(crate) inner: Arc<Inner>,
     pub(crate) name: Arc<str>,
-    seen: Option<Arc<dyn Seen>>,
-    asker: Asker,
+    seen: Option<Arc<dyn DocumentFilter>>,
+    asker: ReadPrincipal,
     /// The handle is for an ordinary database, not a replicator database.
     is_ordinary: bool,
 }
 
 /// The rules of a reader who may see only some documents. They judge each document that such a reader reads, and all
 /// other reads of document data are refused.
-pub trait Seen: Send + Sync + Debug {
+pub trait DocumentFilter: Send + Sync + Debug {
     /// Checks before the read whether the reader may request a document of this id.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ pub trait Seen: Send + Sync + Debug {
 pub struct Database {
     reader: Reader,
     pub(crate) actor: Actor,
-    asker: Asker,
+    asker: ReadPrincipal,
 }
 
 impl Deref for Database {
@@ -71,14 +71,14 @@ impl Layer {
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound).
     pub fn reader(&self, name: &str) -> Reader {
         let (inner, name) = (self.inner.clone(), name.into());
-        Reader { inner, name, seen: None, asker: Asker::All, is_ordinary: false }
+        Reader { inner, name, seen: None, asker: ReadPrincipal::All, is_ordinary: false }
     }
 
     /// Returns a handle of a database for an actor. Reads nothing.
     pub fn database(&self, name: &str, actor: impl Into<Actor>) -> Database {
         let actor = actor.into();
         // The caller sets the rights of a user in the database.
-        let asker = if actor.user().is_some() { Asker::Guest } else { Asker::All };
+        let asker = if actor.user().is_some() { ReadPrincipal::Guest } else { ReadPrincipal::All };
         Database { reader: self.reader(name), actor, asker }
     }
 }
@@ -95,18 +95,18 @@ impl Reader {
     }
 
     /// Restricts the handle to the documents that these rules show.
-    pub fn seen_by(&self, seen: Arc<dyn Seen>) -> Reader {
+    pub fn seen_by(&self, seen: Arc<dyn DocumentFilter>) -> Reader {
         Reader { seen: Some(seen), ..self.clone() }
     }
 
     /// Sets the principal of reads: in a database with channels they are shown the visible part of documents, and all
     /// other reads of document data are refused.
-    pub fn asked_by(&self, asker: Asker) -> Reader {
+    pub fn asked_by(&self, asker: ReadPrincipal) -> Reader {
         Reader { asker, ..self.clone() }
     }
 
     /// Returns the principal of reads in a database with channels.
-    pub fn asker(&self) -> &Asker {
+    pub fn asker(&self) -> &ReadPrincipal {
         &self.asker
     }
 
@@ -116,13 +116,13 @@ impl Reader {
         Reader { is_ordinary: true, ..self.clone() }
     }
 
-    pub(crate) fn seen(&self) -> Option<&dyn Seen> {
+    pub(crate) fn seen(&self) -> Option<&dyn DocumentFilter> {
         self.seen.as_deref()
     }
 
     /// Returns an unrestricted handle, for code that applies [`Reader::seen`] itself.
     pub(crate) fn unrestricted(&self) -> Reader {
-        Reader { seen: None, asker: Asker::All, ..self.clone() }
+        Reader { seen: None, asker: ReadPrincipal::All, ..self.clone() }
     }
 
     /// Reads document data, for unrestricted readers only.
@@ -133,9 +133,9 @@ impl Reader {
         self.read_whole(operation).await
     }
 
-    /// As `read`, also for readers whose documents are judged one by one ([`Seen`]).
+    /// As `read`, also for readers whose documents are judged one by one ([`DocumentFilter`]).
     pub(crate) async fn read_whole<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
-        if self.asker == Asker::All {
+        if self.asker == ReadPrincipal::All {
             return self.read_about(operation).await;
         }
         self.read_about(&mut UnrestrictedOnly { inner: &self.inner, name: &self.name, operation }).await
@@ -203,12 +203,12 @@ impl<O: Operation> Operation for OrdinaryOnly<'_, O> {
 
 impl Database {
     /// Sets the principal of writes in a database with channels. The write's own reads are unrestricted.
-    pub fn asked_by(&self, asker: Asker) -> Database {
+    pub fn asked_by(&self, asker: ReadPrincipal) -> Database {
         Database { asker, ..self.clone() }
     }
 
     /// Returns the principal of writes in a database with channels.
-    pub fn asker(&self) -> &Asker {
+    pub fn asker(&self) -> &ReadPrincipal {
         &self.asker
     }
 

@@ -38,7 +38,7 @@ const NAME_BYTES: usize = 80;
 /// The rights of a principal in a database with channels, with the versions that were read with them: current while
 /// these are.
 #[derive(Debug, Default)]
-pub struct HeldAt {
+pub struct HeldRights {
     /// The channels and roles.
     pub held: Held,
     /// The newest change of the user's rights, and of those of each of their roles; `None`: there never was one. Empty
@@ -50,24 +50,24 @@ pub struct HeldAt {
     pub is_there: bool,
     /// The generation since which the user's name belongs to this person.
     pub(crate) person: u64,
-    /// The keys of [`HeldAt::versions`], in their order.
+    /// The keys of [`HeldRights::versions`], in their order.
     pub(crate) keys: Vec<Vec<u8>>,
     /// The argument of functions for this principal, by the name of their last write.
     pub(crate) writer: OnceLock<Arc<Writer>>,
 }
 
-impl HeldAt {
-    pub(crate) fn all() -> HeldAt {
-        HeldAt { held: Held::since_ever([ALL]), ..HeldAt::default() }
+impl HeldRights {
+    pub(crate) fn all() -> HeldRights {
+        HeldRights { held: Held::since_ever([ALL]), ..HeldRights::default() }
     }
 
     /// Returns the rights of everybody, which do not change.
-    pub(crate) fn everybody() -> HeldAt {
-        HeldAt { held: Held::everybody(), ..HeldAt::default() }
+    pub(crate) fn everybody() -> HeldRights {
+        HeldRights { held: Held::everybody(), ..HeldRights::default() }
     }
 
     /// Returns whether it has the versions of another one, and so the same rights.
-    pub fn is_as(&self, other: &HeldAt) -> bool {
+    pub fn is_as(&self, other: &HeldRights) -> bool {
         self.versions == other.versions && self.is_there == other.is_there && self.held == other.held
     }
 
@@ -79,20 +79,20 @@ impl HeldAt {
     }
 
     /// Returns whether a right of then is missing in `now`.
-    pub fn has_lost(&self, now: &HeldAt) -> bool {
+    pub fn has_lost(&self, now: &HeldRights) -> bool {
         let is_gone = |(name, _): (&str, Stamp)| now.held.since(name).is_none();
         (self.is_there && !now.is_there) || (!now.has_all() && self.held.channels().any(is_gone))
     }
 
     /// Returns whether it has the versions of another one.
-    pub(crate) fn has_versions_of(&self, other: &HeldAt) -> bool {
+    pub(crate) fn has_versions_of(&self, other: &HeldRights) -> bool {
         self.versions == other.versions && self.is_there == other.is_there
     }
 
-    fn versions_alone(&self) -> HeldAt {
-        let HeldAt { versions, keys, user_at, is_there, person, .. } = self;
+    fn versions_alone(&self) -> HeldRights {
+        let HeldRights { versions, keys, user_at, is_there, person, .. } = self;
         let (versions, keys) = (versions.clone(), keys.clone());
-        HeldAt { versions, user_at: *user_at, is_there: *is_there, person: *person, keys, ..HeldAt::default() }
+        HeldRights { versions, user_at: *user_at, is_there: *is_there, person: *person, keys, ..HeldRights::default() }
     }
 
     /// Requests the versions again, as snapshots, for a writer that was judged by these rights.
@@ -116,7 +116,7 @@ impl HeldAt {
     }
 }
 
-impl Deref for HeldAt {
+impl Deref for HeldRights {
     type Target = Held;
 
     fn deref(&self) -> &Held {
@@ -139,7 +139,7 @@ impl Fencing {
 }
 
 /// The cache key of a principal: the instance of the database, the name, and the kind.
-pub(crate) type HeldBy = (InstanceId, Arc<str>, PrincipalKind);
+pub(crate) type RightsKey = (InstanceId, Arc<str>, PrincipalKind);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum PrincipalKind {
@@ -158,7 +158,7 @@ pub(crate) struct HeldCache {
 
 #[derive(Debug, Default)]
 struct CacheState {
-    all: HashMap<HeldBy, CachedRights>,
+    all: HashMap<RightsKey, CachedRights>,
     bytes: usize,
     clock: u64,
     /// The time of each slot's last eviction; empty before the first one.
@@ -167,7 +167,7 @@ struct CacheState {
 
 #[derive(Debug)]
 struct CachedRights {
-    held: Arc<HeldAt>,
+    held: Arc<HeldRights>,
     /// True if the rights are too large for the cache, so that the entry has only the versions.
     is_versions: bool,
     bytes: usize,
@@ -182,12 +182,12 @@ struct CachedRights {
 
 impl CachedRights {
     /// Returns whether a right of `by` is missing now.
-    fn has_lost(&self, by: &HeldAt) -> bool {
+    fn has_lost(&self, by: &HeldRights) -> bool {
         if self.is_versions { !by.has_versions_of(&self.held) } else { by.has_lost(&self.held) }
     }
 
     /// Records that a transaction that began then has used rights that a later one has replaced meanwhile.
-    fn was_shown(&mut self, by: &HeldAt, began: Instant) {
+    fn was_shown(&mut self, by: &HeldRights, began: Instant) {
         self.shown = self.shown.max(began);
         if self.has_lost(by) {
             self.had_until = self.had_until.max(Some(began));
@@ -205,7 +205,7 @@ impl HeldCache {
         HeldCache { kept: Mutex::default(), clock: clock.clone(), principals_max, bytes_max }
     }
 
-    pub(crate) fn get(&self, by: &HeldBy) -> Option<Arc<HeldAt>> {
+    pub(crate) fn get(&self, by: &RightsKey) -> Option<Arc<HeldRights>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clock += 1;
         let now = kept.clock;
@@ -215,13 +215,13 @@ impl HeldCache {
     }
 
     /// Returns the versions of rights that are too large for the cache.
-    pub(crate) fn versions(&self, by: &HeldBy) -> Option<Arc<HeldAt>> {
+    pub(crate) fn versions(&self, by: &RightsKey) -> Option<Arc<HeldRights>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.all.get(by).filter(|entry| entry.is_versions).map(|entry| Arc::clone(&entry.held))
     }
 
     /// Records that a transaction that began then has confirmed the rights.
-    pub(crate) fn confirm(&self, by: &HeldBy, held: &Arc<HeldAt>, began: Instant) {
+    pub(crate) fn confirm(&self, by: &RightsKey, held: &Arc<HeldRights>, began: Instant) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = kept.all.get_mut(by) else { return };
         if Arc::ptr_eq(&entry.held, held) {
@@ -236,10 +236,10 @@ impl HeldCache {
     /// moment or since: `true` also if that is unknown. `None`: they were not confirmed within this time.
     pub(crate) fn lost(
         &self,
-        by: &HeldBy,
-        (since, judged_by): (Instant, Option<&HeldAt>),
+        by: &RightsKey,
+        (since, judged_by): (Instant, Option<&HeldRights>),
         within: Duration,
-    ) -> Option<(Arc<HeldAt>, bool)> {
+    ) -> Option<(Arc<HeldRights>, bool)> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = kept.all.get(by).filter(|entry| self.clock.since(entry.found) <= within)?;
         let has_lost = match judged_by {
@@ -250,7 +250,7 @@ impl HeldCache {
     }
 
     /// Caches rights that a transaction read that began then; evicts the least recently used ones if the cache is full.
-    pub(crate) fn insert(&self, by: HeldBy, held: &Arc<HeldAt>, began: Instant) {
+    pub(crate) fn insert(&self, by: RightsKey, held: &Arc<HeldRights>, began: Instant) {
         let mut held = Arc::clone(held);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clock += 1;
@@ -295,7 +295,7 @@ impl HeldCache {
 
 impl CacheState {
     /// Returns the slot of a principal's evictions.
-    fn place(&self, by: &HeldBy) -> usize {
+    fn place(&self, by: &RightsKey) -> usize {
         usize::try_from(self.all.hasher().hash_one(by) % PLACES as u64).unwrap_or(0)
     }
 
@@ -304,11 +304,11 @@ impl CacheState {
     fn make_room(&mut self, principals_max: usize, bytes_max: usize, now: Instant) {
         let part = |max: usize| max - max / PART_THAT_GOES;
         let (most, bytes_most) = (part(principals_max), part(bytes_max));
-        let mut by_use: Vec<(&HeldBy, &CachedRights)> = self.all.iter().collect();
+        let mut by_use: Vec<(&RightsKey, &CachedRights)> = self.all.iter().collect();
         by_use.sort_unstable_by_key(|(_, entry)| Reverse(entry.used));
         let mut of_database = HashMap::<_, (usize, usize)>::new();
         // Ranked by the part of all entries that the database has up to this one.
-        let mut ranked: Vec<(u128, &HeldBy, usize)> = by_use
+        let mut ranked: Vec<(u128, &RightsKey, usize)> = by_use
             .into_iter()
             .map(|(by, entry)| {
                 let (count, bytes) = of_database.entry(&by.0).or_default();
@@ -324,7 +324,7 @@ impl CacheState {
             (count, bytes) = (count + 1, bytes + of);
             count <= most && bytes <= bytes_most
         });
-        let goes: Vec<HeldBy> = goes.map(|(_, by, _)| (*by).clone()).collect();
+        let goes: Vec<RightsKey> = goes.map(|(_, by, _)| (*by).clone()).collect();
         self.forgot.resize(PLACES, None);
         for by in goes {
             let place = self.place(&by);
@@ -341,19 +341,19 @@ mod tests {
     use super::*;
     use crate::store::proto;
 
-    fn by(name: usize) -> HeldBy {
+    fn by(name: usize) -> RightsKey {
         in_database(1, name)
     }
 
-    fn in_database(namespace: u64, name: usize) -> HeldBy {
+    fn in_database(namespace: u64, name: usize) -> RightsKey {
         let record = proto::DatabaseRecord { namespace, ..proto::DatabaseRecord::default() };
         (InstanceId::from(&record), name.to_string().into(), PrincipalKind::Principal)
     }
 
-    fn held(channels: usize) -> Arc<HeldAt> {
+    fn held(channels: usize) -> Arc<HeldRights> {
         let names: Vec<String> = (0..channels).map(|at| format!("{at:020}")).collect();
         let held = Held::since_ever(names.iter().map(String::as_str));
-        Arc::new(HeldAt { held, ..HeldAt::default() })
+        Arc::new(HeldRights { held, ..HeldRights::default() })
     }
 
     #[test]
@@ -393,13 +393,13 @@ mod tests {
         // A right that was regained counts as lost, unless the request names the rights that judged it.
         insert(0, 5, 7);
         assert_eq!(lost(0, 3), Some(true));
-        let by_this = |judged: &HeldAt| cache.lost(&by(0), (at(0), Some(judged)), ever).map(|(_, lost)| lost);
+        let by_this = |judged: &HeldRights| cache.lost(&by(0), (at(0), Some(judged)), ever).map(|(_, lost)| lost);
         assert_eq!([held(3), held(5), held(6)].map(|held| by_this(&held)), [false, false, true].map(Some));
         // For rights that are too large each change counts.
         let large = |stamp| {
             let held = Held::since_ever(["x".repeat(20_000).as_str()]);
             let versions = vec![(Kind::User, "0".into(), Some(Stamp::of(stamp)))];
-            Arc::new(HeldAt { held, versions, ..HeldAt::default() })
+            Arc::new(HeldRights { held, versions, ..HeldRights::default() })
         };
         cache.insert(by(1), &large(1), at(8));
         cache.insert(by(1), &large(1), at(9));
@@ -491,7 +491,7 @@ mod tests {
             cache.insert(quiet.clone(), &held(1), later());
             (0..200).for_each(|name| cache.insert(by(name), &held(channels), later()));
             assert!(cache.get(&by(100)).is_none() && cache.get(&by(199)).is_some());
-            let lost = |by: &HeldBy| cache.lost(by, (asked, None), Duration::MAX).map(|(_, lost)| lost);
+            let lost = |by: &RightsKey| cache.lost(by, (asked, None), Duration::MAX).map(|(_, lost)| lost);
             assert_eq!(lost(&quiet), Some(false));
             // Nor does it matter for later principals, except by a shared slot.
             let known = (1..9).filter(|name| {
@@ -511,7 +511,8 @@ mod tests {
         cache.insert(by(0), &held(5), at(1));
         cache.insert(by(0), &held(3), at(4));
         cache.insert(by(0), &held(5), at(2));
-        let lost = |since, judged: Option<&HeldAt>| cache.lost(&by(0), (at(since), judged), ever).map(|(_, lost)| lost);
+        let lost =
+            |since, judged: Option<&HeldRights>| cache.lost(&by(0), (at(since), judged), ever).map(|(_, lost)| lost);
         assert_eq!(lost(4, Some(&held(5))), Some(true));
         // Later requests did not use those rights.
         assert_eq!([2, 3].map(|since| lost(since, None)), [true, false].map(Some));
@@ -519,7 +520,7 @@ mod tests {
 
     #[test]
     fn who_is_given_all_has_lost_nothing() {
-        let all = HeldAt::all();
+        let all = HeldRights::all();
         assert!(!held(3).has_lost(&all) && all.has_lost(&held(3)));
     }
 

@@ -11,7 +11,7 @@ use foundationdb::FdbError;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::confirmed::{Closed, ConfirmedVersion, SecurityOf};
+use crate::confirmed::{ClosedReasons, ConfirmedVersion, SecurityOf};
 use crate::document::fields::{Allocate, AllocationOutcome, FIELD_NAME_BYTES_MAX, Fields, NamesPage, load};
 use crate::error::{Error, Result};
 use crate::feed::hub::Hub;
@@ -126,8 +126,8 @@ impl Instance {
     }
 
     /// Returns why the database is closed to its users.
-    pub(crate) fn closed(&self) -> Closed {
-        Closed::of(self.record.closed)
+    pub(crate) fn closed(&self) -> ClosedReasons {
+        ClosedReasons::of(self.record.closed)
     }
 
     /// Marks the database as changed in a transaction that affects feeds: moves `last_seq` to the transaction's

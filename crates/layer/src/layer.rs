@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::actor::{Actor, Authority};
 use crate::compactions::{CompactionProgress, Compactions};
-use crate::confirmed::{Closed, Confirmed, SecurityOf};
+use crate::confirmed::{ClosedReasons, Confirmed, SecurityOf};
 use crate::error::{Error, Refusal, Result};
 use crate::feed::hub::{Followers, Hub};
 use crate::feed::updates::UpdatesHub;
@@ -31,14 +31,14 @@ use crate::line_pacer::LinePacer;
 use crate::resyncs::{ResyncTask, Resyncs};
 use crate::store::buckets::{Buckets, Writer};
 use crate::store::database_name::is_replicator_name;
-use crate::store::due::{Kind, Noted};
+use crate::store::due::{DueNotes, Kind};
 use crate::store::features::{check_record, is_outdated, is_replicator, name_features, name_replicator, own_collation};
 use crate::store::instruments::Instruments;
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::store::namespaces::{Block, Namespaces};
 use crate::store::once::{self, Once, random_id};
 use crate::store::proto;
-use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
+use crate::store::root::{OpenRoot, Ping, RootIdentity, epoch_for_write, in_use};
 use crate::store::sync_function::{ChannelsOptions, set_function};
 use crate::store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Transaction};
 use crate::store::updated::{UpdatedKeys, note_event, note_replicator, touch_last_seq};
@@ -220,7 +220,7 @@ pub(crate) struct Inner {
     /// The time up to which `databases` is known to be current.
     pub confirmed: Confirmed,
     /// Work to be scheduled.
-    pub due: Noted,
+    pub due: DueNotes,
     /// Limits log lines about expired documents that cannot be given tombstones.
     pub expiry_lines: LinePacer<()>,
     epoch: Mutex<u64>,
@@ -248,7 +248,7 @@ impl Layer {
         let clock = options.clock.clone();
         let metrics = Instruments::new(&clock, options.retry_max);
         let mut open = OpenRoot { keys: &keys, uuid: random_id()? };
-        let Opened { uuid, epoch } = transaction::write(&db, &metrics, &mut open).await?;
+        let RootIdentity { uuid, epoch } = transaction::write(&db, &metrics, &mut open).await?;
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let writer = Writer::new(options.shard, random_id()?);
         let views = ViewUpdates::new(random_id()?, options.view_bounds, options.view_memory_bytes, &clock);
@@ -280,7 +280,7 @@ impl Layer {
             databases,
             held: HeldCache::of(&clock),
             confirmed: Confirmed::new(&clock),
-            due: Noted::default(),
+            due: DueNotes::default(),
             expiry_lines: LinePacer::new(&clock),
             epoch: Mutex::new(epoch),
             clock,
@@ -397,7 +397,7 @@ impl Inner {
                 let of_record = || {
                     let security = SecurityOf::new(&record.security, record.incarnation);
                     let security = security.of_replicator(is_replicator(&record));
-                    security.with_channels(has_channels, Closed::of(record.closed))
+                    security.with_channels(has_channels, ClosedReasons::of(record.closed))
                 };
                 let security = security.unwrap_or_else(|| Arc::new(of_record()));
                 let is_resynced = |known: &Arc<Instance>| {

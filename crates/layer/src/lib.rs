@@ -66,37 +66,37 @@ mod view_functions;
 mod view_updates;
 mod write;
 
-pub use actor::{Actor, Authority, Entrant, Gate, ServerActor, SettingFence, User, UserFence};
+pub use actor::{Actor, Authority, Gate, GatedUser, ServerActor, SettingFence, User, UserFence};
 pub use background::{Background, BackgroundOptions};
 pub use compactions::CompactionProgress;
-pub use confirmed::{Closed, RecordState, SecurityOf, SettingsState};
+pub use confirmed::{ClosedReasons, RecordState, SecurityOf, SettingsState};
 pub use database::{DatabaseInfo, PartitionInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use database_names::NameRange;
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, Revpos, check_list};
 pub use document::edit::{
-    Conflicts, DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, Updated, check_document_id,
-    check_partition, check_partitioned_id, partition_of,
+    Conflicts, DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, WrittenRevision,
+    check_document_id, check_partition, check_partitioned_id, partition_of,
 };
 pub use document::text;
-pub use document::upload::{ATTACHMENT_BYTES_MAX, Unstaged, Upload, Uploaded, is_compressible};
+pub use document::upload::{ATTACHMENT_BYTES_MAX, SmallUpload, StagedUpload, Upload, is_compressible};
 pub use document::verdict::Verdict;
 pub use error::{DesignFault, Error, IndexFailure, Invalid, NotFound, NotJudged, Refusal, Result, ViewFailure};
-pub use feed::changes::{Changes, Followed, Wait};
+pub use feed::changes::{Changes, FollowOutcome, WaitOutcome};
 pub use feed::hub::Followers;
-pub use feed::place::Place;
+pub use feed::place::FeedPosition;
 pub use feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
 pub use feed::row::{ChangeRow, ChangesPage, RowKind};
 pub use feed::tail::{TEXTS, TailDocument, TailRow};
 pub use feed::updates::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery,
 };
-pub use find::{Find, FindOptions, FoundDocument, FoundRow, JsonIndexes};
+pub use find::{Find, FindOptions, JsonIndexes, QueryDocument, QueryRow};
 pub use flatbed_channels::check_channel;
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LOCAL, RevId, design_id, local_id};
 pub use group::info::{SetAsideDocuments, ViewGroupInfo};
 pub use group::source::ViewUpdate;
-pub use handle::{Database, Reader, Seen};
+pub use handle::{Database, DocumentFilter, Reader};
 pub use index::selector::definition::IndexName;
 pub use index_builds::IndexBuild;
 pub use index_waits::IndexWait;
@@ -104,7 +104,7 @@ pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions, REVS_LIMIT};
 pub use lease::{MayFollow, MayFollowOne};
 pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
-pub use read::get::{Got, OpenRevs};
+pub use read::get::{GetOutcome, OpenRevs};
 pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 pub use read::purged_infos::{PurgedFrom, PurgedInfo, PurgedInfos};
 pub use read::routings::DocumentRouting;
@@ -132,7 +132,8 @@ pub use view_definition::{
     collator_version,
 };
 pub use view_functions::{
-    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewFunctions,
+    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceInput, ReduceResults, Reduction,
+    ViewFunctions,
 };
 pub use view_updates::{ViewTask, ViewWait};
 pub use write::compact::SUPERSEDED_PERCENT_MAX;

@@ -50,7 +50,7 @@ const RECORDS_AT_ONCE: usize = 20;
 
 /// The result of [`renew`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Renewed {
+pub struct RenewalReport {
     /// Databases with a new incarnation.
     pub databases: u64,
     /// Documents with a new sequence; after an interruption, the rest of them.
@@ -66,7 +66,12 @@ pub struct Renewed {
 /// # Errors
 /// [`Error::StoreNotFound`], [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::RenewedElsewhere`],
 /// [`Error::Corrupt`] for a record that cannot be decoded, [`Error::Storage`].
-pub async fn renew(db: &Fdb, root: &[u8], is_copy: bool, mut progress: impl FnMut(u64) + Send) -> Result<Renewed> {
+pub async fn renew(
+    db: &Fdb,
+    root: &[u8],
+    is_copy: bool,
+    mut progress: impl FnMut(u64) + Send,
+) -> Result<RenewalReport> {
     let metrics = Arc::new(Instruments::default());
     let keys = RootKeys::new(root);
     let progress: &mut (dyn FnMut(u64) + Send) = &mut progress;
@@ -103,12 +108,12 @@ struct Renewal<'a> {
 }
 
 impl Renewal<'_> {
-    async fn run(&self, progress: &mut (dyn FnMut(u64) + Send)) -> Result<Renewed> {
+    async fn run(&self, progress: &mut (dyn FnMut(u64) + Send)) -> Result<RenewalReport> {
         // One event of each name is left, so in any order none is paired with an earlier one.
         let is_own = |bytes: Option<&[u8]>| self.is_own(bytes).map(|()| self.epoch);
         sweep_root(self.db, self.metrics, self.keys, Duration::ZERO, &is_own, &mut |_| progress(0)).await?;
         self.events(&mut || progress(0)).await?;
-        let mut renewed = Renewed::default();
+        let mut renewed = RenewalReport::default();
         let mut rest = Some(self.keys.databases());
         while let Some(range) = rest {
             let mut page = Records { keys: self.keys, range: &range };

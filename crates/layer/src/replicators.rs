@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_recursion::async_recursion as boxed;
 
 use crate::error::Result;
-use crate::feed::changes::Wait;
+use crate::feed::changes::WaitOutcome;
 use crate::feed::hub::SAFETY_REREAD;
 use crate::feed::watches::arm;
 use crate::layer::{Inner, Layer};
@@ -59,22 +59,22 @@ impl ReplicatorDatabases {
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage).
     #[boxed]
-    pub async fn wait(&self) -> Result<Wait> {
+    pub async fn wait(&self) -> Result<WaitOutcome> {
         let inner = &*self.inner;
         let key = inner.keys.replicators_changed();
         let mut closing = inner.closing.subscribe();
         loop {
             let (value, fired) = bounded(arm(inner, &key)).await?;
             if inner.is_closing() {
-                return Ok(Wait::Shutdown);
+                return Ok(WaitOutcome::Shutdown);
             }
             if value != self.known {
-                return Ok(Wait::MayHaveChanged);
+                return Ok(WaitOutcome::MayHaveChanged);
             }
             tokio::select! {
                 fired = fired => fired?,
                 () = inner.clock.sleep(SAFETY_REREAD) => inner.metrics.safety_rereads.add(1),
-                _ = closing.wait_for(|closing| *closing) => return Ok(Wait::Shutdown),
+                _ = closing.wait_for(|closing| *closing) => return Ok(WaitOutcome::Shutdown),
             }
         }
     }
@@ -140,14 +140,14 @@ mod tests {
         }
         for name in ["z/_replicator", "a/b/_replicator"] {
             of(name).create(&CreateOptions::default()).await.unwrap();
-            assert_eq!(soon(databases.wait()).await.unwrap(), Wait::MayHaveChanged);
+            assert_eq!(soon(databases.wait()).await.unwrap(), WaitOutcome::MayHaveChanged);
             assert!(layer.security(name).await.unwrap().is_replicator());
             assert!(names(&mut databases).await.contains(&name.to_owned()));
         }
         assert_eq!(names(&mut databases).await, ["a/b/_replicator", "z/_replicator"]);
         assert!(!layer.security("a/b").await.unwrap().is_replicator());
         of("z/_replicator").delete().await.unwrap();
-        assert_eq!(soon(databases.wait()).await.unwrap(), Wait::MayHaveChanged);
+        assert_eq!(soon(databases.wait()).await.unwrap(), WaitOutcome::MayHaveChanged);
         assert_eq!(names(&mut databases).await, ["a/b/_replicator"]);
         // Changed settings do not change the kind of database.
         of("a/b/_replicator").set_revs_limit(7).await.unwrap();
@@ -155,7 +155,7 @@ mod tests {
         let security: Arc<SecurityOf> = elsewhere.security("a/b/_replicator").await.unwrap();
         assert!(security.is_replicator());
         elsewhere.shutdown();
-        assert_eq!(soon(databases.wait()).await.unwrap(), Wait::Shutdown);
+        assert_eq!(soon(databases.wait()).await.unwrap(), WaitOutcome::Shutdown);
     }
 
     #[tokio::test]

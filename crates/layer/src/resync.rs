@@ -19,7 +19,7 @@ use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use prost::Message;
 
 use crate::actor::Actor;
-use crate::confirmed::Closed;
+use crate::confirmed::ClosedReasons;
 use crate::document::attachments::AttachmentEdit;
 use crate::document::body::{BODY_BYTES_MAX, Rows, begin_read};
 use crate::document::edit::{Document, Edit, GetOptions};
@@ -184,7 +184,7 @@ impl Operation for SetState<'_> {
 
 /// Closes a database to its users, or opens it, for a resync; every process notices.
 fn close(trx: &Transaction, instance: &Instance, is_resyncing: bool) -> Result<()> {
-    let closed = Closed { is_resyncing, ..instance.closed() }.stored();
+    let closed = ClosedReasons { is_resyncing, ..instance.closed() }.stored();
     if closed != instance.record.closed {
         let mut record = proto::DatabaseRecord { closed, ..instance.record.clone() };
         name_features(&mut record);

@@ -6,8 +6,8 @@ use async_recursion::async_recursion as boxed;
 use prost::Message;
 
 use crate::actor::Actor;
-use crate::asker::Asker;
-use crate::confirmed::{Closed, SecurityOf};
+use crate::asker::ReadPrincipal;
+use crate::confirmed::{ClosedReasons, SecurityOf};
 use crate::document::edit::{Edit, GetOptions};
 use crate::document::verdict::Verdict;
 use crate::error::{DesignFault, Error, NotJudged, Refusal, Result};
@@ -66,7 +66,7 @@ impl Reader {
 
     /// Returns the reasons for which it is closed to its users, if any.
     #[boxed]
-    pub async fn closed(&self) -> Result<Closed> {
+    pub async fn closed(&self) -> Result<ClosedReasons> {
         self.of_instance(Instance::closed).await
     }
 
@@ -89,7 +89,7 @@ impl Database {
             return Err(Refusal::InvalidSetting("The database has no channels".to_owned()).into());
         }
         let change = |record: &mut proto::DatabaseRecord| {
-            record.closed = Closed { is_offline, ..Closed::of(record.closed) }.stored();
+            record.closed = ClosedReasons { is_offline, ..ClosedReasons::of(record.closed) }.stored();
             name_features(record);
         };
         let (inner, name, once) = (&*self.inner, &*self.name, self.inner.once()?);
@@ -130,7 +130,7 @@ impl Database {
     /// # Errors
     /// [`Refusal::Rejected`] and others of a write; [`Refusal::InvalidSetting`] if it has no channels.
     #[boxed]
-    pub async fn route(&self, edit: &Edit<'_>, asker: &Asker) -> Result<Verdict> {
+    pub async fn route(&self, edit: &Edit<'_>, asker: &ReadPrincipal) -> Result<Verdict> {
         let instance = resolved(&self.inner, &self.name).await?;
         let held = rights::held(self, &instance, asker, true).await?;
         let writer = held.as_ref().map(|held| rights::writer(asker, held)).transpose()?;
@@ -207,7 +207,7 @@ impl Operation for SetFunction<'_> {
         let mut record = before.clone();
         set_function(trx, &keys, &mut record, self.source, self.now_ms);
         // It stays closed to its users until the documents are routed by the earlier function.
-        let exclusive = Closed::of(record.closed).is_resyncing;
+        let exclusive = ClosedReasons::of(record.closed).is_resyncing;
         let (number, begun_at_ms) = (record.channels, self.now_ms);
         let resync = proto::Resync { number, begun_at_ms, exclusive, ..proto::Resync::default() };
         trx.set(&keys.resync(), &resync.encode_to_vec());

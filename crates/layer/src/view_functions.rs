@@ -41,18 +41,18 @@ pub trait GroupFunctions: Send + Sync {
     ///
     /// # Errors
     /// Failures that concern all documents: see [`GroupFunctions::check`].
-    fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<Mapped, FunctionFailure>>;
+    fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<MapOutcome, FunctionFailure>>;
 
     /// Runs JavaScript reduces of the group. Returns, for each reduction and each of its functions, the result as JSON
     /// text.
     ///
     /// # Errors
     /// As [`GroupFunctions::map`].
-    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>>;
+    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<ReduceResults, FunctionFailure>>;
 }
 
 /// For each reduction and each of its functions: the result as JSON text, or the failure.
-pub type Reduced = Vec<Vec<Result<String, FunctionFailure>>>;
+pub type ReduceResults = Vec<Vec<Result<String, FunctionFailure>>>;
 
 /// A call of reduces.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ pub enum ReduceInput<'a> {
 
 /// The outcome of mapping a batch of documents.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Mapped {
+pub struct MapOutcome {
     /// For each document in order, for each map of the group: its rows, or the failure.
     pub documents: Vec<Vec<Result<EmittedRows, FunctionFailure>>>,
     /// Why the next document and those after it have no answer. A function ended the whole query

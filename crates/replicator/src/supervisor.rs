@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flatbed_jobs::{Backoff, Failure, Job, Next, Run, Status, supervise};
-use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Extras, REPLICATOR, Wait};
+use flatbed_layer::{ChangeRow, ChangesQuery, Error as LayerError, Extras, REPLICATOR, WaitOutcome};
 use flatbed_replicate::{Error, Spec};
 
 use crate::Replicator;
@@ -59,8 +59,8 @@ async fn find_others(replicator: &Arc<Replicator>, supervisors: &mut Supervisors
             Err(error) => Err(error),
         };
         match found {
-            Ok(Wait::MayHaveChanged) => {}
-            Ok(Wait::Shutdown) => return,
+            Ok(WaitOutcome::MayHaveChanged) => {}
+            Ok(WaitOutcome::Shutdown) => return,
             Err(error) => {
                 tracing::warn!(%error, "the replicator databases could not be listed");
                 replicator.clock().sleep(PAUSE).await;
@@ -232,8 +232,8 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>, refusals: &Refusa
             refusals.note_end();
         }
         match changes.wait().await {
-            Wait::MayHaveChanged => {}
-            Wait::Shutdown => return,
+            WaitOutcome::MayHaveChanged => {}
+            WaitOutcome::Shutdown => return,
         }
     }
 }

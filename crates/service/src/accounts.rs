@@ -23,8 +23,8 @@ use flatbed_auth::{PasswordHash, Principal, Refused, SignedIn};
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{
-    Changes, ChangesQuery, Error, Followed, GetOptions, Layer, RecordState, Result, RevId, SettingFence, SignInState,
-    SigningSecret, Since, USERS, UsersState,
+    Changes, ChangesQuery, Error, FollowOutcome, GetOptions, Layer, RecordState, Result, RevId, SettingFence,
+    SignInState, SigningSecret, Since, USERS, UsersState,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -641,9 +641,9 @@ async fn wait_for_write(clock: &Clock, changes: Option<&mut Changes>) -> bool {
     let Some(changes) = changes else { return std::future::pending().await };
     loop {
         match changes.follow().await {
-            Followed::Rows(_) => return true,
-            Followed::Shutdown => return false,
-            Followed::ReadOn => match changes.next_page().await {
+            FollowOutcome::Rows(_) => return true,
+            FollowOutcome::Shutdown => return false,
+            FollowOutcome::ReadOn => match changes.next_page().await {
                 Ok(page) if page.rows.is_empty() => {}
                 Ok(_) => return true,
                 // Without the database or the storage only the interval applies.

@@ -12,7 +12,7 @@ use flatbed_clock::Clock;
 use flatbed_javascript::Runner;
 use flatbed_layer::channels::SignsIn;
 use flatbed_layer::json::Value;
-use flatbed_layer::{Closed, Layer, Reader, Result, User};
+use flatbed_layer::{ClosedReasons, Layer, Reader, Result, User};
 use flatbed_mango::Field;
 use flatbed_network::Network;
 
@@ -172,10 +172,10 @@ impl Service {
     /// Returns whether a database is closed to its users, as of less than a second ago or of this process's last
     /// change. A missing database is not closed.
     #[boxed]
-    pub async fn closed(&self, database: &str) -> Result<Closed> {
+    pub async fn closed(&self, database: &str) -> Result<ClosedReasons> {
         match self.layer.security(database).await {
             Ok(security) => Ok(security.closed()),
-            Err(flatbed_layer::Error::DatabaseNotFound) => Ok(Closed::default()),
+            Err(flatbed_layer::Error::DatabaseNotFound) => Ok(ClosedReasons::default()),
             Err(error) => Err(error),
         }
     }

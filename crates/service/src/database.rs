@@ -4,10 +4,10 @@ use std::ops::Deref;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_channels::Kind as PrincipalKind;
-use flatbed_layer::channels::{Asker, PrincipalWrite, PrincipalWritten};
+use flatbed_layer::channels::{PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal};
 use flatbed_layer::{
     CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, Reader, Refusal,
-    Result, ResyncAction, RevId, Unstaged, Updated, Upload, Uploaded, Verdict,
+    Result, ResyncAction, RevId, SmallUpload, StagedUpload, Upload, Verdict, WrittenRevision,
 };
 
 use crate::given::{RENEWALS_MAX, RenewableGrant};
@@ -116,7 +116,7 @@ impl Writer {
     /// # Errors
     /// As there; a refusal of design documents.
     #[boxed]
-    pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
+    pub async fn update(&self, edit: &Edit<'_>) -> Result<WrittenRevision> {
         let updated = self.0.write(|once| async move { once.update(edit).await }).await;
         self.0.forget_accounts(std::iter::once(&*edit.id));
         updated
@@ -153,19 +153,19 @@ impl Writer {
 
     /// See [`Database::stage`].
     #[boxed]
-    pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
+    pub async fn stage(&self, data: &[SmallUpload]) -> Result<()> {
         self.0.write(|once| async move { once.staging.stage(data).await }).await
     }
 
     /// See [`Database::renew_uploads`].
     #[boxed]
-    pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
+    pub async fn renew_uploads(&self, data: &[StagedUpload]) -> Result<()> {
         self.0.write(|once| async move { once.staging.renew_uploads(data).await }).await
     }
 
     /// See [`Database::discard`].
     #[boxed]
-    pub async fn discard(&self, data: &Uploaded) {
+    pub async fn discard(&self, data: &StagedUpload) {
         self.0.first.staging.discard(data).await;
     }
 
@@ -237,7 +237,7 @@ impl WriterGrant {
         Ok(&self.database)
     }
 
-    async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
+    async fn update(&self, edit: &Edit<'_>) -> Result<WrittenRevision> {
         let edits = prepared(self.entering.as_ref(), std::slice::from_ref(edit)).await?;
         let edit = edits.first().unwrap_or(edit);
         self.allows(edit)?;
@@ -291,7 +291,7 @@ impl Administration {
 impl Administration {
     /// See [`Database::put_principal`].
     #[boxed]
-    pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWritten> {
+    pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWriteOutcome> {
         let written = self.0.write(|database| async move { database.put_principal(write).await }).await;
         self.0.forget_user(&write.name);
         written
@@ -317,7 +317,7 @@ impl Administration {
 
     /// See [`Database::route`].
     #[boxed]
-    pub async fn route(&self, edit: &Edit<'_>, asker: &Asker) -> Result<Verdict> {
+    pub async fn route(&self, edit: &Edit<'_>, asker: &ReadPrincipal) -> Result<Verdict> {
         self.0.write(|database| async move { database.route(edit, asker).await }).await
     }
 

@@ -17,10 +17,10 @@ use async_recursion::async_recursion as boxed;
 use flatbed_auth::Refused;
 use flatbed_clock::Clock;
 use flatbed_javascript::{Error as FunctionError, Runner};
-use flatbed_layer::channels::HeldAt;
+use flatbed_layer::channels::HeldRights;
 use flatbed_layer::{
-    ChangeRow, Changes, ChangesPage, ChangesQuery, Documents, Error as LayerError, Extras, Followed, Place, Reader,
-    Refusal, Scope, Since, TailRow,
+    ChangeRow, Changes, ChangesPage, ChangesQuery, Documents, Error as LayerError, Extras, FeedPosition, FollowOutcome,
+    Reader, Refusal, Scope, Since, TailRow,
 };
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -325,7 +325,7 @@ impl Feed {
     }
 
     /// The position; `None` before the first page.
-    pub fn last_seq(&self) -> Option<Place> {
+    pub fn last_seq(&self) -> Option<FeedPosition> {
         self.rows.changes.last_seq()
     }
 }
@@ -342,9 +342,9 @@ struct FeedReader {
     left: u64,
     filtering: Option<JoinHandle<Result<FilteredRows>>>,
     /// The feed's position before those rows.
-    before: Option<Place>,
+    before: Option<FeedPosition>,
     /// When the last rows were judged, and by which access state.
-    taken: (Instant, Option<Arc<HeldAt>>),
+    taken: (Instant, Option<Arc<HeldRights>>),
     follow: Follow,
     timeout: Duration,
     /// The end of the wait for the first row.
@@ -424,7 +424,7 @@ impl FeedReader {
     }
 
     /// Drops rows beyond the limit; returns whether the limit is reached. The feed then stands at the last row.
-    fn apply_limit<R>(&mut self, rows: &mut Vec<R>, place: impl Fn(&R) -> Place) -> bool {
+    fn apply_limit<R>(&mut self, rows: &mut Vec<R>, place: impl Fn(&R) -> FeedPosition) -> bool {
         let is_full = rows.len() as u64 >= self.left;
         rows.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
         self.left -= rows.len() as u64;
@@ -463,9 +463,9 @@ impl FeedReader {
             }
             self.before = self.changes.last_seq();
             let rows = match self.changes.follow().await {
-                Followed::Shutdown => return Ok(Waited::Over),
-                Followed::ReadOn => return Ok(Waited::ReadOn),
-                Followed::Rows(rows) => rows,
+                FollowOutcome::Shutdown => return Ok(Waited::Over),
+                FollowOutcome::ReadOn => return Ok(Waited::ReadOn),
+                FollowOutcome::Rows(rows) => rows,
             };
             self.taken = (self.clock.now(), self.changes.judged_by());
             match &self.filter {

@@ -5,7 +5,7 @@ use flatbed_layer::json::{Object, name, write_string};
 pub use flatbed_layer::text::{
     attachment, attachment_head, begin_document, digest, document, encoding, go_on_with_document, history, rev, revs,
 };
-use flatbed_layer::{Place, RevId, Seq};
+use flatbed_layer::{FeedPosition, RevId, Seq};
 
 /// Writes `"name":"text"`, for objects that are written piece by piece.
 pub fn member(name: &str, text: &str, out: &mut Vec<u8>) {
@@ -29,7 +29,7 @@ pub fn seq(seq: &Seq, out: &mut Vec<u8>) {
 }
 
 /// Writes a position with quotes. It has no character that needs an escape.
-pub fn place(place: &Place, out: &mut Vec<u8>) {
+pub fn place(place: &FeedPosition, out: &mut Vec<u8>) {
     out.push(b'"');
     place.write(out);
     out.push(b'"');

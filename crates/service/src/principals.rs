@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use flatbed_layer::channels::{PrincipalAt, PrincipalSession, is_principal};
+use flatbed_layer::channels::{PrincipalSession, SignInUser, is_principal};
 use flatbed_layer::{Error, Layer, Result};
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ const NAMES_MAX: usize = 10_000;
 
 type UserKey = (Box<str>, Box<str>);
 
-type CachedUser = (Instant, Option<Arc<PrincipalAt>>);
+type CachedUser = (Instant, Option<Arc<SignInUser>>);
 
 pub(crate) struct Principals {
     layer: Layer,
@@ -36,7 +36,7 @@ impl Principals {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).remove(&of);
     }
 
-    async fn find(&self, database: &str, name: &str, fresh: Fresh) -> Result<Option<Arc<PrincipalAt>>> {
+    async fn find(&self, database: &str, name: &str, fresh: Fresh) -> Result<Option<Arc<SignInUser>>> {
         if !is_principal(name) {
             return Ok(None);
         }
@@ -69,7 +69,7 @@ impl Accounts {
     ///
     /// # Errors
     /// [`DatabaseNotFound`](flatbed_layer::Error::DatabaseNotFound), and those of the storage.
-    pub(crate) async fn user_of(&self, database: &str, name: &str, fresh: Fresh) -> Result<Option<Arc<PrincipalAt>>> {
+    pub(crate) async fn user_of(&self, database: &str, name: &str, fresh: Fresh) -> Result<Option<Arc<SignInUser>>> {
         self.principals.find(database, name, fresh).await
     }
 
@@ -80,7 +80,7 @@ impl Accounts {
             Err(Error::DatabaseNotFound) => None,
             found => found?,
         };
-        let is_same = |user: &PrincipalAt| {
+        let is_same = |user: &SignInUser| {
             (user.incarnation, user.principal.generation) == (*incarnation, *generation) && !user.principal.is_disabled
         };
         if !found.is_some_and(|user| is_same(&user)) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Value};
-use flatbed_layer::{Document, Error, FindOptions, FoundDocument, FoundRow, JsonIndexes, Reader, Refusal};
+use flatbed_layer::{Document, Error, FindOptions, JsonIndexes, QueryDocument, QueryRow, Reader, Refusal};
 use flatbed_mango::{Bookmark, Catalog, ExecutionStats, Find, Index, Plan, Refused, Source, explain_unless, project};
 use tokio::time::Instant;
 
@@ -304,7 +304,7 @@ impl PlannedQuery {
         })
     }
 
-    async fn read(&mut self, runtime: &QueryRuntime) -> Result<Option<Vec<FoundRow>>> {
+    async fn read(&mut self, runtime: &QueryRuntime) -> Result<Option<Vec<QueryRow>>> {
         // No turn is taken while an index is being built.
         if let Some(rows) = &mut self.rows
             && !rows.wait().await?
@@ -346,7 +346,7 @@ impl Query {
     }
 
     /// Reads the next rows. Plans again if the database's indexes change before the first row.
-    async fn read(&mut self) -> Result<Option<Vec<FoundRow>>> {
+    async fn read(&mut self) -> Result<Option<Vec<QueryRow>>> {
         loop {
             match self.plan.read(&self.runtime).await {
                 Err(QueryError::Layer(Error::Refused(Refusal::IndexGone)))
@@ -380,10 +380,10 @@ impl Query {
             json::write(&project(value, &fields), &mut text);
             text
         };
-        if page.iter().all(|row| matches!(row.document, FoundDocument::Covered(_))) {
-            let value = |row: &FoundRow| match &row.document {
-                FoundDocument::Covered(value) => Some(projected(value)),
-                FoundDocument::Whole(_) => None,
+        if page.iter().all(|row| matches!(row.document, QueryDocument::Covered(_))) {
+            let value = |row: &QueryRow| match &row.document {
+                QueryDocument::Covered(value) => Some(projected(value)),
+                QueryDocument::Whole(_) => None,
             };
             return Ok(Some(page.iter().filter_map(value).collect()));
         }
@@ -407,10 +407,10 @@ fn since(database: &Reader, began: Instant) -> f64 {
     database.clock().since(began).as_secs_f64() * 1_000.0
 }
 
-fn text_of_found(document: &FoundDocument) -> Vec<u8> {
+fn text_of_found(document: &QueryDocument) -> Vec<u8> {
     match document {
-        FoundDocument::Whole(document) => text_of(document),
-        FoundDocument::Covered(value) => {
+        QueryDocument::Whole(document) => text_of(document),
+        QueryDocument::Covered(value) => {
             let mut text = Vec::new();
             json::write(value, &mut text);
             text

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use flatbed_layer::json::{Value, parse};
 use flatbed_layer::{
-    Database, DocumentId, DocumentKind, Edit, Error, GetOptions, NotFound, Outcome, Refusal, Result, RevId, Seen, json,
+    Database, DocumentFilter, DocumentId, DocumentKind, Edit, Error, GetOptions, NotFound, Outcome, Refusal, Result,
+    RevId, json,
 };
 
 use crate::accounts::Accounts;
@@ -228,11 +229,11 @@ struct ReplicatorReader {
     account: Option<OwnerAccount>,
 }
 
-pub(crate) fn seen_by(standing: &Standing) -> Arc<dyn Seen> {
+pub(crate) fn seen_by(standing: &Standing) -> Arc<dyn DocumentFilter> {
     Arc::new(ReplicatorReader { name: standing.principal().name.clone(), account: OwnerAccount::of(standing) })
 }
 
-impl Seen for ReplicatorReader {
+impl DocumentFilter for ReplicatorReader {
     fn asks(&self, _: &str) -> std::result::Result<(), Refusal> {
         Ok(())
     }
@@ -298,7 +299,7 @@ fn owned<'e>(edit: &Edit<'e>, name: Option<&str>, account: Option<&OwnerAccount>
 #[cfg(test)]
 mod tests {
     use flatbed_auth::{Principal, SignedIn};
-    use flatbed_layer::{CreateOptions, RevId, Updated};
+    use flatbed_layer::{CreateOptions, RevId, WrittenRevision};
     use flatbed_testkit::until;
 
     use super::*;
@@ -319,7 +320,7 @@ mod tests {
         another(name, 7)
     }
 
-    fn edit<'e>(id: &'e str, body: &'e str, parent: Option<&Updated>) -> Edit<'e> {
+    fn edit<'e>(id: &'e str, body: &'e str, parent: Option<&WrittenRevision>) -> Edit<'e> {
         let body = parse(body.as_bytes(), &json::Limits::default()).unwrap();
         let parent = parent.map(|updated| updated.rev.clone());
         Edit { expiry: None, id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }

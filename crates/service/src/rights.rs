@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flatbed_auth::security::{self, Access, Security};
 use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
-use flatbed_layer::channels::{Asker, PrincipalAt, SignsIn};
+use flatbed_layer::channels::{ReadPrincipal, SignInUser, SignsIn};
 use flatbed_layer::{
     Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, REPLICATOR, Reader, Refusal, SecurityOf,
     USERS, User, is_replicator_name,
@@ -267,7 +267,7 @@ impl Rights {
         if account == Some("") {
             return Ok(false);
         }
-        let is_let_in = |user: &PrincipalAt| {
+        let is_let_in = |user: &SignInUser| {
             !user.principal.is_disabled && (account.is_none() || user.principal.signs_in == SignsIn::Account)
         };
         let came = self.users.clock().now();
@@ -376,14 +376,16 @@ impl DatabaseGrant<'_> {
     }
 
     /// The user on whose behalf the layer reads and writes. The layer applies it if the database has channels.
-    pub(crate) fn asker(&self) -> Asker {
+    pub(crate) fn asker(&self) -> ReadPrincipal {
         if let RestsOn::Principal { name, .. } = self.rights.standing.rests_on() {
-            return if name.is_empty() { Asker::Guest } else { Asker::Principal(Arc::clone(name)) };
+            return if name.is_empty() { ReadPrincipal::Guest } else { ReadPrincipal::Principal(Arc::clone(name)) };
         }
         match &self.rights.principal().name {
-            _ if self.access == Access::Admin => Asker::All,
-            None => Asker::Guest,
-            Some(name) => Asker::Account { name: name.as_str().into(), is_member: self.access == Access::Member },
+            _ if self.access == Access::Admin => ReadPrincipal::All,
+            None => ReadPrincipal::Guest,
+            Some(name) => {
+                ReadPrincipal::Account { name: name.as_str().into(), is_member: self.access == Access::Member }
+            }
         }
     }
 

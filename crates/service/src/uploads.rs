@@ -1,7 +1,7 @@
 //! Attachment data that is uploaded before its documents are written.
 
 use async_recursion::async_recursion as boxed;
-use flatbed_layer::{Result, Unstaged, Upload, Uploaded};
+use flatbed_layer::{Result, SmallUpload, StagedUpload, Upload};
 use tokio::time::Instant;
 
 use crate::database::Writer;
@@ -13,10 +13,10 @@ const KEPT_BYTES_MAX: usize = 400_000;
 /// taken.
 pub struct Uploads {
     database: Writer,
-    staged: Vec<Uploaded>,
+    staged: Vec<StagedUpload>,
     /// Complete data that is not staged yet.
-    kept: Vec<Unstaged>,
-    kept_data: Vec<Uploaded>,
+    kept: Vec<SmallUpload>,
+    kept_data: Vec<StagedUpload>,
     kept_bytes: usize,
     /// When the staged data was last renewed, or the upload began.
     renewed_at: Instant,
@@ -54,7 +54,7 @@ impl Uploads {
 
     /// Completes an upload.
     #[boxed]
-    pub async fn finish(&mut self, upload: Upload) -> Result<Uploaded> {
+    pub async fn finish(&mut self, upload: Upload) -> Result<StagedUpload> {
         let (data, unstaged) = upload.complete().await?;
         match unstaged {
             None => self.staged.push(data.clone()),

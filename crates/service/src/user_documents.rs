@@ -2,7 +2,7 @@
 //!
 //! The rules are in `flatbed_auth::users`. This module applies them: it hashes passwords before a write, in the queue
 //! of password checks; the rule judges as functions of design documents do; and a reader who does not administer
-//! `_users` reads bodies only through [`Seen`].
+//! `_users` reads bodies only through [`DocumentFilter`].
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -14,7 +14,8 @@ use flatbed_auth::{ADMIN_ROLE, Principal, Refused, SALT_BYTES, SignedIn};
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    DESIGN, Document, DocumentId, Edit, Error, Judgement, NotJudged, Refusal, Result, Rule, Seen, Verdict, Writing,
+    DESIGN, Document, DocumentFilter, DocumentId, Edit, Error, Judgement, NotJudged, Refusal, Result, Rule, Verdict,
+    Writing,
 };
 
 use crate::configuration::Configuration;
@@ -59,7 +60,7 @@ impl UserDocuments {
         self.peer.map(|peer| client_number(peer.into()))
     }
 
-    pub(crate) fn seen_by(&self, principal: &Principal) -> Arc<dyn Seen> {
+    pub(crate) fn seen_by(&self, principal: &Principal) -> Arc<dyn DocumentFilter> {
         Arc::new(UsersReader { name: principal.name.clone(), configuration: self.configuration.clone() })
     }
 
@@ -184,7 +185,7 @@ impl UsersReader {
     }
 }
 
-impl Seen for UsersReader {
+impl DocumentFilter for UsersReader {
     fn asks(&self, id: &str) -> std::result::Result<(), Refusal> {
         if id.starts_with(DESIGN) { users::may_see_designs(&self.actor()).map_err(refusal) } else { Ok(()) }
     }

@@ -8,8 +8,8 @@ use flatbed_javascript::{
     RowLimits, Runner,
 };
 use flatbed_layer::{
-    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewBounds,
-    ViewFunctions,
+    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceInput, ReduceResults, Reduction,
+    ViewBounds, ViewFunctions,
 };
 
 use crate::functions::Functions;
@@ -41,7 +41,7 @@ impl GroupFunctions for ViewGroup {
         Box::pin(async { self.runner.check(&self.group).await.map_err(failure) })
     }
 
-    fn map(&self, documents: Vec<Vec<u8>>) -> FunctionFuture<'_, Mapped> {
+    fn map(&self, documents: Vec<Vec<u8>>) -> FunctionFuture<'_, MapOutcome> {
         Box::pin(async {
             let mapped = self.runner.map(&self.group, documents).await.map_err(failure)?;
             let documents = mapped.documents.into_iter().map(|views| {
@@ -56,11 +56,11 @@ impl GroupFunctions for ViewGroup {
                 });
                 rows.collect()
             });
-            Ok(Mapped { documents: documents.collect(), stopped: mapped.stopped.map(failure), logs: mapped.logs })
+            Ok(MapOutcome { documents: documents.collect(), stopped: mapped.stopped.map(failure), logs: mapped.logs })
         })
     }
 
-    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> FunctionFuture<'a, Reduced> {
+    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> FunctionFuture<'a, ReduceResults> {
         Box::pin(async {
             let reductions: Vec<_> = reductions
                 .iter()

@@ -20,7 +20,7 @@ use async_recursion::async_recursion as boxed;
 use flatbed_auth::Refused;
 use flatbed_auth::security::Access;
 use flatbed_clock::Clock;
-use flatbed_layer::channels::HeldAt;
+use flatbed_layer::channels::HeldRights;
 use flatbed_layer::{Error as LayerError, Layer, Reader, RecordState, SecurityOf};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -298,7 +298,7 @@ impl fmt::Debug for PartialAccess {
 impl PartialAccess {
     /// Returns whether the reader has lost nothing since then, or nothing that this state covers. False if the
     /// storage fails.
-    async fn is_whole(&self, judged_by: Option<&HeldAt>) -> bool {
+    async fn is_whole(&self, judged_by: Option<&HeldRights>) -> bool {
         matches!(self.reader.has_lost(self.since, judged_by).await, Ok(false))
     }
 }
@@ -323,7 +323,7 @@ impl PartsWatch {
     /// of a moment ago. Gained access counts for nothing. False if the storage fails.
     pub fn is_whole(&self, judged_by: Option<Basis>) -> impl Future<Output = bool> + Send + use<> {
         let parts = self.parts.clone();
-        let judged_by = judged_by.and_then(|by| by.downcast::<HeldAt>().ok());
+        let judged_by = judged_by.and_then(|by| by.downcast::<HeldRights>().ok());
         async move {
             for part in &parts {
                 // With several databases the caller does not say which one the state is of.

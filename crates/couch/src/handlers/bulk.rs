@@ -2,7 +2,7 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Array, Limits, Value, name};
-use flatbed_layer::{DocumentId, Edit, Outcome, Refusal, Updated, check_partitioned_id};
+use flatbed_layer::{DocumentId, Edit, Outcome, Refusal, WrittenRevision, check_partitioned_id};
 use flatbed_service::{Uploads, Write, Writer};
 use hyper::{Method, StatusCode};
 
@@ -148,7 +148,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
             continue;
         }
         match outcome {
-            Ok(Updated { rev }) => json_out::written(&edit.id, &rev, rows.place()),
+            Ok(WrittenRevision { rev }) => json_out::written(&edit.id, &rev, rows.place()),
             Err(refusal) => {
                 let failure = Failure::from(refusal);
                 let mut row = rows.object();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::{Object, Value, name};
 use flatbed_layer::{
-    Document, DocumentId, GetOptions, Got, NotFound, OpenRevs, Reader, Refusal, RevId, check_partitioned_id,
+    Document, DocumentId, GetOptions, GetOutcome, NotFound, OpenRevs, Reader, Refusal, RevId, check_partitioned_id,
 };
 use flatbed_service::Read;
 use hyper::{StatusCode, header};
@@ -442,12 +442,12 @@ impl BulkGet {
                     Some(got) => {
                         self.form.begin(self.at, Some(id), out);
                         match got {
-                            Got::Several => {
+                            GetOutcome::Several => {
                                 self.leaves = Some(0);
                                 break;
                             }
-                            Got::Document(document) => texts.ok(&self.form, document, show.as_ref()),
-                            Got::Missing(reason) => self.form.missing(id, options.rev.as_ref(), reason, out),
+                            GetOutcome::Document(document) => texts.ok(&self.form, document, show.as_ref()),
+                            GetOutcome::Missing(reason) => self.form.missing(id, options.rev.as_ref(), reason, out),
                         }
                         self.form.end(&mut texts.out);
                     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use flatbed_http::{CHUNK_BYTES, Following, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
 use flatbed_layer::{
-    ChangeRow, ChangesPage, DESIGN, Documents, IndexName, Place, Reader, RevId, RowKind, Scope, TailDocument, TailRow,
-    check_channel,
+    ChangeRow, ChangesPage, DESIGN, Documents, FeedPosition, IndexName, Reader, RevId, RowKind, Scope, TailDocument,
+    TailRow, check_channel,
 };
 use flatbed_service::{
     Context, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Projection, Read, Waited,
@@ -480,7 +480,7 @@ impl Writer {
         }
     }
 
-    fn end_row(&mut self, place: &Place) {
+    fn end_row(&mut self, place: &FeedPosition) {
         let out = &mut self.sender.buffer;
         match self.shown.feed {
             Feed::Normal | Feed::Longpoll => {}
@@ -542,7 +542,7 @@ fn interruption(lost: &mut Option<Failure>, error: FeedError) -> Interrupted {
 async fn write_row(
     database: &Reader,
     row: &ChangeRow,
-    place: Option<&Place>,
+    place: Option<&FeedPosition>,
     shown: &RowForm,
     sender: &mut Sender,
 ) -> WriteResult {

@@ -3,7 +3,7 @@
 use flatbed_http::{Handshake, PagePermit, Pages, Reply, Sender, first_room, spawn};
 use flatbed_layer::json::Object;
 use flatbed_layer::{
-    DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery, Wait,
+    DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery, WaitOutcome,
 };
 use flatbed_service::RightsWatch;
 use hyper::Method;
@@ -188,7 +188,7 @@ impl Writer {
                     self.lost = Some(refused.into());
                     return Err(Interrupted);
                 }
-                waited = self.updates.wait() => return Ok(waited == Wait::MayHaveChanged),
+                waited = self.updates.wait() => return Ok(waited == WaitOutcome::MayHaveChanged),
                 () = tokio::time::sleep_until(until) => {
                     if self.heartbeat.is_none() {
                         return Ok(false);

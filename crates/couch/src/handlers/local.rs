@@ -3,7 +3,7 @@
 use flatbed_http::{Reply, Sender};
 use flatbed_layer::json::{self, Limits, Object, Value, name};
 use flatbed_layer::{
-    DocumentId, Edit, EditParts, LocalDocument, LocalEdit, NotFound, Outcome, Reader, Refusal, RevId, Updated,
+    DocumentId, Edit, EditParts, LocalDocument, LocalEdit, NotFound, Outcome, Reader, Refusal, RevId, WrittenRevision,
     check_local_id, local_id,
 };
 use flatbed_service::{Read, Write, Writer};
@@ -107,20 +107,22 @@ pub(crate) async fn edit(database: &Writer, edits: &[&Edit<'_>]) -> flatbed_laye
             }
         }
         let done = database.edit_locals(&ready).await?;
-        outcomes.extend(revs.into_iter().zip(done).map(|((place, rev), done)| (place, done.map(|()| Updated { rev }))));
+        outcomes.extend(
+            revs.into_iter().zip(done).map(|((place, rev), done)| (place, done.map(|()| WrittenRevision { rev }))),
+        );
     }
     outcomes.sort_unstable_by_key(|(place, _)| *place);
     Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
-pub(crate) async fn edit_one(database: &Writer, edit: &Edit<'_>) -> flatbed_layer::Result<Updated> {
+pub(crate) async fn edit_one(database: &Writer, edit: &Edit<'_>) -> flatbed_layer::Result<WrittenRevision> {
     let (rev, edit) = ready_edit(edit)?;
     match edit {
         LocalEdit::Put(document) => database.put_local(&document).await?,
         LocalEdit::Delete(id) if database.delete_local(&id).await? => {}
         LocalEdit::Delete(_) => return Err(Refusal::DocumentNotFound(NotFound::Missing).into()),
     }
-    Ok(Updated { rev })
+    Ok(WrittenRevision { rev })
 }
 
 /// Returns the new revision and the layer's edit.

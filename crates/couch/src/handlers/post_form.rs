@@ -5,7 +5,7 @@
 use flatbed_http::Reply;
 use flatbed_http::multipart::Parts;
 use flatbed_layer::json::{self, Limits};
-use flatbed_layer::{AttachmentEdit, Edit, GetOptions, Reader, Uploaded};
+use flatbed_layer::{AttachmentEdit, Edit, GetOptions, Reader, StagedUpload};
 use flatbed_service::{Uploads, Write};
 use hyper::{StatusCode, header};
 
@@ -144,7 +144,7 @@ impl Form {
         if self.has_file(&name) {
             return Err(Failure::bad_request("Duplicate attachments"));
         }
-        let data: Uploaded = upload_part(parts, uploads, &content_type, false).await?;
+        let data: StagedUpload = upload_part(parts, uploads, &content_type, false).await?;
         self.files.push((name, AttachmentEdit::Data { content_type, revpos: None, data }));
         Ok(())
     }

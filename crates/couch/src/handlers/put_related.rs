@@ -4,7 +4,7 @@
 use flatbed_http::Reply;
 use flatbed_http::multipart::Parts;
 use flatbed_http::multipart::{MultipartError, PartHeaders};
-use flatbed_layer::Uploaded;
+use flatbed_layer::StagedUpload;
 use flatbed_service::{Uploads, Write};
 use hyper::StatusCode;
 
@@ -62,7 +62,7 @@ struct ExpectedAttachments {
     /// Names and indexes in the list of all attachments.
     awaited: Vec<(String, usize)>,
     come: Vec<String>,
-    data: Vec<(String, Uploaded)>,
+    data: Vec<(String, StagedUpload)>,
 }
 
 impl ExpectedAttachments {

@@ -156,7 +156,7 @@ fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method
 }
 
 /// Returns whether members of `_users` and of replicator databases may make a request: it reads through
-/// [`flatbed_layer::Seen`], or its answer contains nothing of documents.
+/// [`flatbed_layer::DocumentFilter`], or its answer contains nothing of documents.
 fn is_of_single_documents(what: &InDatabase, method: &Method) -> bool {
     match what {
         InDatabase::Root => matches!(*method, Method::GET | Method::HEAD | Method::POST),

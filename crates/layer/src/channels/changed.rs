@@ -18,13 +18,13 @@ const CHANGES_MAX: usize = if cfg!(test) { 4 } else { 1_000 };
 
 /// The last sequence scanned in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UsersPlace(Seq);
+pub struct UsersPosition(Seq);
 
 /// The changes of users in one database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsersChanged {
     /// The start of the next look.
-    pub place: UsersPlace,
+    pub place: UsersPosition,
     /// Users by name; the guest's is empty. `None`: possibly all.
     pub names: Option<Vec<Arc<str>>>,
 }
@@ -39,7 +39,10 @@ impl Layer {
     /// # Errors
     /// [`Storage`](crate::Error::Storage).
     #[boxed]
-    pub async fn users_changed(&self, asked: &[(Arc<str>, Option<UsersPlace>)]) -> Result<Vec<Option<UsersChanged>>> {
+    pub async fn users_changed(
+        &self,
+        asked: &[(Arc<str>, Option<UsersPosition>)],
+    ) -> Result<Vec<Option<UsersChanged>>> {
         let mut look = ReadChanges { inner: &self.inner, asked };
         transaction::read(&self.inner.db, &self.inner.metrics, &mut look).await
     }
@@ -47,7 +50,7 @@ impl Layer {
 
 struct ReadChanges<'a> {
     inner: &'a Inner,
-    asked: &'a [(Arc<str>, Option<UsersPlace>)],
+    asked: &'a [(Arc<str>, Option<UsersPosition>)],
 }
 
 impl Operation for ReadChanges<'_> {
@@ -68,7 +71,7 @@ async fn look_at(
     inner: &Inner,
     trx: &Transaction,
     name: &str,
-    before: Option<UsersPlace>,
+    before: Option<UsersPosition>,
     stamp: [u8; STAMP_BYTES],
 ) -> Result<Option<UsersChanged>> {
     let instance = match inner.resolve(trx, name).await {
@@ -78,11 +81,11 @@ async fn look_at(
         // The database does not exist, or this program cannot open it.
         Err(_) => return Ok(None),
     };
-    let place = UsersPlace(Seq::new(instance.incarnation(), stamp));
+    let place = UsersPosition(Seq::new(instance.incarnation(), stamp));
     let all = Some(UsersChanged { place, names: None });
     // A restored database has another order of commits.
-    let is_same = |before: &UsersPlace| before.0.incarnation() == instance.incarnation() && before.0 <= place.0;
-    let Some(UsersPlace(before)) = before.filter(is_same) else { return Ok(all) };
+    let is_same = |before: &UsersPosition| before.0.incarnation() == instance.incarnation() && before.0 <= place.0;
+    let Some(UsersPosition(before)) = before.filter(is_same) else { return Ok(all) };
     let range = instance.keys.changed_principals_after(&before);
     let rows = trx.range(&range, true).first(CHANGES_MAX).await?;
     if rows.len() == CHANGES_MAX {

@@ -12,9 +12,9 @@ use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::error::{Error, Refusal, Result};
-use crate::held::{Fencing, HeldAt, HeldBy, PrincipalKind, Reading};
+use crate::held::{Fencing, HeldRights, PrincipalKind, Reading, RightsKey};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{KeyRange, Keys, PrincipalPart};
@@ -45,10 +45,10 @@ enum HoldingState {
     /// The database is closed to its users.
     Closed,
     /// No read is needed.
-    Found(Arc<HeldAt>),
+    Found(Arc<HeldRights>),
     /// The rights are cached with these versions.
-    Remembered(HeldBy, Arc<HeldAt>, Fencing),
-    Unknown(HeldBy, UserReading),
+    Remembered(RightsKey, Arc<HeldRights>, Fencing),
+    Unknown(RightsKey, UserReading),
 }
 
 /// A pending read of a user's own rows.
@@ -63,15 +63,20 @@ struct RowsReading(BoxedPageRead);
 
 impl<'a> Holding<'a> {
     /// Requests the principal's rights, as snapshots; nothing if they are known.
-    pub(crate) fn begin(inner: &'a Inner, trx: &'a Transaction, instance: &'a Instance, asker: &Asker) -> Holding<'a> {
+    pub(crate) fn begin(
+        inner: &'a Inner,
+        trx: &'a Transaction,
+        instance: &'a Instance,
+        asker: &ReadPrincipal,
+    ) -> Holding<'a> {
         let found = |held| HoldingState::Found(Arc::new(held));
         let state = match (asker, asker.principal()) {
-            _ if *asker != Asker::All && instance.closed().is_any() => HoldingState::Closed,
+            _ if *asker != ReadPrincipal::All && instance.closed().is_any() => HoldingState::Closed,
             // In a database without channels each member sees all documents.
-            _ if instance.channels() == 0 => found(HeldAt::all()),
-            (Asker::All, _) => found(HeldAt::all()),
-            (Asker::Account { is_member: true, .. }, None) => found(HeldAt::everybody()),
-            (_, None) => found(HeldAt::default()),
+            _ if instance.channels() == 0 => found(HeldRights::all()),
+            (ReadPrincipal::All, _) => found(HeldRights::all()),
+            (ReadPrincipal::Account { is_member: true, .. }, None) => found(HeldRights::everybody()),
+            (_, None) => found(HeldRights::default()),
             (_, Some((name, found_as))) => {
                 let by = (instance.id(), name, found_as);
                 match inner.held.get(&by) {
@@ -90,13 +95,13 @@ impl<'a> Holding<'a> {
     }
 
     /// Returns the cached rights of a principal: the caller must check their versions again.
-    pub(crate) fn cached(inner: &Inner, instance: &Instance, asker: &Asker) -> Option<Arc<HeldAt>> {
+    pub(crate) fn cached(inner: &Inner, instance: &Instance, asker: &ReadPrincipal) -> Option<Arc<HeldRights>> {
         let (name, found_as) = asker.principal()?;
         inner.held.get(&(instance.id(), name, found_as))
     }
 
     /// Waits for the rights: once if the cached ones are current, else once more for those of roles.
-    pub(crate) async fn held(self) -> Result<Arc<HeldAt>> {
+    pub(crate) async fn held(self) -> Result<Arc<HeldRights>> {
         let Holding { inner, trx, instance, state } = self;
         let (by, user) = match state {
             HoldingState::Closed => return Err(Refusal::Closed.into()),
@@ -161,7 +166,7 @@ impl RowsReading {
 
 /// Reads the rights of a principal without the cache.
 #[cfg(test)]
-pub(super) async fn read_anew(trx: &Transaction, instance: &Instance, asker: &Asker) -> HeldAt {
+pub(super) async fn read_anew(trx: &Transaction, instance: &Instance, asker: &ReadPrincipal) -> HeldRights {
     let (name, found_as) = asker.principal().unwrap();
     let user = UserReading::begin(trx, &instance.keys, &name);
     read(trx, &instance.keys, &(instance.id(), name, found_as), user).await.unwrap()
@@ -180,14 +185,14 @@ pub(crate) fn periods_of(value: &[u8]) -> Result<Periods> {
     Periods::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-async fn read(trx: &Transaction, keys: &Keys, by: &HeldBy, user: UserReading) -> Result<HeldAt> {
+async fn read(trx: &Transaction, keys: &Keys, by: &RightsKey, user: UserReading) -> Result<HeldRights> {
     let (_, name, found_as) = by;
     let (record, version) = try_join(user.record, user.version).await?;
     let version = stamp_of(version.as_deref())?;
-    let mut found = HeldAt {
+    let mut found = HeldRights {
         versions: vec![(Kind::User, Arc::clone(name), version)],
         keys: vec![keys.principal_version(Kind::User, name)],
-        ..HeldAt::default()
+        ..HeldRights::default()
     };
     let record = record.map(|record| proto::Principal::decode(&*record)).transpose()?;
     let record = record.filter(|record| record.exists && (*found_as == PrincipalKind::Principal || record.account));

@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_recursion::async_recursion as boxed;
 use tokio::time::Instant;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
 use crate::error::Result;
 use crate::handle::Reader;
-use crate::held::{HeldAt, HeldBy};
+use crate::held::{HeldRights, RightsKey};
 use crate::layer::Inner;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
@@ -20,7 +20,7 @@ const FOUND_WITHIN: Duration = Duration::from_millis(200);
 impl Reader {
     /// Returns whether the reader is known to be unrestricted, without a read.
     pub fn sees_all(&self) -> bool {
-        *self.asker() == Asker::All
+        *self.asker() == ReadPrincipal::All
             || self.inner.databases.get(self.name()).is_some_and(|it| it.instance.channels() == 0)
     }
 
@@ -30,7 +30,7 @@ impl Reader {
     /// # Errors
     /// [`crate::Error::DatabaseNotFound`]; a [`crate::Refusal`] if they may read nothing any more.
     #[boxed]
-    pub async fn has_lost(&self, since: Instant, judged_by: Option<&HeldAt>) -> Result<bool> {
+    pub async fn has_lost(&self, since: Instant, judged_by: Option<&HeldRights>) -> Result<bool> {
         let judged = (since, judged_by);
         let known = self.known_by().and_then(|by| self.inner.held.lost(&by, judged, FOUND_WITHIN));
         if let Some((_, has_lost)) = known.filter(|(held, _)| self.asker().admitted(held).is_ok()) {
@@ -48,7 +48,7 @@ impl Reader {
         })
     }
 
-    fn known_by(&self) -> Option<HeldBy> {
+    fn known_by(&self) -> Option<RightsKey> {
         let (name, found_as) = self.asker().principal()?;
         Some((self.inner.databases.get(self.name())?.instance.id(), name, found_as))
     }
@@ -57,13 +57,13 @@ impl Reader {
 struct FindHeld<'a> {
     inner: &'a Inner,
     name: &'a str,
-    asker: &'a Asker,
+    asker: &'a ReadPrincipal,
 }
 
 struct CurrentRights {
     /// The principal's key in the cache.
-    by: HeldBy,
-    held: Arc<HeldAt>,
+    by: RightsKey,
+    held: Arc<HeldRights>,
     /// The rights are too large for the cache and unchanged, so `held` has only the versions.
     is_versions: bool,
 }

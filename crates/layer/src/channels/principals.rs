@@ -92,7 +92,7 @@ pub struct PrincipalWrite {
 
 /// The outcome of a [`PrincipalWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PrincipalWritten {
+pub enum PrincipalWriteOutcome {
     /// The principal is new.
     Created,
     /// The principal existed, and was written if it differed.
@@ -105,7 +105,7 @@ pub enum PrincipalWritten {
 
 /// A user or role, and its rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PrincipalFound {
+pub struct PrincipalWithRights {
     /// Its definition by an administrator.
     pub principal: Principal,
     /// Its rights in all ways: those of a user include roles, and ignore whether the user is disabled.
@@ -196,7 +196,7 @@ impl Database {
     /// [`Refusal::InvalidSetting`] for invalid or too many names, or a database without channels; those of the write's
     /// admission.
     #[boxed]
-    pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWritten> {
+    pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWriteOutcome> {
         write.check()?;
         let once = self.inner.once()?;
         let mut put = Put { database: self, write, once, created: Vec::new() };
@@ -218,7 +218,7 @@ impl Database {
 impl Reader {
     /// Returns a user or role with its rights; `None` if there is none of the name.
     #[boxed]
-    pub async fn principal(&self, kind: Kind, name: &str) -> Result<Option<PrincipalFound>> {
+    pub async fn principal(&self, kind: Kind, name: &str) -> Result<Option<PrincipalWithRights>> {
         self.read(&mut Find { inner: &self.inner, database: &self.name, kind, name }).await
     }
 
@@ -250,13 +250,13 @@ pub(super) struct Put<'a> {
     pub write: &'a PrincipalWrite,
     pub once: Once,
     /// The outcome of each attempt that reached its commit, by the number of its mark.
-    pub created: Vec<PrincipalWritten>,
+    pub created: Vec<PrincipalWriteOutcome>,
 }
 
 impl Operation for Put<'_> {
-    type Output = PrincipalWritten;
+    type Output = PrincipalWriteOutcome;
 
-    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<PrincipalWritten> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<PrincipalWriteOutcome> {
         // Other writers may have changed it since the earlier attempt.
         if let Some(number) = self.once.happened(trx, attempt).await? {
             let written = self.created.get(number as usize).copied();
@@ -273,10 +273,10 @@ impl Operation for Put<'_> {
             None => proto::Principal::default(),
         };
         if write.is_new && before.exists {
-            return Ok(PrincipalWritten::Exists);
+            return Ok(PrincipalWriteOutcome::Exists);
         }
         if !before.exists && kind == Kind::User && !name.is_empty() && write.signs_in.is_none() {
-            return Ok(PrincipalWritten::NoPassword);
+            return Ok(PrincipalWriteOutcome::NoPassword);
         }
         let (password, account) = match &write.signs_in {
             None => (before.password.clone(), before.account),
@@ -304,7 +304,7 @@ impl Operation for Put<'_> {
             admin_channels: write.admin_channels.iter().cloned().collect(),
             admin_roles: write.admin_roles.iter().cloned().collect(),
         };
-        let written = if before.exists { PrincipalWritten::Changed } else { PrincipalWritten::Created };
+        let written = if before.exists { PrincipalWriteOutcome::Changed } else { PrincipalWriteOutcome::Created };
         if after == before {
             return Ok(written);
         }
@@ -395,9 +395,9 @@ struct Find<'a> {
 }
 
 impl Operation for Find<'_> {
-    type Output = Option<PrincipalFound>;
+    type Output = Option<PrincipalWithRights>;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PrincipalFound>> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PrincipalWithRights>> {
         let Find { inner, database, kind, name } = *self;
         let instance = inner.resolve(trx, database).await?;
         let Some(bytes) = trx.get(&instance.keys.principal(kind, name), true).await? else { return Ok(None) };
@@ -406,7 +406,7 @@ impl Operation for Find<'_> {
             Kind::User => held_by_user(trx, &instance.keys, name).await?,
             Kind::Role => held_by_role(trx, &instance.keys, name).await?,
         };
-        Ok(Some(PrincipalFound { principal, held }))
+        Ok(Some(PrincipalWithRights { principal, held }))
     }
 }
 

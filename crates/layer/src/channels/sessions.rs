@@ -26,7 +26,7 @@ pub type SessionHash = [u8; SESSION_HASH_BYTES];
 
 /// A user at sign-in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PrincipalAt {
+pub struct SignInUser {
     /// Its definition by an administrator.
     pub principal: Principal,
     /// The number that tells the database from others that had its name.
@@ -52,7 +52,7 @@ impl Reader {
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), [`Storage`](crate::Error::Storage).
     #[boxed]
-    pub async fn user_at(&self, name: &str) -> Result<Option<PrincipalAt>> {
+    pub async fn user_at(&self, name: &str) -> Result<Option<SignInUser>> {
         self.read_about(&mut User { inner: &self.inner, database: &self.name, name }).await
     }
 
@@ -115,9 +115,9 @@ struct User<'a> {
 }
 
 impl Operation for User<'_> {
-    type Output = Option<PrincipalAt>;
+    type Output = Option<SignInUser>;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PrincipalAt>> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<SignInUser>> {
         let instance = self.inner.resolve(trx, self.database).await?;
         if instance.channels() == 0 {
             return Ok(None);
@@ -125,7 +125,7 @@ impl Operation for User<'_> {
         let key = instance.keys.principal(Kind::User, self.name);
         let Some(bytes) = trx.get(&key, true).await? else { return Ok(None) };
         let principal = Principal::decode(self.name, &bytes)?;
-        Ok(principal.map(|principal| PrincipalAt { principal, incarnation: instance.incarnation() }))
+        Ok(principal.map(|principal| SignInUser { principal, incarnation: instance.incarnation() }))
     }
 }
 

@@ -12,7 +12,9 @@ use flatbed_testkit::Storage;
 
 use crate::channels::holding::Holding;
 use crate::channels::sweep::{Swept, sweep_as_of};
-use crate::channels::{Asker, HeldAt, PrincipalSession, PrincipalWrite, PrincipalWritten, SignsIn, UsersChanged};
+use crate::channels::{
+    HeldRights, PrincipalSession, PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal, SignsIn, UsersChanged,
+};
 use crate::fenced::layer;
 use crate::handle::Database;
 use crate::instance::Instance;
@@ -78,19 +80,19 @@ fn grant(to: &str, name: &str, is_role: bool) -> Grant {
     Grant { to, what: if is_role { Given::Role(name.to_owned()) } else { Given::Channel(name.to_owned()) } }
 }
 
-fn asker(name: &str) -> Asker {
-    if name.is_empty() { Asker::Guest } else { Asker::Principal(name.into()) }
+fn asker(name: &str) -> ReadPrincipal {
+    if name.is_empty() { ReadPrincipal::Guest } else { ReadPrincipal::Principal(name.into()) }
 }
 
 /// Returns the rights of a principal at a server.
-async fn held_at(db: &Database, asker: &Asker) -> Arc<HeldAt> {
+async fn held_at(db: &Database, asker: &ReadPrincipal) -> Arc<HeldRights> {
     let inner = &*db.inner;
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
     let instance = inner.resolve(&trx, "db").await.unwrap();
     Holding::begin(inner, &trx, &instance, asker).held().await.unwrap()
 }
 
-fn channels_of(held: &HeldAt) -> Vec<String> {
+fn channels_of(held: &HeldRights) -> Vec<String> {
     held.channels().map(|(name, _)| name.to_owned()).collect()
 }
 
@@ -105,7 +107,7 @@ async fn what_is_lost_is_lost_at_once_at_the_other_server() {
     let anna = asker("anna");
     assert!(!held_at(there, &anna).await.is_there && channels_of(&*held_at(there, &anna).await).is_empty());
     let write = PrincipalWrite { admin_channels: names(&["A"]), admin_roles: names(&["staff"]), ..user("anna") };
-    assert_eq!(here.put_principal(&write).await.unwrap(), PrincipalWritten::Created);
+    assert_eq!(here.put_principal(&write).await.unwrap(), PrincipalWriteOutcome::Created);
     assert_eq!(channels_of(&*held_at(there, &anna).await), ["!", "A"]);
     let known = held_at(there, &anna).await;
     assert!(Arc::ptr_eq(&known, &held_at(there, &anna).await), "it is remembered");
@@ -141,18 +143,18 @@ async fn what_is_lost_is_lost_at_once_at_the_other_server() {
 async fn an_account_is_the_user_that_is_tied_to_it() {
     let (servers, _storage) = two_servers().await;
     let db = &servers[0].1;
-    let account = |name: &str, is_member| Asker::Account { name: name.into(), is_member };
-    let held = async |asker: Asker| channels_of(&*held_at(db, &asker).await);
+    let account = |name: &str, is_member| ReadPrincipal::Account { name: name.into(), is_member };
+    let held = async |asker: ReadPrincipal| channels_of(&*held_at(db, &asker).await);
     let nothing: [&str; 0] = [];
     for name in ["anna", "", "no name", "a/b"] {
         assert_eq!(held(account(name, true)).await, ["!"], "{name}");
         assert_eq!(held(account(name, false)).await, nothing, "{name}");
-        assert_eq!(held(Asker::Principal(name.into())).await, nothing, "{name}");
+        assert_eq!(held(ReadPrincipal::Principal(name.into())).await, nothing, "{name}");
     }
     // Another person of the same name, with a password here.
     let write = PrincipalWrite { admin_channels: names(&["A"]), ..user("anna") };
     db.put_principal(&write).await.unwrap();
-    assert_eq!(held(Asker::Principal("anna".into())).await, ["!", "A"]);
+    assert_eq!(held(ReadPrincipal::Principal("anna".into())).await, ["!", "A"]);
     assert_eq!((held(account("anna", true)).await, held(account("anna", false)).await), (vec!["!".into()], vec![]));
     db.put_principal(&PrincipalWrite { signs_in: Some(SignsIn::Account), ..write.clone() }).await.unwrap();
     for is_member in [true, false] {
@@ -160,11 +162,11 @@ async fn an_account_is_the_user_that_is_tied_to_it() {
     }
     // No administrator has admitted the guest, though a document gives it a channel.
     document(db, "d", &[&grant("", "G", false)]).await;
-    assert_eq!(held(Asker::Guest).await, nothing);
+    assert_eq!(held(ReadPrincipal::Guest).await, nothing);
     db.put_principal(&user("")).await.unwrap();
-    assert_eq!(held(Asker::Guest).await, ["!", "G"]);
+    assert_eq!(held(ReadPrincipal::Guest).await, ["!", "G"]);
     assert_eq!(held(account("", true)).await, ["!"]);
-    assert_eq!(held(Asker::All).await, ["*"]);
+    assert_eq!(held(ReadPrincipal::All).await, ["*"]);
 }
 
 #[tokio::test]
@@ -173,16 +175,16 @@ async fn principals_are_made_shown_and_listed() {
     let db = &servers[0].1;
     assert_eq!(db.principals(Kind::User, None).await.unwrap(), Vec::<String>::new());
     let nameless = PrincipalWrite { signs_in: None, ..user("anna") };
-    assert_eq!(db.put_principal(&nameless).await.unwrap(), PrincipalWritten::NoPassword);
+    assert_eq!(db.put_principal(&nameless).await.unwrap(), PrincipalWriteOutcome::NoPassword);
     let new = PrincipalWrite { is_new: true, email: "a@b".into(), ..user("anna") };
-    assert_eq!(db.put_principal(&new).await.unwrap(), PrincipalWritten::Created);
-    assert_eq!(db.put_principal(&new).await.unwrap(), PrincipalWritten::Exists);
+    assert_eq!(db.put_principal(&new).await.unwrap(), PrincipalWriteOutcome::Created);
+    assert_eq!(db.put_principal(&new).await.unwrap(), PrincipalWriteOutcome::Exists);
     let first = db.principal(Kind::User, "anna").await.unwrap().unwrap().principal;
     assert_eq!((first.signs_in.clone(), first.generation), (SignsIn::Password(b"{}".to_vec()), 1));
     // The way to sign in stays if it is not given. An unchanged principal is not written.
     assert_eq!(
         db.put_principal(&PrincipalWrite { email: "a@b".into(), ..nameless.clone() }).await.unwrap(),
-        PrincipalWritten::Changed
+        PrincipalWriteOutcome::Changed
     );
     assert_eq!(db.principal(Kind::User, "anna").await.unwrap().unwrap().principal, first);
     db.put_principal(&nameless).await.unwrap();
@@ -282,7 +284,7 @@ async fn a_writer_is_fenced_by_versions() {
     let inner = &here.inner;
     here.put_principal(&PrincipalWrite { admin_roles: names(&["staff"]), ..user("anna") }).await.unwrap();
     let anna = asker("anna");
-    let write = async |held: &HeldAt| {
+    let write = async |held: &HeldRights| {
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         let is_same = held.begin_fence(&trx).holds().await.unwrap();
         held.conflict(&trx).unwrap();
@@ -424,8 +426,8 @@ async fn a_look_finds_which_users_have_changed() {
 async fn who_has_written_is_one_person() {
     let (servers, _storage) = two_servers().await;
     let db = &servers[0].1;
-    let account = Asker::Account { name: "anna".into(), is_member: true };
-    let writer = async |asker: &Asker| asker.writer(&*held_at(db, asker).await);
+    let account = ReadPrincipal::Account { name: "anna".into(), is_member: true };
+    let writer = async |asker: &ReadPrincipal| asker.writer(&*held_at(db, asker).await);
     let member = writer(&account).await;
     db.put_principal(&user("anna")).await.unwrap();
     let first = writer(&asker("anna")).await;
@@ -442,7 +444,10 @@ async fn who_has_written_is_one_person() {
     let all: BTreeSet<_> = [&member, &first, &anew, &tied].into_iter().collect();
     assert!(all.len() == 4 && !all.iter().any(|writer| writer.is_empty()), "{all:?}");
     db.put_principal(&user("")).await.unwrap();
-    assert_eq!((writer(&Asker::Guest).await, writer(&Asker::All).await), (String::new(), String::new()));
+    assert_eq!(
+        (writer(&ReadPrincipal::Guest).await, writer(&ReadPrincipal::All).await),
+        (String::new(), String::new())
+    );
 }
 
 /// A principal's change counts as a change of the database, also in an empty one.

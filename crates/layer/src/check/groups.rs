@@ -3,7 +3,7 @@
 use flatbed_flatten::json::{Limits, parse};
 use prost::Message;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::check::{Report, hex, read_keys, run};
 use crate::document::edit::GetOptions;
 use crate::error::{Error, Refusal, Result};
@@ -83,7 +83,7 @@ pub(super) async fn check_group(
 async fn group_of(inner: &Inner, instance: &Instance, index: &proto::Index) -> Result<Option<ViewGroup>> {
     for id in &index.named_by {
         let options = GetOptions::default();
-        let (name, asker) = (&instance.name, &Asker::All);
+        let (name, asker) = (&instance.name, &ReadPrincipal::All);
         let document = match run(inner, &mut GetOne { inner, name, asker, id, options: &options }).await {
             Err(Error::Refused(Refusal::DocumentNotFound(_))) => continue,
             document => document?,

@@ -19,7 +19,7 @@ use crate::document::body::begin_read;
 use crate::document::edit::Edit;
 use crate::document::release;
 use crate::document::staging;
-use crate::document::upload::Uploaded;
+use crate::document::upload::StagedUpload;
 use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -102,7 +102,7 @@ pub enum AttachmentEdit {
         /// The generation that brought it, for an edit of another replica; otherwise the edit itself brings it.
         revpos: Option<u64>,
         /// Its staged data.
-        data: Uploaded,
+        data: StagedUpload,
     },
 }
 

@@ -196,13 +196,13 @@ pub(crate) fn partition_ids(partition: &str) -> [String; 2] {
 
 /// The result of an applied edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Updated {
+pub struct WrittenRevision {
     /// The new revision.
     pub rev: RevId,
 }
 
 /// The outcome of one of several edits.
-pub type Outcome = Result<Updated, Refusal>;
+pub type Outcome = Result<WrittenRevision, Refusal>;
 
 /// The parts of a document to read.
 #[derive(Debug, Clone, Default)]

@@ -42,7 +42,7 @@ const GZIP_SYSTEM: u8 = 3;
 
 /// Staged data, for an edit that adds it to a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Uploaded {
+pub struct StagedUpload {
     pub(crate) blob_id: Vec<u8>,
     pub(crate) instance: InstanceId,
     pub(crate) digest: [u8; 32],
@@ -57,7 +57,7 @@ pub struct Uploaded {
     pub(crate) gzip: bool,
 }
 
-impl Uploaded {
+impl StagedUpload {
     /// Returns the length in bytes as sent: decoded, or as the client compressed them.
     pub fn sent_length(&self) -> u64 {
         self.sent_length
@@ -66,13 +66,13 @@ impl Uploaded {
 
 /// Complete small data that is not staged yet: [`crate::Database::stage`].
 #[derive(Debug)]
-pub struct Unstaged {
+pub struct SmallUpload {
     pub(crate) blob_id: Vec<u8>,
     pub(crate) instance: InstanceId,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Unstaged {
+impl SmallUpload {
     /// Returns its approximate bytes in memory and in a transaction.
     pub fn bytes(&self) -> usize {
         self.bytes.len() + 300
@@ -84,12 +84,17 @@ const STAGED_BYTES_MAX: usize = 500_000;
 
 /// Stages data of one row each, in as many transactions as needed. Data for a replaced instance of the database is not
 /// staged, so its edit will not find it.
-pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, actor: &Actor, data: &[&Unstaged]) -> Result<()> {
+pub(crate) async fn stage_small(
+    inner: &Inner,
+    instance: &Instance,
+    actor: &Actor,
+    data: &[&SmallUpload],
+) -> Result<()> {
     let mut rest = data;
     check_size(inner, instance, actor).await?;
     while !rest.is_empty() {
         let mut bytes = 0;
-        let fits = |data: &&&Unstaged| {
+        let fits = |data: &&&SmallUpload| {
             bytes += data.bytes();
             bytes <= STAGED_BYTES_MAX
         };
@@ -113,7 +118,7 @@ struct StageSmall<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
     actor: &'a Actor,
-    data: &'a [&'a Unstaged],
+    data: &'a [&'a SmallUpload],
     created_at_ms: u64,
 }
 
@@ -265,7 +270,7 @@ impl Upload {
     /// # Errors
     /// As [`Upload::write`].
     #[boxed]
-    pub async fn finish(self) -> Result<Uploaded> {
+    pub async fn finish(self) -> Result<StagedUpload> {
         let (inner, instance, actor) = (Arc::clone(&self.inner), Arc::clone(&self.instance), self.actor.clone());
         let (uploaded, unstaged) = self.complete().await?;
         if let Some(unstaged) = unstaged {
@@ -280,7 +285,7 @@ impl Upload {
     /// # Errors
     /// As [`Upload::write`].
     #[boxed]
-    pub async fn complete(mut self) -> Result<(Uploaded, Option<Unstaged>)> {
+    pub async fn complete(mut self) -> Result<(StagedUpload, Option<SmallUpload>)> {
         let (mut length, mut gzip) = (self.sent, true);
         match std::mem::replace(&mut self.coder, Coder::Identity) {
             Coder::Identity => gzip = false,
@@ -295,7 +300,7 @@ impl Upload {
         let unstaged = if !self.is_staged && self.pending.len() <= SMALL_BYTES {
             let bytes = std::mem::take(&mut self.pending);
             self.digest(&bytes);
-            Some(Unstaged { blob_id: self.blob_id.clone(), instance: self.instance.id(), bytes })
+            Some(SmallUpload { blob_id: self.blob_id.clone(), instance: self.instance.id(), bytes })
         } else {
             None
         };
@@ -305,7 +310,7 @@ impl Upload {
         self.inner.metrics.blobs_staged.add(1);
         // The result owns the blob: dropping `self` must not remove it.
         self.is_staged = false;
-        let uploaded = Uploaded {
+        let uploaded = StagedUpload {
             blob_id: std::mem::take(&mut self.blob_id),
             instance: self.instance.id(),
             digest: std::mem::take(&mut self.digest).finalize().into(),

@@ -9,14 +9,14 @@ use tokio::sync::watch;
 
 use crate::error::{Error, Result};
 use crate::feed::hub::{HubAnswer, HubFollower};
-use crate::feed::place::Place;
+use crate::feed::place::FeedPosition;
 use crate::feed::query::{ChangesQuery, Extras, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::channels::{Counting, LiveVerdict};
 use crate::feed::source::{AnySource, FeedPage, PendingCount, RowVerdict, Source};
 use crate::feed::tail::{TailPart, TailRow};
 use crate::handle::Reader;
-use crate::held::HeldAt;
+use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::transaction::{Attempt, Operation, Transaction, bounded};
@@ -34,7 +34,7 @@ fn has_time(parts: usize, has_come: bool, taken: Duration) -> bool {
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
+pub enum WaitOutcome {
     /// There may be changes: read on.
     MayHaveChanged,
     /// The server is stopping.
@@ -43,7 +43,7 @@ pub enum Wait {
 
 /// The outcome of [`Changes::follow`].
 #[derive(Debug)]
-pub enum Followed {
+pub enum FollowOutcome {
     /// The next rows in order, at least one, as all followers of the database share them. They carry what this feed
     /// asked for and possibly more for other followers, which [`Changes::shown`] removes. Rows of documents that left
     /// this feed are not shared.
@@ -60,7 +60,7 @@ pub struct Changes {
     query: ChangesQuery,
     source: AnySource,
     /// The position up to which the feed has read; `None` at first.
-    cursor: Option<Place>,
+    cursor: Option<FeedPosition>,
     limit: u64,
     following: Option<HubFollower>,
     instance: Option<Arc<Instance>>,
@@ -138,7 +138,7 @@ impl Changes {
     /// Reads a page behind a place, or the part behind its first `before` rows, in one transaction.
     pub(in crate::feed) async fn read_part(
         &mut self,
-        cursor: Option<Place>,
+        cursor: Option<FeedPosition>,
         limit: u64,
         before: usize,
     ) -> Result<(Arc<Instance>, ChangesPage, Option<i64>)> {
@@ -153,7 +153,7 @@ impl Changes {
 
     /// Returns the rights that judged the rows of the last [`Changes::next_page`] or [`Changes::follow`]; `None` if
     /// they depend on no right that the reader could lose.
-    pub fn judged_by(&self) -> Option<Arc<HeldAt>> {
+    pub fn judged_by(&self) -> Option<Arc<HeldRights>> {
         self.source.judged_by()
     }
 
@@ -200,15 +200,15 @@ impl Changes {
     /// Waits for changes behind the cursor on the hub that all followers of the database share, and takes them. Safe to
     /// drop and call again at any time.
     #[boxed]
-    pub async fn follow(&mut self) -> Followed {
+    pub async fn follow(&mut self) -> FollowOutcome {
         let mut closing = self.database.inner.closing.subscribe();
         loop {
             if *closing.borrow_and_update() {
-                return Followed::Shutdown;
+                return FollowOutcome::Shutdown;
             }
             match self.take() {
-                TakeOutcome::Rows(rows, _) => return Followed::Rows(rows),
-                TakeOutcome::ReadOn => return Followed::ReadOn,
+                TakeOutcome::Rows(rows, _) => return FollowOutcome::Rows(rows),
+                TakeOutcome::ReadOn => return FollowOutcome::ReadOn,
                 TakeOutcome::Filtered => {}
                 TakeOutcome::Nothing | TakeOutcome::NotRead => self.changed(&mut closing).await,
             }
@@ -216,16 +216,16 @@ impl Changes {
     }
 
     /// As [`Changes::follow`]; `None` if the feed has advanced without rows.
-    pub(crate) async fn follow_place(&mut self) -> Option<Followed> {
+    pub(crate) async fn follow_place(&mut self) -> Option<FollowOutcome> {
         let mut closing = self.database.inner.closing.subscribe();
         loop {
             if *closing.borrow_and_update() {
-                return Some(Followed::Shutdown);
+                return Some(FollowOutcome::Shutdown);
             }
             let before = self.cursor;
             match self.take() {
-                TakeOutcome::Rows(rows, _) => return Some(Followed::Rows(rows)),
-                TakeOutcome::ReadOn => return Some(Followed::ReadOn),
+                TakeOutcome::Rows(rows, _) => return Some(FollowOutcome::Rows(rows)),
+                TakeOutcome::ReadOn => return Some(FollowOutcome::ReadOn),
                 TakeOutcome::Filtered => return None,
                 TakeOutcome::Nothing | TakeOutcome::NotRead if self.cursor != before => return None,
                 TakeOutcome::Nothing | TakeOutcome::NotRead => self.changed(&mut closing).await,
@@ -235,15 +235,15 @@ impl Changes {
 
     /// Waits as [`Changes::follow`] does until there is a change behind the cursor, without taking it.
     #[boxed]
-    pub async fn wait(&mut self) -> Wait {
+    pub async fn wait(&mut self) -> WaitOutcome {
         let mut closing = self.database.inner.closing.subscribe();
         loop {
             if *closing.borrow_and_update() {
-                return Wait::Shutdown;
+                return WaitOutcome::Shutdown;
             }
             match self.look() {
                 Some(HubAnswer::Part(part)) if part.rows.is_empty() && !self.may_have_changed(&part) => {}
-                Some(_) => return Wait::MayHaveChanged,
+                Some(_) => return WaitOutcome::MayHaveChanged,
                 None => {}
             }
             self.changed(&mut closing).await;
@@ -381,7 +381,7 @@ impl Changes {
                 return TakeOutcome::Rows(rows, true);
             }
         }
-        self.cursor = part.last_seq.map(Place::from).or(self.cursor);
+        self.cursor = part.last_seq.map(FeedPosition::from).or(self.cursor);
         self.ended_as_of = part.version;
         match (rows.is_empty(), was_empty) {
             (false, _) => TakeOutcome::Rows(rows, part.is_all),
@@ -417,7 +417,7 @@ impl Changes {
     }
 
     /// Moves back to a row of the last result; the rows behind it count as not taken.
-    pub fn stand_at(&mut self, place: impl Into<Place>) {
+    pub fn stand_at(&mut self, place: impl Into<FeedPosition>) {
         self.cursor = Some(place.into());
     }
 
@@ -427,7 +427,7 @@ impl Changes {
     }
 
     /// Returns the position of the feed; `None` before the first page.
-    pub fn last_seq(&self) -> Option<Place> {
+    pub fn last_seq(&self) -> Option<FeedPosition> {
         self.cursor
     }
 }

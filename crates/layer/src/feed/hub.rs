@@ -24,7 +24,7 @@ use crate::feed::hub::reader::Reader;
 use crate::feed::hub::table::{FollowerRows, FollowerTable};
 use crate::feed::query::{Documents, Extras};
 use crate::feed::tail::{Tail, TailPart};
-use crate::held::HeldAt;
+use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::metrics::Metrics;
@@ -194,7 +194,7 @@ pub(crate) struct HubFollower {
     place: Arc<AtomicU64>,
     rounds: watch::Receiver<u64>,
     /// The rights under which it is in the hub's table, if any: it waits there and not for rounds.
-    stands_by: Option<Arc<HeldAt>>,
+    stands_by: Option<Arc<HeldRights>>,
     wake: Option<Arc<Notify>>,
     wants_documents: bool,
     wants_conflicts: bool,

@@ -15,21 +15,21 @@ use crate::store::seq::{STAMP_BYTES, Seq};
 /// sequence of its cause, before the change itself, and its text is both sequences with a colon between, `G:n`. Any
 /// other text is the sequence's. Texts do not sort as the positions do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct FeedPosition {
     /// The row's sequence, or that of its cause.
     at: Seq,
     /// The row's own sequence, if another change caused it.
     of: Option<[u8; STAMP_BYTES]>,
 }
 
-impl Place {
+impl FeedPosition {
     /// Returns the position of the change `of` within the sequence `at` of its cause.
-    pub(crate) fn within(at: Seq, of: Seq) -> Place {
-        Place { at, of: Some(*of.stamp()) }
+    pub(crate) fn within(at: Seq, of: Seq) -> FeedPosition {
+        FeedPosition { at, of: Some(*of.stamp()) }
     }
 
-    pub(crate) fn new(incarnation: u64, position: Position) -> Place {
-        Place { at: Seq::new(incarnation, position.at.0), of: position.of.map(|of| of.0) }
+    pub(crate) fn new(incarnation: u64, position: Position) -> FeedPosition {
+        FeedPosition { at: Seq::new(incarnation, position.at.0), of: position.of.map(|of| of.0) }
     }
 
     /// Returns the position within an incarnation: the beginning if it is another one.
@@ -63,32 +63,32 @@ impl Place {
     }
 }
 
-impl From<Seq> for Place {
-    fn from(at: Seq) -> Place {
-        Place { at, of: None }
+impl From<Seq> for FeedPosition {
+    fn from(at: Seq) -> FeedPosition {
+        FeedPosition { at, of: None }
     }
 }
 
-impl PartialEq<Seq> for Place {
+impl PartialEq<Seq> for FeedPosition {
     fn eq(&self, other: &Seq) -> bool {
-        *self == Place::from(*other)
+        *self == FeedPosition::from(*other)
     }
 }
 
-impl Ord for Place {
-    fn cmp(&self, other: &Place) -> Ordering {
-        let position = |place: &Place| (place.position(place.incarnation()), place.incarnation());
+impl Ord for FeedPosition {
+    fn cmp(&self, other: &FeedPosition) -> Ordering {
+        let position = |place: &FeedPosition| (place.position(place.incarnation()), place.incarnation());
         position(self).cmp(&position(other))
     }
 }
 
-impl PartialOrd for Place {
-    fn partial_cmp(&self, other: &Place) -> Option<Ordering> {
+impl PartialOrd for FeedPosition {
+    fn partial_cmp(&self, other: &FeedPosition) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FeedPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.of {
             Some(of) => write!(f, "{}:{}", self.at, Seq::new(self.incarnation(), of)),
@@ -97,7 +97,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for FeedPosition {
     type Err = Refusal;
 
     fn from_str(text: &str) -> Result<Self, Refusal> {
@@ -106,7 +106,7 @@ impl FromStr for Place {
         if at.incarnation() != of.incarnation() {
             return Err(Refusal::InvalidSequence);
         }
-        Ok(Place { at, of: Some(*of.stamp()) })
+        Ok(FeedPosition { at, of: Some(*of.stamp()) })
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    fn place() -> impl Strategy<Value = Place> {
+    fn place() -> impl Strategy<Value = FeedPosition> {
         let stamp = (0..10_u64.pow(15), any::<u32>()).prop_map(|(version, order)| {
             let mut stamp = [0; STAMP_BYTES];
             stamp[..8].copy_from_slice(&version.to_be_bytes());
@@ -124,13 +124,13 @@ mod tests {
             stamp
         });
         (any::<u64>(), stamp.clone(), prop::option::of(stamp))
-            .prop_map(|(incarnation, at, of)| Place { at: Seq::new(incarnation, at), of })
+            .prop_map(|(incarnation, at, of)| FeedPosition { at: Seq::new(incarnation, at), of })
     }
 
     proptest! {
         #[test]
         fn texts_are_read(place in place()) {
-            prop_assert_eq!(place.to_string().parse::<Place>().unwrap(), place);
+            prop_assert_eq!(place.to_string().parse::<FeedPosition>().unwrap(), place);
             let mut written = Vec::new();
             place.write(&mut written);
             prop_assert_eq!(written, place.to_string().into_bytes());
@@ -138,27 +138,27 @@ mod tests {
 
         #[test]
         fn they_are_in_the_order_of_positions(a in place(), b in place()) {
-            let b = Place { at: Seq::new(a.incarnation(), *b.at.stamp()), of: b.of };
+            let b = FeedPosition { at: Seq::new(a.incarnation(), *b.at.stamp()), of: b.of };
             prop_assert_eq!(a.cmp(&b), a.position(a.incarnation()).cmp(&b.position(a.incarnation())));
             prop_assert!(a.seq() <= a.at && a.of.is_none_or(|of| *a.seq().stamp() <= of));
-            prop_assert_eq!(Place::new(a.incarnation(), a.position(a.incarnation())), a);
+            prop_assert_eq!(FeedPosition::new(a.incarnation(), a.position(a.incarnation())), a);
             prop_assert_eq!(a.position(a.incarnation() ^ 1), Position::BEGIN);
         }
 
         #[test]
         fn foreign_texts_are_refused_without_a_panic(text in "[0-9a-f:-]{0,90}|.{0,20}") {
-            let _ = text.parse::<Place>();
+            let _ = text.parse::<FeedPosition>();
         }
     }
 
     #[test]
     fn refuses() {
         let seq = "0000000000000005-000000000000000700000000";
-        assert_eq!(seq.parse::<Place>().unwrap(), seq.parse::<Seq>().unwrap());
+        assert_eq!(seq.parse::<FeedPosition>().unwrap(), seq.parse::<Seq>().unwrap());
         let other = "0000000000000005-000000000000000800000000";
         for text in [&format!("{seq}:"), &format!(":{seq}"), &format!("{seq}::{seq}"), &format!("{seq}:{other}"), ""] {
-            assert!(text.parse::<Place>().is_err(), "{text}");
+            assert!(text.parse::<FeedPosition>().is_err(), "{text}");
         }
-        assert!(format!("{seq}:{seq}").parse::<Place>().is_ok());
+        assert!(format!("{seq}:{seq}").parse::<FeedPosition>().is_ok());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flatbed_revtree::DocumentId;
 
 use crate::document::edit::{Conflicts, Document};
-use crate::feed::place::Place;
+use crate::feed::place::FeedPosition;
 use crate::feed::row::ChangeRow;
 use crate::feed::tail::{TailDocument, TailRow};
 use crate::index::selector::definition::IndexName;
@@ -20,12 +20,12 @@ pub enum Since {
     /// Behind the newest change at the first read.
     Now,
     /// Behind this position. A position of another incarnation means the beginning.
-    After(Place),
+    After(FeedPosition),
 }
 
 impl Since {
     /// Returns the start behind a position.
-    pub fn after(place: impl Into<Place>) -> Since {
+    pub fn after(place: impl Into<FeedPosition>) -> Since {
         Since::After(place.into())
     }
 }

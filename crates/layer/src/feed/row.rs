@@ -10,7 +10,7 @@ use prost::Message;
 use crate::document::edit::Document;
 use crate::document::tree::Leaves;
 use crate::error::Result;
-use crate::feed::place::Place;
+use crate::feed::place::FeedPosition;
 use crate::instance::Instance;
 use crate::read::get::ShowsDocument;
 use crate::store::proto;
@@ -81,10 +81,10 @@ impl ChangeRow {
     }
 
     /// Returns the position of the row.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> FeedPosition {
         match self.because {
             None => self.seq.into(),
-            Some(because) => Place::within(because, self.seq),
+            Some(because) => FeedPosition::within(because, self.seq),
         }
     }
 
@@ -117,7 +117,7 @@ pub struct ChangesPage {
     /// True if everything was read, or the limit is reached.
     pub at_end: bool,
     /// The position of the feed after this page.
-    pub last_seq: Place,
+    pub last_seq: FeedPosition,
 }
 
 impl ShowsDocument for ChangeRow {

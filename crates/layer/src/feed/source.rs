@@ -15,10 +15,10 @@ mod words;
 
 use std::sync::Arc;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::error::Result;
 use crate::feed::hub::Interest;
-use crate::feed::place::Place;
+use crate::feed::place::FeedPosition;
 use crate::feed::query::{ChangesQuery, Extras, Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_id::ByIds;
@@ -26,7 +26,7 @@ use crate::feed::source::by_seq::BySeq;
 use crate::feed::source::channels::{Channels, Counting};
 use crate::feed::source::selected::Selected;
 use crate::feed::tail::TailRow;
-use crate::held::HeldAt;
+use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::all_docs::{PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX};
@@ -90,7 +90,7 @@ pub(super) enum AnySource {
 }
 
 impl AnySource {
-    pub(super) fn of(query: &ChangesQuery, asker: &Asker) -> AnySource {
+    pub(super) fn of(query: &ChangesQuery, asker: &ReadPrincipal) -> AnySource {
         match Channels::of(query, asker) {
             Some(channels) => AnySource::Channels(Box::new(channels)),
             None => match UnrestrictedSource::of(query) {
@@ -116,7 +116,7 @@ impl AnySource {
 
     /// Returns the rights that judged the rows of the last page and judge those behind the end; `None` if they depend
     /// on no right that the reader could lose.
-    pub(super) fn judged_by(&self) -> Option<Arc<HeldAt>> {
+    pub(super) fn judged_by(&self) -> Option<Arc<HeldRights>> {
         match self {
             AnySource::Channels(source) => source.judged_by(),
             _ => None,
@@ -212,7 +212,7 @@ impl Source for AnySource {
 
 /// A running count of the rows behind a place.
 pub(super) struct PendingCount {
-    pub(super) cursor: Place,
+    pub(super) cursor: FeedPosition,
     /// The state of earlier transactions.
     pub(super) counting: Option<Counting>,
     pub(super) is_last: bool,
@@ -225,7 +225,7 @@ pub(super) struct FeedPage<'a> {
     pub(super) descending: bool,
     pub(super) extras: Extras,
     /// The position up to which the feed has read; `None` at first.
-    pub(super) cursor: Option<Place>,
+    pub(super) cursor: Option<FeedPosition>,
     /// Row limit; the page that reaches it is the last one.
     pub(super) limit: u64,
     /// Number of rows that the page has already: the next ones need the same rights, else there are none.
@@ -243,7 +243,7 @@ impl FeedPage<'_> {
 
     /// Returns the sequence up to which all changes have been read; `None` at first.
     fn cursor(&self) -> Option<Seq> {
-        self.cursor.as_ref().map(Place::seq)
+        self.cursor.as_ref().map(FeedPosition::seq)
     }
 
     /// Returns the sequence behind which the whole feed begins; `None`: behind the newest one, so it is empty.

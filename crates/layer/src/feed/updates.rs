@@ -23,7 +23,7 @@ use prost::Message;
 use tokio::sync::broadcast;
 
 use crate::error::Result;
-use crate::feed::changes::Wait;
+use crate::feed::changes::WaitOutcome;
 use crate::feed::query::Since;
 use crate::layer::{Inner, Layer};
 use crate::store::keys::{KeyRange, RootKeys};
@@ -188,20 +188,20 @@ impl DatabaseUpdates {
     /// Waits until there are updates behind the last page, on the watches and the reader that all followers of this
     /// process share. Safe to drop and call again at any time.
     #[boxed]
-    pub async fn wait(&mut self) -> Wait {
+    pub async fn wait(&mut self) -> WaitOutcome {
         let mut closing = self.inner.closing.subscribe();
         if *closing.borrow_and_update() {
-            return Wait::Shutdown;
+            return WaitOutcome::Shutdown;
         }
         let Some(following) = &mut self.following else {
             self.following = Some(UpdatesHub::subscribe(&self.inner));
             // Updates since the last page may have been sent before: read once more.
-            return Wait::MayHaveChanged;
+            return WaitOutcome::MayHaveChanged;
         };
         loop {
             let received = tokio::select! {
                 received = following.recv() => received,
-                _ = closing.wait_for(|closing| *closing) => return Wait::Shutdown,
+                _ = closing.wait_for(|closing| *closing) => return WaitOutcome::Shutdown,
             };
             match received {
                 Ok(batch) => {
@@ -214,7 +214,7 @@ impl DatabaseUpdates {
                 Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Err(broadcast::error::RecvError::Closed) => self.following = None,
             }
-            return Wait::MayHaveChanged;
+            return WaitOutcome::MayHaveChanged;
         }
     }
 

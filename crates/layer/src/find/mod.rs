@@ -10,4 +10,4 @@ mod tests;
 mod wait;
 
 pub use catalog::JsonIndexes;
-pub use query::{Find, FindOptions, FoundDocument, FoundRow};
+pub use query::{Find, FindOptions, QueryDocument, QueryRow};

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{Error, Refusal, Result};
 use crate::find::documents::{Documents, Matcher, PausedMatch};
-use crate::find::query::{FoundDocument, Query};
+use crate::find::query::{Query, QueryDocument};
 use crate::find::ranges::{self, behind, of_source};
 use crate::index::json::entry::says_over;
 use crate::index::json::key::catch_up;
@@ -93,7 +93,7 @@ pub(crate) struct SelectedRow {
     /// The row's key, for a bookmark.
     pub key: Value<'static>,
     /// `None`: the document is only counted or skipped.
-    pub document: Option<FoundDocument>,
+    pub document: Option<QueryDocument>,
     /// True for a design document, which is not answered; neither are the rows examined for it counted.
     pub is_dropped: bool,
 }
@@ -183,7 +183,7 @@ impl Operation for QueryPage<'_> {
             let row = ExaminedRow { query, within: &within, passes: (at as u64) < place.skip, is_dropped };
             match row.examine(id, entry, at, &mut documents, matcher.as_mut()).await? {
                 RowOutcome::Selected(key, document) => {
-                    if let Some(FoundDocument::Whole(document)) = &document {
+                    if let Some(QueryDocument::Whole(document)) = &document {
                         bytes += document.body.len();
                     }
                     let ordinal = page.examined;
@@ -257,7 +257,7 @@ fn rows_of<'r>(
 
 enum RowOutcome {
     NotSelected,
-    Selected(Value<'static>, Option<FoundDocument>),
+    Selected(Value<'static>, Option<QueryDocument>),
     Paused,
 }
 
@@ -294,7 +294,7 @@ impl ExaminedRow<'_> {
             let key = key().await?;
             let document = query.index.document_of(id, &key);
             let is_selected = matcher.map_or(Ok(true), |matcher| matcher.selects_value(&document))?;
-            let document = Some(FoundDocument::Covered(document)).filter(|_| !query.counts);
+            let document = Some(QueryDocument::Covered(document)).filter(|_| !query.counts);
             return Ok(match is_selected {
                 true => RowOutcome::Selected(shown_key(key), document),
                 false => RowOutcome::NotSelected,
@@ -328,6 +328,6 @@ impl ExaminedRow<'_> {
         let key = shown_key(key().await?);
         let Within { inner, trx, instance } = *within;
         let document = shown(&found, trx, inner, instance, id, query.conflicts.into()).await?;
-        Ok(RowOutcome::Selected(key, Some(FoundDocument::Whole(Box::new(document)))))
+        Ok(RowOutcome::Selected(key, Some(QueryDocument::Whole(Box::new(document)))))
     }
 }

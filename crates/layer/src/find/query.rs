@@ -55,7 +55,7 @@ pub struct FindOptions {
 
 /// A document of a query's answer.
 #[derive(Debug, Clone, PartialEq)]
-pub enum FoundDocument {
+pub enum QueryDocument {
     /// The whole document.
     Whole(Box<Document>),
     /// Its id and the index's fields, for a covering plan: see [`Plan::document_of`].
@@ -64,11 +64,11 @@ pub enum FoundDocument {
 
 /// A row of a query's answer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct FoundRow {
+pub struct QueryRow {
     /// The document's id.
     pub id: String,
     /// The document.
-    pub document: FoundDocument,
+    pub document: QueryDocument,
 }
 
 pub(crate) struct Query {
@@ -201,7 +201,7 @@ impl Find {
     /// the caller plans again. [`Refusal::SelectorExhausted`]. [`Error::Index`]. [`Error::DatabaseNotFound`] also if
     /// another database has replaced this one since the first page.
     #[boxed]
-    pub async fn next_page(&mut self) -> Result<Option<Vec<FoundRow>>> {
+    pub async fn next_page(&mut self) -> Result<Option<Vec<QueryRow>>> {
         while let Some(rows) = self.read_page().await? {
             if !rows.is_empty() {
                 return Ok(Some(rows));
@@ -216,7 +216,7 @@ impl Find {
     /// # Errors
     /// As there.
     #[boxed]
-    pub async fn read_page(&mut self) -> Result<Option<Vec<FoundRow>>> {
+    pub async fn read_page(&mut self) -> Result<Option<Vec<QueryRow>>> {
         let Some(place) = self.next.clone() else { return Ok(None) };
         if self.query.stop.as_ref().is_some_and(|stop| stop()) {
             return Err(Refusal::SelectorExhausted.into());
@@ -271,7 +271,7 @@ impl Find {
     ///
     /// As in CouchDB a selected row accounts for the rows examined since the one before it, and for those examined at
     /// the end of the query. A selected design document is dropped together with the rows that it accounts for.
-    fn take(&mut self, page: PageRead) -> Vec<FoundRow> {
+    fn take(&mut self, page: PageRead) -> Vec<QueryRow> {
         let PageRead { examined, found, .. } = page;
         let mut rows = Vec::new();
         let mut counted = 0;
@@ -297,7 +297,7 @@ impl Find {
             }
             self.limit -= 1;
             self.stats.results_returned += 1;
-            rows.extend(document.map(|document| FoundRow { id, document }));
+            rows.extend(document.map(|document| QueryRow { id, document }));
             if self.limit == 0 && !self.exact_stats {
                 self.next = None;
                 return rows;

@@ -13,7 +13,7 @@ use crate::background::{Background, BackgroundOptions};
 use crate::document::edit::{Edit, EditParts, GetOptions};
 use crate::error::{Error, Refusal, Result};
 use crate::fenced::layer;
-use crate::find::query::{FindOptions, FoundDocument};
+use crate::find::query::{FindOptions, QueryDocument};
 use crate::handle::Database;
 use crate::layer::Layer;
 use crate::store::waits;
@@ -127,11 +127,11 @@ async fn ask(db: &Database, request: &str, limit: u64) -> Vec<(String, Value<'st
             assert!(!rows.is_empty());
             for row in rows {
                 let document = match row.document {
-                    FoundDocument::Covered(document) => {
+                    QueryDocument::Covered(document) => {
                         assert!(plan.covering);
                         document
                     }
-                    FoundDocument::Whole(document) => {
+                    QueryDocument::Whole(document) => {
                         assert!(!plan.covering && document.id == row.id);
                         json(&format!("{{{}}}", String::from_utf8(document.body).unwrap()))
                     }

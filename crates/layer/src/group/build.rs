@@ -23,7 +23,7 @@ use crate::group::leases::{
 use crate::group::mapper::{ToMap, map};
 use crate::group::steps::{NODES_FOR, Nodes, Step};
 use crate::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
-use crate::read::get::Got;
+use crate::read::get::GetOutcome;
 use crate::store::proto::ViewProgress;
 use crate::view::build::NodesPace;
 use crate::view::prepare::PreparedDocument;
@@ -481,7 +481,7 @@ pub(super) async fn read_with_local_seq(job: &Job, ids: &[String]) -> Result<Vec
     let requests: Vec<_> = ids.iter().map(|id| (id.clone(), options.clone())).collect();
     let found = job.reader.get_many(&requests).await?;
     let read = ids.iter().zip(found).map(|(id, found)| {
-        let document = if let Got::Document(document) = found { Some(*document) } else { None };
+        let document = if let GetOutcome::Document(document) = found { Some(*document) } else { None };
         ToMap { id: id.clone(), document }
     });
     Ok(read.collect())

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use crate::at_once::Paced;
 use crate::document::edit::Document;
 use crate::error::Result;
-use crate::feed::changes::{Changes, Followed};
+use crate::feed::changes::{Changes, FollowOutcome};
 use crate::feed::query::{ChangesQuery, Documents, Extras, Since};
 use crate::feed::tail::TailDocument;
 use crate::group::job::Job;
@@ -258,17 +258,17 @@ impl Feed {
     }
 
     /// Takes a change and those that follow it. Returns false if the process stops.
-    fn take(&mut self, mut followed: Option<Followed>, run: &mut Run) -> bool {
+    fn take(&mut self, mut followed: Option<FollowOutcome>, run: &mut Run) -> bool {
         loop {
             match followed {
                 // The group is already past it.
                 None => return true,
-                Some(Followed::Shutdown) => return false,
-                Some(Followed::ReadOn) => {
+                Some(FollowOutcome::Shutdown) => return false,
+                Some(FollowOutcome::ReadOn) => {
                     run.is_cut = true;
                     return true;
                 }
-                Some(Followed::Rows(rows)) => {
+                Some(FollowOutcome::Rows(rows)) => {
                     for row in rows {
                         let document = match &row.document {
                             TailDocument::Read { document, .. } => Some(Document::clone(document)),

@@ -12,7 +12,7 @@ use crate::error::{Error, Refusal, Result, ViewFailure};
 use crate::group::job::Job;
 use crate::size_limit::{self, Growth};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
-use crate::view_functions::{EmittedRows, FunctionFailure, Mapped};
+use crate::view_functions::{EmittedRows, FunctionFailure, MapOutcome};
 use crate::view_updates::memory::MemoryPermit;
 use crate::view_updates::{LoggedFailure, RUN_DOCUMENTS_MAX};
 
@@ -129,8 +129,8 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
         let most = if goes_alone { 1 } else { job.state.mapped_at_once.load(Ordering::Relaxed) };
         let Batch { texts, inputs } = Batch::of(job, documents.get_mut(prepared.len()..).unwrap_or_default(), most);
         let asked = texts.len();
-        let Mapped { documents: answers, stopped, logs } = match asked {
-            0 => Mapped::default(),
+        let MapOutcome { documents: answers, stopped, logs } = match asked {
+            0 => MapOutcome::default(),
             _ => match job.functions.map(texts).await {
                 Ok(mapped) => mapped,
                 // Prepared documents are written first.

@@ -23,7 +23,7 @@ use crate::store::due;
 use crate::store::instruments::Instruments;
 use crate::store::keys::DocumentKeys;
 use crate::store::proto;
-use crate::store::records::{Info, RevisionRecord, Routed};
+use crate::store::records::{Info, RecordedRouting, RevisionRecord};
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::since::{ChannelsSince, since_each};
 use crate::store::transaction::{Quiet, Transaction};
@@ -159,10 +159,10 @@ impl Before {
             left = left.saturating_sub(forgotten.len());
         }
         new.routed = match &said {
-            None => Routed::default(),
+            None => RecordedRouting::default(),
             Some(said) => {
                 let since = ChannelsSince::behind(old, was_in, &said.channels);
-                Routed {
+                RecordedRouting {
                     channels: Some(names(said.channels.iter())),
                     expires_at_ms: said.expires_at_ms.filter(|_| !new.deleted),
                     left: u32::try_from(left).unwrap_or(u32::MAX),
@@ -190,7 +190,7 @@ impl Rerouted {
     }
 
     /// Returns whether the document left channels with earlier changes. `routed`: its state after this change.
-    pub(crate) fn had_left(&self, routed: &Routed) -> bool {
+    pub(crate) fn had_left(&self, routed: &RecordedRouting) -> bool {
         usize::try_from(routed.left).is_ok_and(|left| left > self.moves.left.len())
     }
 

@@ -14,12 +14,12 @@ use futures_util::future::try_join;
 use prost::Message;
 
 use crate::actor::User;
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::document::edit::{Document, Edit, GetOptions};
 use crate::document::verdict::Verdict;
 use crate::error::{Error, NotJudged, Refusal, Result};
 use crate::handle::{Database, Reader};
-use crate::held::HeldAt;
+use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::judge::judgement::{Judge, Judgement, NO_FUNCTIONS, Room, Rule, Writing};
 use crate::judge::rights;
@@ -146,20 +146,20 @@ pub(crate) struct Asked<'a, 'e> {
 
 /// The judgement of an edit, and its inputs beside the rules.
 #[derive(Debug, Clone)]
-pub(crate) struct Judged {
+pub(crate) struct JudgedEdit {
     pub(crate) judgement: Judgement,
     /// True if the revision already existed, and no rule was run.
     pub(crate) was_there: bool,
     /// See [`Asked::upon`].
     pub(crate) upon: Option<RevId>,
     /// The author's access, in a database with channels; `None`: unrestricted.
-    pub(crate) held: Option<Arc<HeldAt>>,
+    pub(crate) held: Option<Arc<HeldRights>>,
 }
 
-impl Judged {
+impl JudgedEdit {
     /// Returns a judgement without effects.
-    pub(crate) fn may() -> Judged {
-        Judged { judgement: Ok(Verdict::default()), was_there: false, upon: None, held: None }
+    pub(crate) fn may() -> JudgedEdit {
+        JudgedEdit { judgement: Ok(Verdict::default()), was_there: false, upon: None, held: None }
     }
 }
 
@@ -171,8 +171,8 @@ pub(crate) async fn judge(
     asked: &[Asked<'_, '_>],
     of: usize,
     is_anew: bool,
-) -> Result<Vec<Judged>> {
-    let all_may = || vec![Judged::may(); asked.len()];
+) -> Result<Vec<JudgedEdit>> {
+    let all_may = || vec![JudgedEdit::may(); asked.len()];
     let is_design = |asked: &Asked<'_, '_>| DocumentId::of(&asked.edit.id).is_design();
     // The server's own writes are not judged.
     let Some(user) = database.actor().user() else { return Ok(all_may()) };
@@ -245,7 +245,7 @@ pub(super) struct WithRoom {
 pub(super) async fn with_room(
     database: &Reader,
     edit: &Edit<'_>,
-    (upon, eyes): (Option<&RevId>, Option<&Asker>),
+    (upon, eyes): (Option<&RevId>, Option<&ReadPrincipal>),
     judge: Option<&dyn Judge>,
     named: &str,
 ) -> Result<Option<WithRoom>> {
@@ -311,7 +311,7 @@ pub(crate) async fn replaced(
     database: &Reader,
     edit: &Edit<'_>,
     upon: Option<&RevId>,
-    eyes: Option<&Asker>,
+    eyes: Option<&ReadPrincipal>,
 ) -> Result<Replaced> {
     let candidates = match &edit.history {
         None => edit.parent.as_ref().or(upon).into_iter().cloned().collect(),

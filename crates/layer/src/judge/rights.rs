@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
 use crate::error::{Refusal, Result};
 use crate::handle::{Database, Reader};
-use crate::held::{Fencing, HeldAt};
+use crate::held::{Fencing, HeldRights};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -20,18 +20,18 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 pub(crate) async fn held(
     database: &Reader,
     instance: &Instance,
-    asker: &Asker,
+    asker: &ReadPrincipal,
     is_anew: bool,
-) -> Result<Option<Arc<HeldAt>>> {
-    struct Read<'a>(&'a Inner, &'a Instance, &'a Asker);
+) -> Result<Option<Arc<HeldRights>>> {
+    struct Read<'a>(&'a Inner, &'a Instance, &'a ReadPrincipal);
     impl Operation for Read<'_> {
-        type Output = Arc<HeldAt>;
-        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<HeldAt>> {
+        type Output = Arc<HeldRights>;
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<HeldRights>> {
             Holding::begin(self.0, trx, self.1, self.2).held().await
         }
     }
     let inner = &*database.inner;
-    if *asker == Asker::All {
+    if *asker == ReadPrincipal::All {
         return Ok(None);
     }
     if instance.closed().is_any() {
@@ -50,12 +50,12 @@ pub(crate) async fn held(
 /// # Errors
 /// The author is unknown here: a guest without access, a user who is deleted or disabled, an account that is neither a
 /// user nor a member.
-pub(crate) fn writer(asker: &Asker, held: &HeldAt) -> std::result::Result<Arc<Writer>, Refusal> {
+pub(crate) fn writer(asker: &ReadPrincipal, held: &HeldRights) -> std::result::Result<Arc<Writer>, Refusal> {
     asker.admitted(held)?;
     let name = match asker {
-        Asker::Principal(name) | Asker::Account { name, .. } if held.is_there => name.to_string(),
-        Asker::Account { name, .. } => format!(":{name}"),
-        Asker::Principal(_) | Asker::Guest | Asker::All => String::new(),
+        ReadPrincipal::Principal(name) | ReadPrincipal::Account { name, .. } if held.is_there => name.to_string(),
+        ReadPrincipal::Account { name, .. } => format!(":{name}"),
+        ReadPrincipal::Principal(_) | ReadPrincipal::Guest | ReadPrincipal::All => String::new(),
     };
     Ok(held.as_writer(name, asker.writer(held)))
 }
@@ -83,7 +83,7 @@ pub(crate) struct Fences {
 
 impl Fences {
     /// Begins to read the version of each author's access once.
-    pub(crate) fn begin<'h>(trx: &Transaction, held: impl Iterator<Item = &'h Arc<HeldAt>>) -> Fences {
+    pub(crate) fn begin<'h>(trx: &Transaction, held: impl Iterator<Item = &'h Arc<HeldRights>>) -> Fences {
         let mut fences = Fences { reads: Vec::new(), are_same: HashMap::new() };
         for held in held {
             let place = Arc::as_ptr(held).addr();
@@ -101,7 +101,7 @@ impl Fences {
         Ok(self)
     }
 
-    pub(crate) fn is_same(&self, held: &Arc<HeldAt>) -> bool {
+    pub(crate) fn is_same(&self, held: &Arc<HeldRights>) -> bool {
         self.are_same.get(&Arc::as_ptr(held).addr()).is_some_and(|is_same| *is_same)
     }
 }

@@ -18,7 +18,7 @@ use crate::document::verdict::Verdict;
 use crate::error::{Error, Invalid, NotJudged, Refusal, Result};
 use crate::handle::Database;
 use crate::instance::Instance;
-use crate::judge::ask::{Asked, Judged, WithRoom, cut, with_room};
+use crate::judge::ask::{Asked, JudgedEdit, WithRoom, cut, with_room};
 use crate::judge::design;
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::judge::routes::Routes;
@@ -49,13 +49,13 @@ pub(super) struct Judging<'a> {
 
 enum Prepared {
     /// No function remains to be run.
-    Judged(Judged),
+    Judged(JudgedEdit),
     /// The replaced revision is known; `bytes` is the size of the texts.
     Small { old: Option<Document>, bytes: usize },
 }
 
 impl Judging<'_> {
-    pub(super) async fn all(&self, asked: &[Asked<'_, '_>]) -> Result<Vec<Judged>> {
+    pub(super) async fn all(&self, asked: &[Asked<'_, '_>]) -> Result<Vec<JudgedEdit>> {
         if let [asked] = asked {
             return Ok(vec![self.alone(asked).await?]);
         }
@@ -66,7 +66,7 @@ impl Judging<'_> {
             }
             _ => (1, JUDGED_AT_ONCE),
         };
-        let parts: Vec<BoxFuture<'_, Result<Vec<Judged>>>> = asked
+        let parts: Vec<BoxFuture<'_, Result<Vec<JudgedEdit>>>> = asked
             .chunks(together)
             .map(|part| match part {
                 [asked] => Box::pin(async { Ok(vec![self.alone(asked).await?]) }) as BoxFuture<'_, _>,
@@ -81,7 +81,7 @@ impl Judging<'_> {
         Ok(judged)
     }
 
-    async fn alone(&self, asked: &Asked<'_, '_>) -> Result<Judged> {
+    async fn alone(&self, asked: &Asked<'_, '_>) -> Result<JudgedEdit> {
         of_the_edit(match self.prepare(asked, false).await {
             Ok(Prepared::Judged(judged)) => Ok(judged),
             Ok(Prepared::Small { .. }) => Err(not_routed().into()),
@@ -90,7 +90,7 @@ impl Judging<'_> {
     }
 
     /// Judges a part together, after preparing up to `at_once` edits concurrently.
-    async fn part(&self, part: &[Asked<'_, '_>], at_once: usize) -> Result<Vec<Judged>> {
+    async fn part(&self, part: &[Asked<'_, '_>], at_once: usize) -> Result<Vec<JudgedEdit>> {
         let prepared: Vec<BoxFuture<'_, Result<Prepared>>> =
             part.iter().map(|asked| Box::pin(self.prepare(asked, true)) as _).collect();
         let prepared: Vec<Result<Prepared>> = stream::iter(prepared).buffered(at_once).collect().await;
@@ -148,13 +148,13 @@ impl Judging<'_> {
                     .await
                     .map_err(|refusal| cut(refusal, self.of))?;
             }
-            return Ok(Prepared::Judged(Judged::may()));
+            return Ok(Prepared::Judged(JudgedEdit::may()));
         }
         if routes.is_none() && edit.expiry.is_some() {
             return Err(Refusal::invalid(Invalid::Member, "Bad special document member: _exp").into());
         }
         if routes.is_none() && self.validators.is_empty() {
-            return Ok(Prepared::Judged(Judged::may()));
+            return Ok(Prepared::Judged(JudgedEdit::may()));
         }
         let writer = self.writer.map_err(Refusal::clone)?;
         let upon = upon.filter(|_| routes.is_some());
@@ -162,7 +162,7 @@ impl Judging<'_> {
         let eyes = writer.map(|_| database.asker());
         let found = with_room(database, edit, (upon, eyes), self.judge, &self.named).await?;
         let Some(WithRoom { mut old, room, bytes }) = found else {
-            return Ok(Prepared::Judged(Judged { was_there: true, ..Judged::may() }));
+            return Ok(Prepared::Judged(JudgedEdit { was_there: true, ..JudgedEdit::may() }));
         };
         if let (Some(old), true) = (&mut old, upon.is_some()) {
             // An expired document is a tombstone, whether or not that is written yet.
@@ -186,7 +186,7 @@ impl Judging<'_> {
         Asked { edit, upon }: &Asked<'_, '_>,
         old: Option<&Document>,
         routed: Judgement,
-    ) -> Result<Judged> {
+    ) -> Result<JudgedEdit> {
         let mut verdict = routed.map_err(|refusal| cut(refusal, self.of))?;
         // As in CouchDB a recreated document replaces nothing.
         let old = old.filter(|_| upon.is_none() || self.routes.is_none());
@@ -194,7 +194,7 @@ impl Judging<'_> {
             let said = rule.judge(self.writing(edit, old)?).await.map_err(|refusal| cut(refusal, self.of))?;
             verdict = verdict.and(said);
         }
-        Ok(Judged { judgement: Ok(verdict.check()?), ..Judged::may() })
+        Ok(JudgedEdit { judgement: Ok(verdict.check()?), ..JudgedEdit::may() })
     }
 
     fn writing<'w>(
@@ -217,9 +217,9 @@ impl Judging<'_> {
 }
 
 /// Turns a refusal into the result of its edit.
-fn of_the_edit(said: Result<Judged>) -> Result<Judged> {
+fn of_the_edit(said: Result<JudgedEdit>) -> Result<JudgedEdit> {
     match said {
-        Err(Error::Refused(refusal)) => Ok(Judged { judgement: Err(refusal), ..Judged::may() }),
+        Err(Error::Refused(refusal)) => Ok(JudgedEdit { judgement: Err(refusal), ..JudgedEdit::may() }),
         said => said,
     }
 }
@@ -236,7 +236,7 @@ mod tests {
     use flatbed_flatten::json::{Limits, Value, parse};
 
     use super::*;
-    use crate::asker::Asker;
+    use crate::asker::ReadPrincipal;
     use crate::fenced;
     use crate::judge::ask::judge;
     use crate::judge::judgement::Room;
@@ -314,7 +314,7 @@ mod tests {
         let server = layer.database("db", authority.for_job("test"));
         fenced::give_channels(&server).await;
         server.set_sync_function(Some("function")).await.unwrap();
-        let db = layer.database("db", fenced::user("anna")).asked_by(Asker::All);
+        let db = layer.database("db", fenced::user("anna")).asked_by(ReadPrincipal::All);
         let instance = resolved(&db.inner, "db").await.unwrap();
         let (large, refused, design) = (5, 20, 10);
         let texts: Vec<(String, String)> = (0..70)

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::document::edit::{Conflicts, Document, partition_ids};
 use crate::document::latest::{LatestRange, Share, begin_latest, read_range};
 use crate::error::{Error, Result};
@@ -291,7 +291,7 @@ impl AllDocs {
 struct ReadScanPage<'a> {
     inner: &'a Inner,
     name: &'a str,
-    asker: &'a Asker,
+    asker: &'a ReadPrincipal,
     query: &'a AllDocsQuery,
     place: &'a ScanPosition,
     listed: Option<oneshot::Sender<ScanPosition>>,
@@ -493,7 +493,7 @@ pub(super) fn of_partition(keys: &Keys, partition: &str) -> KeyRange {
 pub(crate) struct AllDocsKeys<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
-    pub asker: &'a Asker,
+    pub asker: &'a ReadPrincipal,
     pub keys: &'a [String],
     pub include_docs: bool,
     pub conflicts: Conflicts,

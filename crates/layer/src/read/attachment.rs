@@ -3,7 +3,7 @@
 use flatbed_revtree::RevId;
 use futures_util::FutureExt;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::document::attachments::AttachmentPlace;
 use crate::document::edit::GetOptions;
 use crate::error::{NotFound, Refusal, Result};
@@ -17,7 +17,7 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 pub(crate) struct OpenAttachment<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
-    pub asker: &'a Asker,
+    pub asker: &'a ReadPrincipal,
     pub id: &'a str,
     /// The revision; `None`: the winner.
     pub rev: Option<&'a RevId>,

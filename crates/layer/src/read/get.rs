@@ -7,7 +7,7 @@ use flatbed_flatten::json::Value;
 use flatbed_revtree::{RevId, Tree};
 use futures_util::FutureExt;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::document::attachments;
 use crate::document::body::{self, BODY_BYTES_MAX, Rows};
 use crate::document::edit::{Conflicts, Document, GetOptions};
@@ -248,13 +248,13 @@ pub(crate) fn read_ahead(bytes: usize, documents: usize) -> (usize, usize) {
 pub(crate) struct GetMany<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
-    pub asker: &'a Asker,
+    pub asker: &'a ReadPrincipal,
     pub requests: &'a [(String, GetOptions)],
 }
 
 /// The outcome of one request of `GetMany`.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Got {
+pub enum GetOutcome {
     /// The document.
     Document(Box<Document>),
     /// There is no such document.
@@ -264,7 +264,7 @@ pub enum Got {
 }
 
 impl Operation for GetMany<'_> {
-    type Output = Vec<Got>;
+    type Output = Vec<GetOutcome>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
@@ -283,13 +283,13 @@ impl Operation for GetMany<'_> {
                 let (inner, instance, once) = (self.inner, &*instance, reads_once.of_document(id));
                 let get = Get { inner, instance, trx, id, options, tree: None, once, viewer: None };
                 let got = match get.one_leaf(found.as_ref()).await? {
-                    false => Got::Several,
+                    false => GetOutcome::Several,
                     true => match get.answer(found.as_ref()).await {
-                        Err(Error::Refused(Refusal::DocumentNotFound(reason))) => Got::Missing(reason),
-                        answer => Got::Document(Box::new(answer?)),
+                        Err(Error::Refused(Refusal::DocumentNotFound(reason))) => GetOutcome::Missing(reason),
+                        answer => GetOutcome::Document(Box::new(answer?)),
                     },
                 };
-                if let Got::Document(document) = &got {
+                if let GetOutcome::Document(document) = &got {
                     bytes += document.body.len();
                 }
                 reads_once.reckon(id);
@@ -306,7 +306,7 @@ impl Operation for GetMany<'_> {
 pub(crate) struct GetOne<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
-    pub asker: &'a Asker,
+    pub asker: &'a ReadPrincipal,
     pub id: &'a str,
     pub options: &'a GetOptions,
 }
@@ -344,7 +344,7 @@ pub enum OpenRevs {
 pub(crate) struct GetOpenRevs<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
-    pub asker: &'a Asker,
+    pub asker: &'a ReadPrincipal,
     pub id: &'a str,
     pub revs: &'a OpenRevs,
     pub from: usize,

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use prost::Message;
 
 use crate::actor::Actor;
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
 use crate::error::{Error, Invalid, NotFound, Refusal, Result};
@@ -144,15 +144,15 @@ impl Owner {
     ///
     /// # Errors
     /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`]: the principal may not have local documents.
-    async fn find(inner: &Inner, trx: &Transaction, instance: &Instance, asker: &Asker) -> Result<Owner> {
+    async fn find(inner: &Inner, trx: &Transaction, instance: &Instance, asker: &ReadPrincipal) -> Result<Owner> {
         if !is_judged(instance, asker) {
             return Ok(Owner::Database);
         }
         PendingViewer::begin(inner, trx, instance, asker).viewer().boxed().await?;
         let name = match asker {
-            Asker::Principal(name) => name.to_string(),
-            Asker::Account { name, .. } => format!(":{name}"),
-            Asker::Guest | Asker::All => String::new(),
+            ReadPrincipal::Principal(name) => name.to_string(),
+            ReadPrincipal::Account { name, .. } => format!(":{name}"),
+            ReadPrincipal::Guest | ReadPrincipal::All => String::new(),
         };
         if name.len() > OWNER_BYTES_MAX {
             return Err(Refusal::Forbidden("The name is too long to have local documents.".to_owned()).into());
@@ -203,7 +203,7 @@ impl Owner {
 pub(crate) struct GetLocal<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
-    pub asker: &'a Asker,
+    pub asker: &'a ReadPrincipal,
     pub id: &'a str,
 }
 
@@ -510,7 +510,7 @@ impl Operation for EditLocals<'_> {
 pub(crate) struct ListLocal<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
-    pub asker: &'a Asker,
+    pub asker: &'a ReadPrincipal,
     /// The first id, and whether it belongs to the list itself.
     pub from: Option<(&'a str, bool)>,
     /// Descending order.

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use flatbed_revtree::RevId;
 use futures_util::FutureExt;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::document::body::{self, BODY_BYTES_MAX};
 use crate::document::tree::{Leaf, Leaves};
 use crate::error::Result;
-use crate::handle::Seen;
+use crate::handle::DocumentFilter;
 use crate::layer::Inner;
 use crate::read::get::READ_AHEAD;
 use crate::read::seen;
@@ -29,9 +29,9 @@ pub(crate) type NamedRevisions = (String, Vec<RevId>);
 pub(crate) struct MissingRevs<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
-    pub asker: &'a Asker,
+    pub asker: &'a ReadPrincipal,
     /// The reader's restriction. Hidden documents are answered like documents that do not exist.
-    pub seen: Option<&'a dyn Seen>,
+    pub seen: Option<&'a dyn DocumentFilter>,
     pub wanted: &'a [NamedRevisions],
 }
 

@@ -12,7 +12,7 @@ use foundationdb::future::FdbSlice;
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::document::body::Rows;
 use crate::document::edit::{Document, GetOptions};
 use crate::document::latest::begin_latest;
@@ -21,7 +21,8 @@ use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::{
-    Get, GetMany, GetOne, GetOpenRevs, Got, LEAF_COST_BYTES, OpenRevs, READ_AHEAD, READ_BYTES_MAX, REVISION_COST_BYTES,
+    Get, GetMany, GetOne, GetOpenRevs, GetOutcome, LEAF_COST_BYTES, OpenRevs, READ_AHEAD, READ_BYTES_MAX,
+    REVISION_COST_BYTES,
 };
 use crate::read::missing::{LOOKS_MAX, MissingRevs, NamedRevisions};
 use crate::read::over::{ReadOnce, ReadsOnce};
@@ -174,7 +175,7 @@ enum FurtherRead {
 }
 
 /// Performs [`GetMany`] for a restricted reader.
-pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &Instance) -> Result<Vec<Got>> {
+pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &Instance) -> Result<Vec<GetOutcome>> {
     let GetMany { inner, asker, requests, .. } = *get;
     let mut coming = Some(PendingViewer::begin(inner, trx, instance, asker));
     let mut known: Option<Viewer> = None;
@@ -254,21 +255,21 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
                     let shown =
                         VisibleRequest { inner, instance, trx, viewer, id, keys, once: reads_once.of_document(id) };
                     match shown.asked(&found, options, None).await {
-                        Err(Error::Refused(Refusal::DocumentNotFound(reason))) => Got::Missing(reason),
-                        answer => Got::Document(Box::new(answer?)),
+                        Err(Error::Refused(Refusal::DocumentNotFound(reason))) => GetOutcome::Missing(reason),
+                        answer => GetOutcome::Document(Box::new(answer?)),
                     }
                 }
-                (NextRead::Several, _) | (_, FurtherRead::Leaf(true)) => Got::Several,
+                (NextRead::Several, _) | (_, FurtherRead::Leaf(true)) => GetOutcome::Several,
                 (NextRead::Look(rev), FurtherRead::Removed(removals)) => match removals.shown(id, &rev) {
-                    Some(document) => Got::Document(Box::new(document)),
-                    None => Got::Missing(NotFound::Missing),
+                    Some(document) => GetOutcome::Document(Box::new(document)),
+                    None => GetOutcome::Missing(NotFound::Missing),
                 },
-                _ => Got::Missing(NotFound::Missing),
+                _ => GetOutcome::Missing(NotFound::Missing),
             };
             bytes += match &got {
-                Got::Document(document) => document.body.len(),
-                Got::Several => 2 * LEAF_COST_BYTES,
-                Got::Missing(_) => 0,
+                GetOutcome::Document(document) => document.body.len(),
+                GetOutcome::Several => 2 * LEAF_COST_BYTES,
+                GetOutcome::Missing(_) => 0,
             };
             reads_once.reckon(id);
             documents.push(got);
@@ -520,7 +521,7 @@ pub(super) async fn winners_of(
     inner: &Inner,
     trx: &Transaction,
     instance: &Instance,
-    asker: &Asker,
+    asker: &ReadPrincipal,
     ids: &[String],
 ) -> Result<(Viewer, Vec<Option<Info>>)> {
     let coming = PendingViewer::begin(inner, trx, instance, asker);

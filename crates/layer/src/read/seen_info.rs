@@ -3,7 +3,7 @@
 use flatbed_revtree::DESIGN_IDS;
 use futures_util::future::{try_join, try_join_all};
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::error::Result;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -32,7 +32,7 @@ pub(crate) async fn seen_info(
     inner: &Inner,
     trx: &Transaction,
     instance: &Instance,
-    asker: &Asker,
+    asker: &ReadPrincipal,
 ) -> Result<SeenInfo> {
     let viewer = PendingViewer::begin(inner, trx, instance, asker).viewer().await?;
     let (update_seq, doc_count) = try_join(newest_seq(&viewer, trx, instance), count(&viewer, trx, instance)).await?;
@@ -40,7 +40,12 @@ pub(crate) async fn seen_info(
 }
 
 /// Reads the newest sequence of documents that are visible to the reader or have left their channels.
-pub(crate) async fn seen_seq(inner: &Inner, trx: &Transaction, instance: &Instance, asker: &Asker) -> Result<Seq> {
+pub(crate) async fn seen_seq(
+    inner: &Inner,
+    trx: &Transaction,
+    instance: &Instance,
+    asker: &ReadPrincipal,
+) -> Result<Seq> {
     let viewer = PendingViewer::begin(inner, trx, instance, asker).viewer().await?;
     newest_seq(&viewer, trx, instance).await
 }

@@ -12,13 +12,13 @@ use flatbed_channels::{ALL, Left, Stamp};
 use flatbed_revtree::{DocumentId, RevId};
 use futures_util::future::try_join_all;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
 use crate::document::body::begin_read;
 use crate::document::edit::Document;
 use crate::error::{Error, Refusal, Result};
 use crate::handle::only_for_administrators;
-use crate::held::HeldAt;
+use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::plain;
@@ -34,19 +34,19 @@ const CHANNELS_ASKED_MAX: usize = 100;
 const LEFT_BYTES_MAX: u64 = 1_000_000;
 
 /// Returns whether a principal's reads of a database are restricted.
-pub(crate) fn is_judged(instance: &Instance, asker: &Asker) -> bool {
-    *asker != Asker::All && instance.channels() > 0
+pub(crate) fn is_judged(instance: &Instance, asker: &ReadPrincipal) -> bool {
+    *asker != ReadPrincipal::All && instance.channels() > 0
 }
 
 /// A restricted reader.
 pub(crate) struct Viewer {
-    pub held: Arc<HeldAt>,
+    pub held: Arc<HeldRights>,
 }
 
 /// A viewer whose rights are being read.
 pub(crate) struct PendingViewer<'a> {
     holding: Holding<'a>,
-    asker: &'a Asker,
+    asker: &'a ReadPrincipal,
 }
 
 impl<'a> PendingViewer<'a> {
@@ -55,7 +55,7 @@ impl<'a> PendingViewer<'a> {
         inner: &'a Inner,
         trx: &'a Transaction,
         instance: &'a Instance,
-        asker: &'a Asker,
+        asker: &'a ReadPrincipal,
     ) -> PendingViewer<'a> {
         PendingViewer { holding: Holding::begin(inner, trx, instance, asker), asker }
     }
@@ -77,7 +77,7 @@ pub(crate) fn check_id(id: &str) -> std::result::Result<(), Refusal> {
 }
 
 /// Returns whether the holder of these rights sees a revision.
-pub(crate) fn is_seen(held: &HeldAt, record: &RevisionRecord) -> bool {
+pub(crate) fn is_seen(held: &HeldRights, record: &RevisionRecord) -> bool {
     let verdict = record.verdict.as_ref();
     held.sees(verdict.into_iter().flat_map(|verdict| verdict.channels.iter().map(String::as_str)))
 }
@@ -87,7 +87,7 @@ impl Viewer {
         is_seen(&self.held, record)
     }
 
-    pub(crate) fn wrote(&self, record: &RevisionRecord, asker: &Asker) -> bool {
+    pub(crate) fn wrote(&self, record: &RevisionRecord, asker: &ReadPrincipal) -> bool {
         let writer = record.verdict.as_ref().map_or("", |verdict| verdict.writer.as_str());
         !writer.is_empty() && writer == asker.writer(&self.held)
     }

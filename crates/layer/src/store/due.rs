@@ -4,7 +4,7 @@
 //! written again: the same time, kind and name are the same key. The process that has done the work removes the entry,
 //! unless the entry was written anew meanwhile, which its token shows. A superfluous entry costs one check. Work that
 //! must not be lost is entered in the transaction that makes it due. Work that may be delayed, or that the next
-//! operation of its kind enters again, is noted in memory ([`Noted`]), and the process's worker writes it outside of
+//! operation of its kind enters again, is noted in memory ([`DueNotes`]), and the process's worker writes it outside of
 //! any write.
 
 use std::collections::HashSet;
@@ -114,7 +114,7 @@ pub(crate) fn mark_failed(trx: &Transaction, keys: &RootKeys, key: &DueKey, fail
 
 /// The work that this process has noted and not yet written.
 #[derive(Debug, Default)]
-pub(crate) struct Noted {
+pub(crate) struct DueNotes {
     names: Mutex<HashSet<(Kind, String)>>,
     /// True if operations have left marks, or databases were created or deleted.
     marks: AtomicBool,
@@ -126,7 +126,7 @@ pub(crate) struct Noted {
     pub wake: Notify,
 }
 
-impl Noted {
+impl DueNotes {
     /// Notes work of a database that is due at once.
     pub(crate) fn note(&self, kind: Kind, name: &str) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,8 +145,8 @@ impl Noted {
         self.events.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the noted work to write, with its times. If the write fails, [`Noted::put_back`] notes it again. `after`:
-    /// the delay of marks and events, in milliseconds.
+    /// Takes the noted work to write, with its times. If the write fails, [`DueNotes::put_back`] notes it again.
+    /// `after`: the delay of marks and events, in milliseconds.
     pub(crate) fn take(&self, clock: &Clock, after: u64) -> Vec<DueKey> {
         let names = std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner));
         let mut due: Vec<DueKey> = names.into_iter().map(|(kind, name)| key_of(kind, &name, 0)).collect();
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_was_noted_is_written_once_for_each_time() {
-        let (noted, clock) = (Noted::default(), flatbed_clock::ManualClock::new().clock());
+        let (noted, clock) = (DueNotes::default(), flatbed_clock::ManualClock::new().clock());
         noted.note(Kind::Superseded, "a");
         noted.note(Kind::Superseded, "a");
         noted.note_mark();

@@ -54,12 +54,12 @@ pub(crate) struct Info {
     pub attachment_bytes: u64,
     /// The bucket of its by-seq entry.
     pub bucket: u32,
-    pub routed: Routed,
+    pub routed: RecordedRouting,
 }
 
 /// The routing of a document's winner, as its info stores it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Routed {
+pub(crate) struct RecordedRouting {
     /// The channels that it is in; `None`: it has not been routed.
     pub channels: Option<proto::ChannelNames>,
     /// When it expires, in milliseconds of Unix time.
@@ -129,7 +129,7 @@ impl Info {
             has_attachments: message.attachments > 0,
             attachment_bytes: message.attachments.saturating_sub(1),
             bucket: message.bucket,
-            routed: Routed {
+            routed: RecordedRouting {
                 channels: message.channels,
                 expires_at_ms: Some(message.expires_at_ms).filter(|at| *at > 0),
                 left: message.left,
@@ -376,7 +376,7 @@ mod tests {
             has_attachments: true,
             attachment_bytes: 5,
             bucket: 63,
-            routed: Routed {
+            routed: RecordedRouting {
                 channels: Some(proto::ChannelNames { names: vec!["A".into(), "B".into()], are_elsewhere: false }),
                 expires_at_ms: Some(9),
                 left: 2,

@@ -92,7 +92,7 @@ pub(crate) async fn epoch_for_write(trx: &Transaction, keys: &RootKeys) -> Resul
 }
 
 /// The identity of an opened root.
-pub(crate) struct Opened {
+pub(crate) struct RootIdentity {
     pub uuid: Vec<u8>,
     pub epoch: u64,
 }
@@ -104,16 +104,16 @@ pub(crate) struct OpenRoot<'a> {
 }
 
 impl Operation for OpenRoot<'_> {
-    type Output = Opened;
+    type Output = RootIdentity;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Opened> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<RootIdentity> {
         let key = self.keys.instance();
         let found = trx.get(&key, false);
         let (found, newest) = try_join(async { Ok(found.await?) }, newest_stamps(trx, self.keys)).await?;
         let Some(found) = found else {
             let record = new_store(self.uuid.to_vec());
             trx.set(&key, &record.encode_to_vec());
-            return Ok(Opened { uuid: record.uuid, epoch: record.epoch });
+            return Ok(RootIdentity { uuid: record.uuid, epoch: record.epoch });
         };
         let record = proto::Instance::decode(&*found)?;
         check_store(&record)?;
@@ -130,7 +130,7 @@ impl Operation for OpenRoot<'_> {
                 return Err(Error::StampsAhead { newest, now });
             }
         }
-        Ok(Opened { uuid: record.uuid, epoch: record.epoch })
+        Ok(RootIdentity { uuid: record.uuid, epoch: record.epoch })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::actor::Actor;
 use crate::admission::PendingAdmissions;
 use crate::document::attachments::{self, ListRead};
 use crate::document::body::{self, Prepared, ROW_OVERHEAD_OF_RECORDS, Reading};
-use crate::document::edit::{Edit, Outcome, Updated, check_document_id, check_partitioned_id};
+use crate::document::edit::{Edit, Outcome, WrittenRevision, check_document_id, check_partitioned_id};
 use crate::document::staging;
 use crate::document::tree::Leaves;
 use crate::document::verdict::Verdict;
@@ -27,7 +27,7 @@ use crate::index::kinds;
 use crate::index::maintainers::{Maintainers, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
-use crate::judge::ask::{self, Asked, Judged};
+use crate::judge::ask::{self, Asked, JudgedEdit};
 use crate::judge::rights::Fences;
 use crate::layer::Inner;
 use crate::size_limit::{self, Growth};
@@ -109,7 +109,7 @@ impl Work {
     }
 }
 
-pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Result<Updated> {
+pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Result<WrittenRevision> {
     let (inner, name) = (&*database.inner, &*database.name);
     if let Err(refusal) = check_document_id(&edit.id) {
         // No transaction would notice that the database does not exist.
@@ -233,7 +233,7 @@ pub(crate) struct Item {
     /// An earlier attempt may have committed (`commit_unknown_result`).
     maybe_committed: bool,
     /// The judgement of the database's rules.
-    judged: Judged,
+    judged: JudgedEdit,
     /// True if the last attempt found that the state that was judged has changed: the rules must judge again.
     is_stale: bool,
     /// True if the document is too large for a shared transaction, or did not fit one.
@@ -245,7 +245,7 @@ impl Item {
         self.at
     }
 
-    pub(crate) fn judge(&mut self, judged: Judged) {
+    pub(crate) fn judge(&mut self, judged: JudgedEdit) {
         self.judged = judged;
     }
 }
@@ -311,7 +311,7 @@ pub(crate) async fn prepare(
             token: random_id()?,
             attempted: None,
             maybe_committed: false,
-            judged: Judged::may(),
+            judged: JudgedEdit::may(),
             is_stale: false,
             goes_alone: false,
         };
@@ -549,7 +549,7 @@ impl Operation for WriteBatch<'_, '_> {
             if let Some((rev, record)) = earlier
                 && is_written(trx, &keys, &rev, record.await?.as_deref(), &item.token, &self.edits[item.at]).await?
             {
-                outcomes.push((place, Ok(Updated { rev })));
+                outcomes.push((place, Ok(WrittenRevision { rev })));
                 continue;
             }
             // In a shared transaction only the admission of an applied edit conflicts, too.
@@ -619,7 +619,7 @@ impl Operation for WriteBatch<'_, '_> {
                 held.conflict(trx)?;
             }
             let outcome = match planned {
-                Ok(EditPlan::Known(rev)) => Ok(Updated { rev }),
+                Ok(EditPlan::Known(rev)) => Ok(WrittenRevision { rev }),
                 Ok(EditPlan::Change(plan, attached)) => {
                     let write =
                         DocumentWrite { inner, trx, instance, keys, edit, body, token, user_version, verdict, room };

@@ -6,7 +6,7 @@ use foundationdb::options::MutationType;
 
 use crate::document::attachments::{self, NewAttachments};
 use crate::document::body::{self, BODY_BYTES_MAX, Prepared, Reading, Rows};
-use crate::document::edit::{Edit, Updated};
+use crate::document::edit::{Edit, WrittenRevision};
 use crate::document::staging;
 use crate::document::tree::{Dropped, Leaf, decode_records, drop_revision, prune, put_leaf};
 use crate::document::verdict::Verdict;
@@ -98,7 +98,7 @@ impl DocumentWrite<'_, '_> {
         info: Option<Info>,
         old_body: Option<Reading>,
         maintainers: &mut Maintainers,
-    ) -> Result<Updated> {
+    ) -> Result<WrittenRevision> {
         // Before records are cleared.
         let before = channels::before(&self.within(), self.keys, info.as_ref()).await?;
         let grown = self.change_tree(plan)?;
@@ -167,7 +167,7 @@ impl DocumentWrite<'_, '_> {
             user_version: self.user_version,
         };
         maintainers.document(&self.within(), &change).await?;
-        Ok(Updated { rev: grown.rev })
+        Ok(WrittenRevision { rev: grown.rev })
     }
 
     fn within(&self) -> Within<'_> {

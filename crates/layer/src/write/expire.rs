@@ -17,7 +17,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::handle::Database;
 use crate::index::prepare::Preparations;
 use crate::instance::{Instance, InstanceId};
-use crate::judge::ask::Judged;
+use crate::judge::ask::JudgedEdit;
 use crate::layer::Inner;
 use crate::store::keys::{ChannelPart, KeyRange};
 use crate::store::records::{Info, RevisionRecord};
@@ -159,7 +159,7 @@ async fn bury(database: &Database, instance: &Instance, ended: &[ExpiredDocument
     for mut items in batches {
         for item in &mut items {
             let verdict = ended.get(item.at()).map(|ended| ended.verdict.clone()).unwrap_or_default();
-            item.judge(Judged { judgement: Ok(verdict), ..Judged::may() });
+            item.judge(JudgedEdit { judgement: Ok(verdict), ..JudgedEdit::may() });
         }
         while !items.is_empty() {
             let preparations = Preparations::of(instance);
@@ -205,7 +205,7 @@ async fn bury(database: &Database, instance: &Instance, ended: &[ExpiredDocument
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channels::Asker;
+    use crate::channels::ReadPrincipal;
     use crate::fenced::{layer_at, user};
     use crate::{ChannelsOptions, CreateOptions};
     use flatbed_channels::Expiry;
@@ -231,7 +231,7 @@ mod tests {
         let server = layer.database("ends", authority.for_job("test"));
         let options = CreateOptions { channels: Some(ChannelsOptions::default()), ..CreateOptions::default() };
         server.create(&options).await.unwrap();
-        let db = layer.database("ends", user("root")).asked_by(Asker::All);
+        let db = layer.database("ends", user("root")).asked_by(ReadPrincipal::All);
         Ends { db, server, now: manual.clock().unix_seconds(), _storage: storage }
     }
 

@@ -10,7 +10,7 @@ use crate::document::edit::Edit;
 use crate::document::staging;
 use crate::document::tree::{Leaf, Leaves, Replacement, WholeTree, are_too_large};
 use crate::error::{Error, Refusal, Result};
-use crate::held::HeldAt;
+use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::read::over::ExpiredAncestors;
 use crate::read::revision_records::Records;
@@ -99,7 +99,7 @@ pub(crate) struct Planner<'a, 'e> {
     /// Limit of a document's leaves for revisions of other replicas.
     pub leaves_max: usize,
     /// The writer's rights in a database with channels: stubs may only name attachments of visible revisions.
-    pub held: Option<&'a HeldAt>,
+    pub held: Option<&'a HeldRights>,
 }
 
 impl Planner<'_, '_> {

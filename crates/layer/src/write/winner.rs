@@ -8,7 +8,7 @@ use crate::document::tree::winner;
 use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::store::keys::DocumentKeys;
-use crate::store::records::{BodyPlace, Info, RevisionRecord, Routed};
+use crate::store::records::{BodyPlace, Info, RecordedRouting, RevisionRecord};
 use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{Quiet, Transaction};
 
@@ -50,7 +50,7 @@ pub(crate) fn info(leaves: &[(bool, RevId)], body: BodyFacts, user_version: u16,
     let leaf_count = u32::try_from(leaves.len()).unwrap_or(u32::MAX);
     let BodyFacts { place, external_bytes, stored_bytes, has_attachments, attachment_bytes } = body;
     let (winner, deleted) = (winner.clone(), *deleted);
-    let routed = Routed::default();
+    let routed = RecordedRouting::default();
     Ok(Info {
         stamp,
         winner,

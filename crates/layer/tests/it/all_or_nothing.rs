@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::support::{Layer, Random, Store, assert_clean, create, delete, get, put};
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, Got, Refusal, Result, RevId, Updated};
+use flatbed_layer::{
+    Database, Edit, EditParts, Error, GetOptions, GetOutcome, Refusal, Result, RevId, WrittenRevision,
+};
 
 /// Creates an edit of a document with this body, on a revision.
 fn edit<'a>(id: &'a str, parent: Option<&RevId>, body: &'a str) -> Edit<'a> {
@@ -25,7 +27,7 @@ fn edit<'a>(id: &'a str, parent: Option<&RevId>, body: &'a str) -> Edit<'a> {
     }
 }
 
-fn refused(result: Result<Vec<Updated>>) -> Vec<(String, String)> {
+fn refused(result: Result<Vec<WrittenRevision>>) -> Vec<(String, String)> {
     match result {
         Err(Error::NoneWritten(refused)) => refused.into_iter().map(|(id, error)| (id, error.to_string())).collect(),
         other => panic!("{other:?}"),
@@ -85,8 +87,8 @@ async fn balances(db: &Database, accounts: &[usize]) -> Result<Vec<(RevId, i64)>
     let requests: Vec<_> = accounts.iter().map(|number| (account(*number), GetOptions::default())).collect();
     let found = db.get_many(&requests).await?;
     assert_eq!(found.len(), accounts.len());
-    let one = |got: Got| match got {
-        Got::Document(document) => {
+    let one = |got: GetOutcome| match got {
+        GetOutcome::Document(document) => {
             let text = String::from_utf8(document.body).unwrap();
             (document.rev, text.trim_start_matches("\"balance\":").parse().unwrap())
         }

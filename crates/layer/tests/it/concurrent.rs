@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use crate::support::{Layer, Random, Store, all_changes, assert_clean, create, get, put, soon};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    ChangesQuery, Conflicts, Database, Edit, EditParts, Error, GetOptions, Refusal, RevId, Seq, Since, Updated, Wait,
+    ChangesQuery, Conflicts, Database, Edit, EditParts, Error, GetOptions, Refusal, RevId, Seq, Since, WaitOutcome,
+    WrittenRevision,
 };
 use flatbed_testkit::{Faults, pass};
 
@@ -91,7 +92,7 @@ async fn writer(db: Database, number: u64, operations: u64, documents: u64, ackn
                 }
                 for (edit, result) in edits.iter().zip(db.bulk_update(&edits).await.expect("bulk")) {
                     match result {
-                        Ok(Updated { rev }) => note(&acknowledged, &edit.id, rev),
+                        Ok(WrittenRevision { rev }) => note(&acknowledged, &edit.id, rev),
                         Err(Refusal::Conflict | Refusal::DocumentNotFound(_)) => {}
                         Err(error) => panic!("{error}"),
                     }
@@ -121,7 +122,7 @@ async fn follower(db: Database, until: tokio::sync::watch::Receiver<Option<Seq>>
                 return view;
             }
             tokio::select! {
-                waited = changes.wait() => assert_eq!(waited, Wait::MayHaveChanged),
+                waited = changes.wait() => assert_eq!(waited, WaitOutcome::MayHaveChanged),
                 () = pass(std::time::Duration::from_millis(100)) => {}
             }
         }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::support::{Store, all_changes, assert_clean, create, get, put, soon};
-use flatbed_layer::{AllDocsQuery, ChangesQuery, CreateOptions, Error, LayerOptions, NameRange, Refusal, Since, Wait};
+use flatbed_layer::{
+    AllDocsQuery, ChangesQuery, CreateOptions, Error, LayerOptions, NameRange, Refusal, Since, WaitOutcome,
+};
 use flatbed_testkit::pass;
 
 #[tokio::test]
@@ -111,7 +113,7 @@ async fn few_databases_are_held_in_memory() {
         (came, changes)
     });
     put(&followed, "d", None, "{}").await.unwrap();
-    assert_eq!(soon(waited).await.unwrap().0, Wait::MayHaveChanged);
+    assert_eq!(soon(waited).await.unwrap().0, WaitOutcome::MayHaveChanged);
 }
 
 #[tokio::test]
@@ -131,7 +133,7 @@ async fn a_follower_at_one_server_sees_writes_at_the_other() {
     });
     let mut seen = Vec::new();
     while seen.len() < 200 {
-        assert_eq!(soon(changes.wait()).await, Wait::MayHaveChanged);
+        assert_eq!(soon(changes.wait()).await, WaitOutcome::MayHaveChanged);
         loop {
             let page = changes.next_page().await.unwrap();
             seen.extend(page.rows.into_iter().map(|row| (row.seq, row.id)));
@@ -150,7 +152,7 @@ async fn a_follower_at_one_server_sees_writes_at_the_other() {
     assert!(fired > 0);
     // The shutdown of the server ends the wait.
     two.shutdown();
-    assert_eq!(soon(changes.wait()).await, Wait::Shutdown);
+    assert_eq!(soon(changes.wait()).await, WaitOutcome::Shutdown);
 }
 
 #[tokio::test]

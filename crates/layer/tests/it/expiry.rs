@@ -6,11 +6,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::support::{Layer, Open, Store, all_changes, assert_clean, get, put};
 use flatbed_channels::{Expiry, Given, Grant, Grantee, Kind};
-use flatbed_layer::channels::{Asker, PrincipalWrite, SignsIn};
+use flatbed_layer::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     BackgroundOptions, ChannelsOptions, CreateOptions, Database, Document, Edit, Error, GetOptions, Judge, Judgement,
-    LayerOptions, NotFound, Refusal, RevId, Rule, Updated, User, Verdict, Writing,
+    LayerOptions, NotFound, Refusal, RevId, Rule, User, Verdict, Writing, WrittenRevision,
 };
 use flatbed_testkit::until;
 use futures_util::future::BoxFuture;
@@ -23,7 +23,7 @@ async fn create_with(layer: &Layer, channels: ChannelsOptions) -> Database {
     let channels = Some(channels);
     layer.create_database("db", &CreateOptions { channels, ..CreateOptions::default() }).await.expect("created");
     let user = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
-    flatbed_layer::Layer::database(layer, "db", user.through(Arc::new(Open))).asked_by(Asker::All)
+    flatbed_layer::Layer::database(layer, "db", user.through(Arc::new(Open))).asked_by(ReadPrincipal::All)
 }
 
 fn ends(id: &str, parent: Option<RevId>, in_s: i64) -> Edit<'static> {
@@ -48,7 +48,7 @@ async fn nobody_finds_what_has_ended() {
     let store = Store::new();
     let layer = store.layer_alone().await;
     let db = create(&layer).await;
-    let Updated { rev } = db.update(&ends("over", None, -5)).await.expect("written");
+    let WrittenRevision { rev } = db.update(&ends("over", None, -5)).await.expect("written");
     db.update(&ends("later", None, 3_600)).await.expect("written");
     assert!(is_deleted(get(&db, "over").await));
     assert_eq!(get(&db, "later").await.expect("a document"), r#"{"channels":"A","n":1}"#);
@@ -183,7 +183,7 @@ async fn what_an_ended_document_gave_goes_where_another_server_has_changed_what_
         let may_read = async || {
             let mut may_read = [false; 2];
             for (may_read, layer) in may_read.iter_mut().zip([&layer, &other]) {
-                let reader = layer.database("db").reader().asked_by(Asker::Principal("alice".into()));
+                let reader = layer.database("db").reader().asked_by(ReadPrincipal::Principal("alice".into()));
                 *may_read = reader.get("secret", &GetOptions::default()).await.is_ok();
             }
             may_read
@@ -225,7 +225,7 @@ async fn what_has_ended_goes_where_another_server_has_given_the_database_channel
     bury(&layer).await;
     let user = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
     let db = flatbed_layer::Layer::database(&layer, "db", user.through(Arc::new(Open)));
-    let db = db.asked_by(Asker::All);
+    let db = db.asked_by(ReadPrincipal::All);
     db.update(&ends("over", None, -5)).await.expect("written");
     bury(&other).await;
     assert_eq!(db.info().await.expect("figures").doc_count, 0);

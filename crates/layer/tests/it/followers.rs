@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::{Layer, Store, all_changes, create, delete, pages_are_full, put, soon};
 use flatbed_layer::{
-    ChangeRow, Changes, ChangesQuery, Database, Documents, Extras, Followed, LayerOptions, RevId, Seq, Since,
+    ChangeRow, Changes, ChangesQuery, Database, Documents, Extras, FollowOutcome, LayerOptions, RevId, Seq, Since,
 };
 use flatbed_testkit::{pass, until};
 use tokio::sync::watch;
@@ -21,12 +21,12 @@ async fn next(changes: &mut Changes, is_following: &mut bool) -> Vec<ChangeRow> 
     loop {
         let rows = if *is_following {
             match changes.follow().await {
-                Followed::Rows(rows) => rows.iter().map(|row| changes.shown(row)).collect(),
-                Followed::ReadOn => {
+                FollowOutcome::Rows(rows) => rows.iter().map(|row| changes.shown(row)).collect(),
+                FollowOutcome::ReadOn => {
                     *is_following = false;
                     Vec::new()
                 }
-                Followed::Shutdown => return Vec::new(),
+                FollowOutcome::Shutdown => return Vec::new(),
             }
         } else {
             let page = changes.next_page().await.expect("a page");

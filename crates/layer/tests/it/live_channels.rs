@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::support::{Layer, Open, Random, Store, put, soon};
 use flatbed_channels::Kind;
-use flatbed_layer::channels::{Asker, PrincipalWrite, SignsIn};
+use flatbed_layer::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    ChangeRow, Changes, ChangesQuery, ChannelsOptions, CreateOptions, Database, Documents, Edit, Extras, Followed,
-    GetOptions, Place, Reader, RowKind, Scope, Since, User, waits,
+    ChangeRow, Changes, ChangesQuery, ChannelsOptions, CreateOptions, Database, Documents, Edit, Extras, FeedPosition,
+    FollowOutcome, GetOptions, Reader, RowKind, Scope, Since, User, waits,
 };
 use flatbed_testkit::{number, pass, until, within};
 use tokio::sync::{mpsc, watch};
@@ -38,7 +38,7 @@ async fn create(layer: &Layer) -> Database {
 
 fn administrator(layer: &Layer) -> Database {
     let user = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
-    flatbed_layer::Layer::database(layer, "db", user.through(Arc::new(Open))).asked_by(Asker::All)
+    flatbed_layer::Layer::database(layer, "db", user.through(Arc::new(Open))).asked_by(ReadPrincipal::All)
 }
 
 fn counted(layer: &Layer, name: &str) -> u64 {
@@ -46,7 +46,7 @@ fn counted(layer: &Layer, name: &str) -> u64 {
 }
 
 fn reader(layer: &Layer, user: &str) -> Reader {
-    layer.database("db").reader().asked_by(Asker::Principal(user.into()))
+    layer.database("db").reader().asked_by(ReadPrincipal::Principal(user.into()))
 }
 
 async fn give(db: &Database, kind: Kind, name: &str, channels: &BTreeSet<String>, roles: &[&str]) {
@@ -72,7 +72,7 @@ fn body(channels: &BTreeSet<String>) -> String {
 #[derive(Default)]
 struct Client {
     docs: BTreeMap<String, String>,
-    at: Option<Place>,
+    at: Option<FeedPosition>,
 }
 
 impl Client {
@@ -93,9 +93,9 @@ impl Client {
 async fn next(changes: &mut Changes, is_following: &mut bool) -> Vec<ChangeRow> {
     if *is_following {
         match changes.follow().await {
-            Followed::Rows(rows) => return rows.iter().map(|row| changes.shown(row)).collect(),
-            Followed::ReadOn => *is_following = false,
-            Followed::Shutdown => return Vec::new(),
+            FollowOutcome::Rows(rows) => return rows.iter().map(|row| changes.shown(row)).collect(),
+            FollowOutcome::ReadOn => *is_following = false,
+            FollowOutcome::Shutdown => return Vec::new(),
         }
     }
     let page = changes.next_page().await.expect("a page");
@@ -160,7 +160,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn changes(&mut self, at: Option<Place>) -> Changes {
+    fn changes(&mut self, at: Option<FeedPosition>) -> Changes {
         let documents = if self.number.is_multiple_of(4) { Documents::Yes } else { Documents::No };
         self.reader.changes(ChangesQuery {
             since: at.map_or(Since::Beginning, Since::after),
@@ -224,7 +224,7 @@ async fn followers_have_what_they_see(store: Store, seed: u64, rounds: u64) {
         }
     }
     // A follower that is woken by each change.
-    let reader = two.database("db").reader().asked_by(Asker::All);
+    let reader = two.database("db").reader().asked_by(ReadPrincipal::All);
     let random_of_all = Random(random.below(u64::MAX));
     let of_all = Follower { number: 0, reader, scope: Scope::All, keeps_all: true, random: random_of_all, is_over };
     followers.spawn(of_all.run());

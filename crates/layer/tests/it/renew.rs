@@ -2,7 +2,7 @@
 //! cache.
 
 use crate::support::{Store, all_changes, assert_clean, change, create, delete, get, put, rows_between};
-use flatbed_layer::renew::{Renewed, renew, roots};
+use flatbed_layer::renew::{RenewalReport, renew, roots};
 use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, Error, Refusal, Seq, Since, json};
 use foundationdb::tuple::pack;
 
@@ -53,7 +53,7 @@ async fn followers_begin_anew() {
 
     let mut told = Vec::new();
     let renewed = renew(&store.fdb, &store.root, false, |moved| told.push(moved)).await.unwrap();
-    assert_eq!(renewed, Renewed { databases: 2, entries: 5_002 });
+    assert_eq!(renewed, RenewalReport { databases: 2, entries: 5_002 });
     assert!(told.is_sorted() && told.len() > 3 && told.last() == Some(&5_002), "{told:?}");
 
     // A layer that was open all the time notices, as does one that is opened now.
@@ -116,7 +116,7 @@ async fn what_was_interrupted_is_done_again() {
     assert_eq!(all_changes(&db).await.len(), 8);
 
     let renewed = renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
-    assert_eq!(renewed, Renewed { databases: 1, entries: 20 });
+    assert_eq!(renewed, RenewalReport { databases: 1, entries: 20 });
     assert_clean(&layer, &db).await;
     let (once, rows) = follow(&db, Since::after(seen)).await;
     assert_eq!(rows, 20);
@@ -143,7 +143,7 @@ async fn faults_lose_no_entry() {
     assert_eq!(rows, 100);
     for _ in 0..20 {
         let renewed = renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
-        assert_eq!(renewed, Renewed { databases: 1, entries: 100 }, "what was moved is counted once");
+        assert_eq!(renewed, RenewalReport { databases: 1, entries: 100 }, "what was moved is counted once");
         assert_eq!(follow(&db, Since::after(seen)).await.1, 100);
     }
     assert_clean(&layer, &db).await;
@@ -177,5 +177,5 @@ async fn all_roots_are_found() {
     assert_eq!(found, expected);
     // A single root is renewed.
     let renewed = renew(&store.fdb, &expected[1], false, |_| {}).await.unwrap();
-    assert_eq!(renewed, Renewed { databases: 1, entries: 1 });
+    assert_eq!(renewed, RenewalReport { databases: 1, entries: 1 });
 }

@@ -8,9 +8,9 @@ use crate::support::{
     Layer, Store, all_changes, assert_clean, change, create, delete, get, put, put_back, snapshot, soon, update_names,
 };
 use flatbed_layer::json::{Limits, parse};
-use flatbed_layer::renew::{Renewed, renew};
+use flatbed_layer::renew::{RenewalReport, renew};
 use flatbed_layer::{
-    Changes, ChangesQuery, Database, Edit, EditParts, Error, Followed, LayerOptions, Refusal, Seq, Since,
+    Changes, ChangesQuery, Database, Edit, EditParts, Error, FollowOutcome, LayerOptions, Refusal, Seq, Since,
 };
 use foundationdb::tuple::{Bytes, Element, pack, unpack};
 use futures_util::FutureExt;
@@ -18,7 +18,7 @@ use futures_util::FutureExt;
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Runs a renewal, and kills it after this many transactions; `None` if it was killed.
-async fn renew_for(store: &Store, transactions: usize) -> Option<Renewed> {
+async fn renew_for(store: &Store, transactions: usize) -> Option<RenewalReport> {
     let mut left = transactions;
     let killed = |_: u64| {
         left -= 1;
@@ -30,7 +30,7 @@ async fn renew_for(store: &Store, transactions: usize) -> Option<Renewed> {
     renewed.ok().map(|renewed| renewed.expect("renewed"))
 }
 
-async fn renewed(store: &Store) -> Renewed {
+async fn renewed(store: &Store) -> RenewalReport {
     renew(&store.fdb, &store.root, false, |_| {}).await.expect("renewed")
 }
 
@@ -174,9 +174,9 @@ async fn followers_of_a_lost_history_begin_anew() {
         let mut seen = Vec::new();
         while seen.len() < count {
             match soon(follower.follow()).await {
-                Followed::Rows(rows) => seen.extend(rows.iter().map(|row| row.row.id.clone())),
-                Followed::ReadOn => seen.extend(ids(&follower.next_page().await.unwrap().rows)),
-                Followed::Shutdown => panic!("the server runs"),
+                FollowOutcome::Rows(rows) => seen.extend(rows.iter().map(|row| row.row.id.clone())),
+                FollowOutcome::ReadOn => seen.extend(ids(&follower.next_page().await.unwrap().rows)),
+                FollowOutcome::Shutdown => panic!("the server runs"),
             }
         }
         seen
@@ -283,7 +283,7 @@ async fn what_was_restored_into_a_younger_cluster_is_stamped_anew() {
             assert!(newest > now + 900_000 * SECONDS as u64);
         }
         let done = renewed(&store).await;
-        assert_eq!(done, Renewed { databases: 3, entries: before.len() as u64 });
+        assert_eq!(done, RenewalReport { databases: 3, entries: before.len() as u64 });
         // All stamps are those of commits of this cluster.
         let stamped = snapshot(&store).await;
         assert_eq!(stamped.len(), rows.len() - 3, "superseded creations are forgotten");
@@ -403,7 +403,7 @@ async fn two_renewals_at_once_do_no_harm() {
     for _ in 0..5 {
         let one = async || renew(&store.fdb, &store.root, false, |_| {}).await;
         let (a, b) = tokio::join!(one(), one());
-        let ended = |done: &Result<Renewed, Error>| matches!(done, Ok(_) | Err(Error::RenewedElsewhere));
+        let ended = |done: &Result<RenewalReport, Error>| matches!(done, Ok(_) | Err(Error::RenewedElsewhere));
         assert!(ended(&a) && ended(&b) && (a.is_ok() || b.is_ok()), "{a:?} {b:?}");
         assert_all_clean(&layer).await;
         assert_eq!(ids(&all_changes(&db).await), ids(&before));

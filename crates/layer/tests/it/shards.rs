@@ -11,8 +11,8 @@ use crate::support::{
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{
-    ChangesQuery, CreateOptions, Database, DatabaseUpdateKind, DatabaseUpdatesQuery, Edit, Error, Extras, Followed,
-    Refusal, Scope, Seq, Since, Wait, check,
+    ChangesQuery, CreateOptions, Database, DatabaseUpdateKind, DatabaseUpdatesQuery, Edit, Error, Extras,
+    FollowOutcome, Refusal, Scope, Seq, Since, WaitOutcome, check,
 };
 use flatbed_testkit::until;
 use foundationdb::tuple::{Bytes, pack};
@@ -340,14 +340,14 @@ async fn each_bucket_has_a_watch_that_stays_until_it_fires() {
         let waits = async {
             while !matches!(
                 tokio::time::timeout(Duration::from_millis(1), changes.follow()).await,
-                Err(_) | Ok(Followed::Shutdown)
+                Err(_) | Ok(FollowOutcome::Shutdown)
             ) {}
             until("its watches are set", async || metric(&reader, "watches_set") >= watches).await;
         };
         soon(waits).await;
         assert_eq!(metric(&reader, "watches_set"), watches);
         put(writer, &number.to_string(), None, "{}").await.unwrap();
-        let Followed::Rows(rows) = soon(changes.follow()).await else { panic!("rows") };
+        let FollowOutcome::Rows(rows) = soon(changes.follow()).await else { panic!("rows") };
         assert_eq!(rows[0].row.id, number.to_string());
     }
     assert_eq!(metric(&reader, "safety_rereads"), 0);
@@ -366,12 +366,12 @@ async fn without_watches_for_all_buckets_they_are_polled() {
         for number in 0..3 {
             loop {
                 match changes.follow().await {
-                    Followed::Rows(rows) => {
+                    FollowOutcome::Rows(rows) => {
                         assert_eq!(rows[0].row.id, number.to_string());
                         break;
                     }
-                    Followed::ReadOn => drop(changes.next_page().await.unwrap()),
-                    Followed::Shutdown => panic!("shutdown"),
+                    FollowOutcome::ReadOn => drop(changes.next_page().await.unwrap()),
+                    FollowOutcome::Shutdown => panic!("shutdown"),
                 }
             }
         }
@@ -389,5 +389,5 @@ async fn without_watches_for_all_buckets_they_are_polled() {
     // The poll notices its deletion as well.
     let waiting = tokio::spawn(async move { changes.wait().await });
     writer.delete_database("db").await.unwrap();
-    assert_eq!(soon(waiting).await.unwrap(), Wait::MayHaveChanged);
+    assert_eq!(soon(waiting).await.unwrap(), WaitOutcome::MayHaveChanged);
 }

@@ -10,8 +10,8 @@ use flatbed_clock::ManualClock;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     Background, BackgroundOptions, ChangeRow, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit,
-    EditParts, Gate, GetOptions, Judge, LayerOptions, Refusal, Result, RevId, SecurityOf, ServerActor, Since, Updated,
-    User, check,
+    EditParts, Gate, GetOptions, Judge, LayerOptions, Refusal, Result, RevId, SecurityOf, ServerActor, Since, User,
+    WrittenRevision, check,
 };
 use flatbed_testkit::{Faults, Storage, number, until_wanted};
 pub use flatbed_testkit::{Random, pages_are_full, soon};
@@ -242,7 +242,7 @@ pub async fn put(db: &Database, id: &str, parent: Option<&RevId>, body: &str) ->
         attachments: Vec::new(),
         body: parts.body,
     };
-    db.update(&edit).await.map(|Updated { rev }| rev)
+    db.update(&edit).await.map(|WrittenRevision { rev }| rev)
 }
 
 pub async fn delete(db: &Database, id: &str, parent: &RevId) -> Result<RevId> {

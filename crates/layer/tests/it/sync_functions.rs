@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::support::{Layer, Open, Store, assert_clean, delete, get, put, soon};
 use flatbed_channels::Kind;
-use flatbed_layer::channels::{Asker, PrincipalWrite, SignsIn};
+use flatbed_layer::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     ChannelsOptions, CreateOptions, Database, DesignFault, Document, Edit, Error, Judge, Judgement, Refusal, Result,
@@ -92,10 +92,10 @@ async fn create(layer: &Layer, sync: Option<&str>) -> Database {
 
 fn administrator(layer: &Layer) -> Database {
     let user = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
-    flatbed_layer::Layer::database(layer, "db", user.through(Arc::new(Open))).asked_by(Asker::All)
+    flatbed_layer::Layer::database(layer, "db", user.through(Arc::new(Open))).asked_by(ReadPrincipal::All)
 }
 
-fn written_by(layer: &Layer, asker: Asker) -> Database {
+fn written_by(layer: &Layer, asker: ReadPrincipal) -> Database {
     layer.written_by("db", "account").asked_by(asker)
 }
 
@@ -307,7 +307,7 @@ async fn who_writes_is_known_by_what_they_have_when_it_is_committed() {
     let functions = Functions::new();
     let (one, two) = (store.layer_judged_by(functions.clone()).await, store.layer_judged_by(functions.clone()).await);
     let db = create(&one, Some("needs A")).await;
-    let writers = [&one, &two].map(|layer| written_by(layer, Asker::Principal("alice".into())));
+    let writers = [&one, &two].map(|layer| written_by(layer, ReadPrincipal::Principal("alice".into())));
     for writer in &writers {
         let nobody = put(writer, "nobody", None, "{}").await;
         assert!(matches!(&nobody, Err(Error::Refused(Refusal::Forbidden(_)))), "{nobody:?}");
@@ -358,7 +358,7 @@ async fn rights_that_go_while_a_function_is_asked_are_not_written_by() {
     alice(&db, &["slow"], false).await;
     let writers: Vec<_> = (0..4)
         .map(|at| {
-            let writer = written_by(&layer, Asker::Principal("alice".into()));
+            let writer = written_by(&layer, ReadPrincipal::Principal("alice".into()));
             tokio::spawn(async move { put(&writer, &format!("d{at}"), None, "{}").await })
         })
         .collect();
@@ -369,7 +369,7 @@ async fn rights_that_go_while_a_function_is_asked_are_not_written_by() {
         assert_eq!(rejection(soon(writer).await.expect("no panic")), (403, "alice".to_owned()));
     }
     // The reverse: a write that the old rights would refuse is judged by the current ones.
-    let writer = written_by(&layer, Asker::Principal("alice".into()));
+    let writer = written_by(&layer, ReadPrincipal::Principal("alice".into()));
     functions.may_answer.forget_permits(1_000);
     let later = tokio::spawn(async move { put(&writer, "later", None, "{}").await });
     while functions.asked.available_permits() < 5 {
@@ -386,9 +386,11 @@ async fn who_is_no_user_is_a_stranger_or_has_what_everybody_has() {
     let store = Store::new();
     let layer = store.layer_judged_by(Functions::new()).await;
     let db = create(&layer, Some("needs !")).await;
-    let account = |is_member| Asker::Account { name: "bob".into(), is_member };
+    let account = |is_member| ReadPrincipal::Account { name: "bob".into(), is_member };
     put(&written_by(&layer, account(true)), "member", None, "{}").await.expect("written");
-    for (asker, is_named) in [(account(false), true), (Asker::Principal("bob".into()), true), (Asker::Guest, false)] {
+    for (asker, is_named) in
+        [(account(false), true), (ReadPrincipal::Principal("bob".into()), true), (ReadPrincipal::Guest, false)]
+    {
         let refused = put(&written_by(&layer, asker.clone()), "stranger", None, "{}").await;
         match refused {
             Err(Error::Refused(Refusal::Forbidden(_))) if is_named => {}
@@ -406,6 +408,6 @@ async fn who_is_no_user_is_a_stranger_or_has_what_everybody_has() {
     let (parent, history, deleted, expiry, attachments) = (None, None, false, None, Vec::new());
     let edit = Edit { id: "d".into(), parent, history, deleted, expiry, attachments, body };
     assert_eq!(rejection(db.route(&edit, &account(true)).await), (403, ":bob".to_owned()));
-    assert_eq!(db.route(&edit, &Asker::All).await.expect("routed").channels.len(), 1);
+    assert_eq!(db.route(&edit, &ReadPrincipal::All).await.expect("routed").channels.len(), 1);
     assert!(get(&db, "d").await.is_err());
 }

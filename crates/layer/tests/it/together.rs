@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::support::{Layer, Random, Store, assert_clean, create, get, put, soon};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    Database, Document, Edit, Error, GetOptions, Judge, Judgement, LayerOptions, Refusal, Result, RevId, Rule, Updated,
-    Verdict, Writing, waits,
+    Database, Document, Edit, Error, GetOptions, Judge, Judgement, LayerOptions, Refusal, Result, RevId, Rule, Verdict,
+    Writing, WrittenRevision, waits,
 };
 use flatbed_testkit::pass;
 use futures_util::future::{BoxFuture, join_all};
@@ -363,7 +363,7 @@ async fn each_database_is_for_itself_and_one_that_goes_takes_its_own() {
     for task in tasks {
         match soon(task).await.unwrap() {
             (name, Err(Error::DatabaseNotFound)) => assert_eq!(name, "gone"),
-            (_, result) => assert!(matches!(result, Ok(Updated { .. })), "{result:?}"),
+            (_, result) => assert!(matches!(result, Ok(WrittenRevision { .. })), "{result:?}"),
         }
     }
     assert_eq!(kept.info().await.unwrap().doc_count, WRITERS as u64);

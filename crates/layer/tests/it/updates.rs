@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{Layer, Random, Store, assert_clean, create, put, soon};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{
-    CreateOptions, DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesQuery, Seq, Since, Wait,
+    CreateOptions, DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesQuery, Seq, Since, WaitOutcome,
 };
 use flatbed_testkit::until;
 use futures_util::future::join_all;
@@ -47,7 +47,7 @@ async fn read_until(
             return;
         }
         if page.at_end {
-            assert_eq!(soon(updates.wait()).await, Wait::MayHaveChanged);
+            assert_eq!(soon(updates.wait()).await, WaitOutcome::MayHaveChanged);
         }
     }
 }
@@ -329,7 +329,7 @@ async fn each_bucket_is_watched_until_it_moves() {
     let (a, b) = (create(&writer, "a", None).await, create(&writer, "b", None).await);
     let mut updates = follow(&reader, Since::Now);
     assert!(updates.next_page().await.unwrap().at_end);
-    assert_eq!(updates.wait().await, Wait::MayHaveChanged);
+    assert_eq!(updates.wait().await, WaitOutcome::MayHaveChanged);
     assert!(updates.next_page().await.unwrap().rows.is_empty());
     for n in 0..20 {
         until("watches are set", async || reader.counted("flatbed_watches_set") >= 256 + n).await;
@@ -351,7 +351,7 @@ async fn a_follower_that_falls_behind_reads_for_itself() {
     let (mut slow, mut fast) = (follow(&layer, Since::Now), follow(&layer, Since::Now));
     for updates in [&mut slow, &mut fast] {
         assert_eq!(updates.next_page().await.unwrap().rows, []);
-        assert_eq!(updates.wait().await, Wait::MayHaveChanged);
+        assert_eq!(updates.wait().await, WaitOutcome::MayHaveChanged);
     }
     let mut rows = Vec::new();
     for n in 0..100 {

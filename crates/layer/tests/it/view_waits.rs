@@ -10,8 +10,8 @@ use fdb_embedded::VirtualClock;
 use flatbed_layer::json::{Limits, Value, parse};
 use flatbed_layer::waits::{self, Waits};
 use flatbed_layer::{
-    BackgroundOptions, Database, FindOptions, FunctionFailure, GroupFunctions, GroupSource, Grouping, Mapped,
-    ReduceQuery, Reduced, Reduction, Select, ViewBounds, ViewFunctions, ViewQuery, ViewRange, ViewUpdate,
+    BackgroundOptions, Database, FindOptions, FunctionFailure, GroupFunctions, GroupSource, Grouping, MapOutcome,
+    ReduceQuery, ReduceResults, Reduction, Select, ViewBounds, ViewFunctions, ViewQuery, ViewRange, ViewUpdate,
 };
 use flatbed_testkit::engine;
 use futures_util::future::{BoxFuture, ready};
@@ -91,11 +91,11 @@ impl GroupFunctions for NoFunctions {
         Box::pin(ready(Err(FunctionFailure::NotRun)))
     }
 
-    fn map(&self, _: Vec<Vec<u8>>) -> BoxFuture<'_, Result<Mapped, FunctionFailure>> {
+    fn map(&self, _: Vec<Vec<u8>>) -> BoxFuture<'_, Result<MapOutcome, FunctionFailure>> {
         Box::pin(ready(Err(FunctionFailure::NotRun)))
     }
 
-    fn reduce<'a>(&'a self, _: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>> {
+    fn reduce<'a>(&'a self, _: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<ReduceResults, FunctionFailure>> {
         Box::pin(ready(Err(FunctionFailure::NotRun)))
     }
 }

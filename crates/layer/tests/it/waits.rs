@@ -17,7 +17,7 @@ use flatbed_layer::waits::{self, Path, Waits};
 use flatbed_layer::{
     AllDocsQuery, AttachmentEdit, BackgroundOptions, ChangesQuery, Conflicts, CreateOptions, Database,
     DatabaseUpdatesQuery, Edit, Extras, FindOptions, GetOptions, LayerOptions, LocalDocument, NameRange, OpenRevs,
-    RevId, Scope, Since, USERS, Updated, User, UserFence,
+    RevId, Scope, Since, USERS, User, UserFence, WrittenRevision,
 };
 use flatbed_testkit::{is_quiet, metadata_version};
 use foundationdb_sys::backend::{Embedded, embedded};
@@ -509,7 +509,7 @@ async fn attachments(layer: &Layer, table: &mut Table) {
         let text = body(0);
         db.update(&Edit { attachments: list, ..edit("many".into(), None, &text) }).await
     };
-    let Updated { rev } = table.row("a document with 200 attachments of 10 bytes", with_data).await.unwrap();
+    let WrittenRevision { rev } = table.row("a document with 200 attachments of 10 bytes", with_data).await.unwrap();
     let text = body(1);
     let stubs = (0..200).map(|number| (format!("a{number:03}"), AttachmentEdit::Stub { revpos: None })).collect();
     let stubs = Edit { attachments: stubs, ..edit("many".into(), Some(rev), &text) };

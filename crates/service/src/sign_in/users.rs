@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flatbed_auth::lockout::locked_out;
 use flatbed_auth::{Credentials, PasswordHash, Refused, SignedIn, digest};
-use flatbed_layer::channels::{PrincipalAt, PrincipalSession, SessionHash, SignsIn};
+use flatbed_layer::channels::{PrincipalSession, SessionHash, SignInUser, SignsIn};
 use flatbed_layer::{Gate, Refusal, SecurityOf, User};
 
 use super::audit::{RefusalReason, SignInMethod};
@@ -73,7 +73,7 @@ pub struct UserSession {
 
 enum SessionLookup {
     /// A valid session and its user.
-    Valid(PrincipalSession, Arc<PrincipalAt>),
+    Valid(PrincipalSession, Arc<SignInUser>),
     /// A session of a user who is deleted or disabled.
     WithoutUser,
     /// No session, an ended one, or one from before the user's new password.
@@ -96,7 +96,7 @@ fn session_hash(id: &str) -> SessionHash {
     hash
 }
 
-fn standing(database: &str, user: &PrincipalAt, session: Option<SessionHash>) -> Standing {
+fn standing(database: &str, user: &SignInUser, session: Option<SessionHash>) -> Standing {
     let signed_in = match (session, user.principal.name.is_empty()) {
         (Some(_), _) => SignedIn::Cookie,
         (None, true) => SignedIn::Not,
@@ -160,7 +160,7 @@ impl SignIn {
         claims: &Claims<'_>,
     ) -> Result<Standing, SignInError> {
         let name = &credentials.name;
-        let is_named = |user: &Arc<PrincipalAt>| matches!(user.principal.signs_in, SignsIn::Password(_));
+        let is_named = |user: &Arc<SignInUser>| matches!(user.principal.signs_in, SignsIn::Password(_));
         let find = |fresh| async move {
             // The guest's name is empty, and the guest has no password.
             if name.is_empty() {
@@ -214,7 +214,7 @@ impl SignIn {
 
     /// Returns the hash of a user's password. An unreadable hash, or one with too many iterations, matches no
     /// password.
-    fn hash_of(&self, user: &PrincipalAt) -> PasswordHash {
+    fn hash_of(&self, user: &SignInUser) -> PasswordHash {
         let iterations_max = self.configuration.now().auth.max_iterations;
         let hash = match &user.principal.signs_in {
             SignsIn::Password(text) => std::str::from_utf8(text).ok().and_then(|text| PasswordHash::parse(text).ok()),
@@ -251,7 +251,7 @@ impl SignIn {
         &self,
         database: &str,
         id: &str,
-    ) -> flatbed_layer::Result<Option<(PrincipalSession, Arc<PrincipalAt>)>> {
+    ) -> flatbed_layer::Result<Option<(PrincipalSession, Arc<SignInUser>)>> {
         Ok(match self.find_session(database, id).await? {
             SessionLookup::Valid(session, user) => Some((session, user)),
             SessionLookup::WithoutUser | SessionLookup::Invalid => None,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
-use flatbed_layer::channels::{UsersChanged, UsersPlace};
+use flatbed_layer::channels::{UsersChanged, UsersPosition};
 use flatbed_layer::{Error, Layer};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -42,7 +42,7 @@ struct UserFollowers {
 #[derive(Default)]
 struct DatabaseFollowers {
     /// `None`: not polled yet, or missing.
-    place: Option<UsersPlace>,
+    place: Option<UsersPosition>,
     /// The change counter of each user, by name.
     users: HashMap<Arc<str>, watch::Sender<u64>>,
 }
@@ -83,7 +83,7 @@ impl FollowedUsers {
 
     /// Returns the databases with followed users and the position of each one's last poll; drops databases without
     /// followers. `None`: no user is followed, and the polling task ends.
-    fn polled_databases(&self) -> Option<Vec<(Arc<str>, Option<UsersPlace>)>> {
+    fn polled_databases(&self) -> Option<Vec<(Arc<str>, Option<UsersPosition>)>> {
         let mut followed = self.followed();
         for of in followed.databases.values_mut() {
             of.users.retain(|_, sender| sender.receiver_count() > 0);
@@ -96,7 +96,7 @@ impl FollowedUsers {
         Some(followed.databases.iter().map(|(name, of)| (Arc::clone(name), of.place)).collect())
     }
 
-    async fn poll_all(&self, asked: &[(Arc<str>, Option<UsersPlace>)]) -> Result<(), Error> {
+    async fn poll_all(&self, asked: &[(Arc<str>, Option<UsersPosition>)]) -> Result<(), Error> {
         for some in asked.chunks(DATABASES_PER_READ) {
             let found = self.layer.users_changed(some).await?;
             let mut followed = self.followed();

@@ -6,7 +6,7 @@ use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::RevId;
 
 use super::{names, role, user};
-use crate::channels::{Asker, Kind, PrincipalWrite, SignsIn};
+use crate::channels::{Kind, PrincipalWrite, ReadPrincipal, SignsIn};
 use crate::document::edit::{Edit, GetOptions};
 use crate::handle::Database;
 use crate::index::channels::tests::{ByBody, assert_clean, give_channels};
@@ -46,11 +46,11 @@ fn anna() -> PrincipalWrite {
 }
 
 impl Meanwhile {
-    fn writer(self) -> Asker {
+    fn writer(self) -> ReadPrincipal {
         match self {
-            BecomesUser => Asker::Account { name: "carl".into(), is_member: true },
-            IsLetIn => Asker::Guest,
-            _ => Asker::Principal("anna".into()),
+            BecomesUser => ReadPrincipal::Account { name: "carl".into(), is_member: true },
+            IsLetIn => ReadPrincipal::Guest,
+            _ => ReadPrincipal::Principal("anna".into()),
         }
     }
 
@@ -98,7 +98,7 @@ async fn interleaved(meanwhile: Meanwhile, is_shared: bool) {
     for write in [staff, anna(), user("")] {
         server.put_principal(&write).await.unwrap();
     }
-    as_user(Asker::All).update(&edit("giving", None, r#"{"gives":"anna"}"#)).await.unwrap();
+    as_user(ReadPrincipal::All).update(&edit("giving", None, r#"{"gives":"anna"}"#)).await.unwrap();
     let (db, inner) = (as_user(meanwhile.writer()), &*layer.inner);
     let instance = resolved(inner, "db").await.unwrap();
     let edits = [edit("d", None, r#"{"channels":"A"}"#)];
@@ -116,7 +116,7 @@ async fn interleaved(meanwhile: Meanwhile, is_shared: bool) {
     let trx = begin();
     let outcomes = write.attempt(&trx, Attempt::default()).await.unwrap().unwrap();
     assert!(matches!(outcomes[..], [(0, Ok(_))]), "{meanwhile:?}: {outcomes:?}");
-    meanwhile.happen(&as_user(Asker::All)).await;
+    meanwhile.happen(&as_user(ReadPrincipal::All)).await;
     assert_eq!(trx.commit().await.is_err(), meanwhile.is_of_writer(), "{meanwhile:?}, shared: {is_shared}");
     // The next attempt notices by itself, and leaves the document to be judged again.
     if meanwhile.is_of_writer() {
@@ -125,7 +125,7 @@ async fn interleaved(meanwhile: Meanwhile, is_shared: bool) {
         assert!(outcomes.is_empty(), "{meanwhile:?}: {outcomes:?}");
     }
     assert_eq!(
-        db.reader().asked_by(Asker::All).get("d", &GetOptions::default()).await.is_err(),
+        db.reader().asked_by(ReadPrincipal::All).get("d", &GetOptions::default()).await.is_err(),
         meanwhile.is_of_writer()
     );
     assert_clean(&server).await;

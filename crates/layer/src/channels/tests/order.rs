@@ -12,7 +12,7 @@ use crate::channels::grants::{self, Shared};
 use crate::channels::holding::{Holding, periods_of, read_anew};
 use crate::channels::principals::{Delete, Put};
 use crate::channels::tests::{CHANNELS, DOCUMENTS, ROLES, USERS, asker, grant, role, two_servers, user};
-use crate::channels::{Asker, Principal, PrincipalWrite};
+use crate::channels::{Principal, PrincipalWrite, ReadPrincipal};
 use crate::error::Result;
 use crate::handle::Database;
 use crate::layer::Inner;
@@ -307,8 +307,8 @@ async fn check(db: &Database, all: &[Done]) {
 }
 
 /// Compares cached and uncached rights at one read version.
-async fn look(inner: &Inner, asker: &Asker) {
-    struct Look<'a>(&'a Inner, &'a Asker);
+async fn look(inner: &Inner, asker: &ReadPrincipal) {
+    struct Look<'a>(&'a Inner, &'a ReadPrincipal);
     impl Operation for Look<'_> {
         type Output = ();
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {

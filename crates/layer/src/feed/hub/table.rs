@@ -17,7 +17,7 @@ use flatbed_channels::{ALL, Held, Kind};
 use tokio::sync::Notify;
 
 use crate::feed::row::RowChannels;
-use crate::held::HeldAt;
+use crate::held::HeldRights;
 use crate::store::seq::Seq;
 
 /// Channels and roles of one follower in the table. A follower with more is woken by each change.
@@ -33,7 +33,7 @@ const LISTED_MAX: usize = 32;
 #[derive(Clone, Copy)]
 pub(in crate::feed) struct Interest<'a> {
     /// The rights as read: an equal pointer means unchanged rights.
-    pub(in crate::feed) found: &'a Arc<HeldAt>,
+    pub(in crate::feed) found: &'a Arc<HeldRights>,
     /// The part of the rights that concerns the feed.
     pub(in crate::feed) held: &'a Held,
 }
@@ -316,13 +316,13 @@ mod tests {
         Seq::new(7, stamp)
     }
 
-    fn found(names: &BTreeSet<String>) -> Arc<HeldAt> {
+    fn found(names: &BTreeSet<String>) -> Arc<HeldRights> {
         let held = Held::since_ever(names.iter().map(String::as_str));
         let versions = vec![(Kind::User, Arc::from("A"), None)];
-        Arc::new(HeldAt { held, versions, ..HeldAt::default() })
+        Arc::new(HeldRights { held, versions, ..HeldRights::default() })
     }
 
-    fn interest(found: &Arc<HeldAt>) -> Interest<'_> {
+    fn interest(found: &Arc<HeldRights>) -> Interest<'_> {
         Interest { found, held: &found.held }
     }
 

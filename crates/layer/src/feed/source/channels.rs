@@ -20,16 +20,16 @@ use flatbed_channels::{ALL, Asked, FeedRow, FeedScope, GUEST, Held, Kind, Merge,
 use flatbed_revtree::DocumentId;
 use futures_util::future::try_join;
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
 use crate::error::{NotFound, Refusal, Result};
 use crate::feed::hub::Interest;
-use crate::feed::place::Place;
+use crate::feed::place::FeedPosition;
 use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, UnrestrictedSource, rows_max};
 use crate::feed::tail::{Departure, TailRow};
-use crate::held::HeldAt;
+use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::all_docs::PAGE_ROWS_MAX;
@@ -64,14 +64,14 @@ const IDS_MAX: usize = 10_000;
 
 /// The source for restricted readers; see the module.
 pub(crate) struct Channels {
-    asker: Asker,
+    asker: ReadPrincipal,
     query: ScopeRequest,
     plain: UnrestrictedSource,
     under_way: Option<RunningMerge>,
     reached: Option<FeedProgress>,
     live: Option<FollowerRights>,
     /// The rights that judged the last page.
-    judged: Option<Arc<HeldAt>>,
+    judged: Option<Arc<HeldRights>>,
 }
 
 /// The meaning of a by-seq row for a follower at the end.
@@ -88,7 +88,7 @@ pub(in crate::feed) enum LiveVerdict {
 
 /// The rights that judge a follower: those at the read of the end.
 struct FollowerRights {
-    held: Arc<HeldAt>,
+    held: Arc<HeldRights>,
     /// The rights restricted to the feed's channels, if it names some.
     only: Option<Held>,
 }
@@ -103,7 +103,7 @@ struct ScopeRequest {
 struct FeedProgress {
     incarnation: u64,
     /// The position that the reader was given.
-    shown: Place,
+    shown: FeedPosition,
     /// The position up to which everything was read; no rows lie between.
     stands: Position,
     /// The sequence up to which everything was read, at the end.
@@ -113,7 +113,7 @@ struct FeedProgress {
 /// A merge that continues with the next page.
 struct RunningMerge {
     incarnation: u64,
-    held: Arc<HeldAt>,
+    held: Arc<HeldRights>,
     merge: Merge,
     /// The number of entries to request next from each stream.
     limits: Vec<usize>,
@@ -136,8 +136,8 @@ enum MergeRow {
 
 impl Channels {
     /// Creates the source for a principal; `None` if the principal is unrestricted and the query names no channels.
-    pub(super) fn of(query: &ChangesQuery, asker: &Asker) -> Option<Channels> {
-        if *asker == Asker::All && !matches!(query.scope, Scope::Channels(_)) {
+    pub(super) fn of(query: &ChangesQuery, asker: &ReadPrincipal) -> Option<Channels> {
+        if *asker == ReadPrincipal::All && !matches!(query.scope, Scope::Channels(_)) {
             return None;
         }
         let wanted =
@@ -169,7 +169,7 @@ impl Channels {
     }
 
     /// Returns the rights that judged the last page and judge changes behind the end.
-    pub(super) fn judged_by(&self) -> Option<Arc<HeldAt>> {
+    pub(super) fn judged_by(&self) -> Option<Arc<HeldRights>> {
         self.judged.clone()
     }
 
@@ -244,7 +244,7 @@ impl Channels {
     }
 
     /// Records that a follower has taken all up to a sequence, and the position that its reader was given.
-    pub(in crate::feed) fn stands_at(&mut self, shown: Option<Place>, seq: Seq) {
+    pub(in crate::feed) fn stands_at(&mut self, shown: Option<FeedPosition>, seq: Seq) {
         if let (Some(reached), Some(shown)) = (&mut self.reached, shown) {
             let until = reached.until.map_or(seq, |until| until.max(seq));
             let stands = reached.stands.max(Position::at(Stamp(*until.stamp())));
@@ -253,9 +253,9 @@ impl Channels {
     }
 
     /// Returns the scope of the feed under some rights.
-    fn scope(&self, held: &HeldAt) -> FeedScope {
+    fn scope(&self, held: &HeldRights) -> FeedScope {
         let of = match &self.query.scope {
-            Scope::Channels(channels) if self.asker == Asker::All => {
+            Scope::Channels(channels) if self.asker == ReadPrincipal::All => {
                 Held::since_ever(channels.iter().map(String::as_str))
             }
             Scope::Channels(channels) => held.held.only(channels.iter().map(String::as_str)),
@@ -269,9 +269,9 @@ impl Channels {
     /// Returns the name in the user's own row.
     fn name(&self) -> Option<&str> {
         match &self.asker {
-            Asker::Principal(name) | Asker::Account { name, .. } => Some(name),
-            Asker::Guest => Some(GUEST),
-            Asker::All => None,
+            ReadPrincipal::Principal(name) | ReadPrincipal::Account { name, .. } => Some(name),
+            ReadPrincipal::Guest => Some(GUEST),
+            ReadPrincipal::All => None,
         }
     }
 
@@ -280,7 +280,7 @@ impl Channels {
             Scope::Ids(ids) if !ids.contains(id) => false,
             Scope::Designs if !DocumentId::of(id).is_design() => false,
             // Design documents are visible to administrators alone and are in no channel.
-            _ => self.asker == Asker::All || !DocumentId::of(id).is_design(),
+            _ => self.asker == ReadPrincipal::All || !DocumentId::of(id).is_design(),
         }
     }
 
@@ -294,16 +294,16 @@ impl Channels {
 
     /// Returns the start of a page, as given to its reader and as a position; `None` if it starts at the feed's newest
     /// row.
-    fn begin(&self, incarnation: u64, page: &FeedPage<'_>) -> Option<(Place, Position)> {
-        let at = |place: Place| {
+    fn begin(&self, incarnation: u64, page: &FeedPage<'_>) -> Option<(FeedPosition, Position)> {
+        let at = |place: FeedPosition| {
             let position = place.position(incarnation);
-            Some((Place::new(incarnation, position), position))
+            Some((FeedPosition::new(incarnation, position), position))
         };
         match (page.cursor, self.reached.filter(|reached| reached.incarnation == incarnation)) {
             (Some(cursor), Some(reached)) if cursor == reached.shown => Some((cursor, reached.stands)),
             (Some(cursor), _) => at(cursor),
             (None, _) => match page.since {
-                Since::Beginning => at(Place::new(incarnation, Position::BEGIN)),
+                Since::Beginning => at(FeedPosition::new(incarnation, Position::BEGIN)),
                 Since::After(place) => at(place),
                 Since::Now => None,
             },
@@ -370,7 +370,7 @@ impl Channels {
             Some(begin) => begin,
             None => {
                 let newest = reading::newest(trx, instance, &self.scope(&held)).await?;
-                (Place::new(incarnation, newest), newest)
+                (FeedPosition::new(incarnation, newest), newest)
             }
         };
         if page.limit == 0 {
@@ -423,7 +423,7 @@ impl Channels {
     }
 
     /// Returns the rights that judge followers from here on.
-    fn following(&self, held: &Arc<HeldAt>) -> FollowerRights {
+    fn following(&self, held: &Arc<HeldRights>) -> FollowerRights {
         let is_whole = !matches!(self.query.scope, Scope::Channels(_));
         FollowerRights { held: Arc::clone(held), only: (!is_whole).then(|| self.scope(held).held) }
     }
@@ -433,7 +433,7 @@ impl Channels {
         &self,
         trx: &Transaction,
         instance: &Instance,
-        held: &Arc<HeldAt>,
+        held: &Arc<HeldRights>,
         (since, until): (Position, Seq),
         most: usize,
         index: Option<u64>,
@@ -489,7 +489,7 @@ impl Channels {
 
 /// An empty page that must be followed by another one.
 fn nothing(page: &FeedPage<'_>) -> ChangesPage {
-    let last_seq = page.cursor.unwrap_or_else(|| Place::new(0, Position::BEGIN));
+    let last_seq = page.cursor.unwrap_or_else(|| FeedPosition::new(0, Position::BEGIN));
     ChangesPage { rows: Vec::new(), at_end: false, last_seq }
 }
 

@@ -83,7 +83,7 @@ mod tests {
     use flatbed_testkit::soon;
 
     use super::*;
-    use crate::feed::changes::{Changes, Followed};
+    use crate::feed::changes::{Changes, FollowOutcome};
     use crate::feed::query::{ChangesQuery, Documents, Since};
     use crate::feed::row::{ChangeRow, RowKind};
     use crate::{Database, Edit, GetOptions, Reader};
@@ -118,14 +118,14 @@ mod tests {
         let came = async {
             loop {
                 match changes.follow().await {
-                    Followed::Rows(rows) => return (rows.iter().map(|row| changes.shown(row)).collect(), true),
-                    Followed::ReadOn => {
+                    FollowOutcome::Rows(rows) => return (rows.iter().map(|row| changes.shown(row)).collect(), true),
+                    FollowOutcome::ReadOn => {
                         let page = changes.next_page().await.unwrap();
                         if !page.rows.is_empty() {
                             return (page.rows, false);
                         }
                     }
-                    Followed::Shutdown => panic!("the server stopped"),
+                    FollowOutcome::Shutdown => panic!("the server stopped"),
                 }
             }
         };

@@ -12,7 +12,8 @@ use tokio::sync::Notify;
 
 use crate::view_bounds::ViewBounds;
 use crate::view_functions::{
-    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewFunctions,
+    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceInput, ReduceResults, Reduction,
+    ViewFunctions,
 };
 
 /// Runs them, and can stop after some documents.
@@ -142,9 +143,9 @@ impl GroupFunctions for Loaded {
         })
     }
 
-    fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<Mapped, FunctionFailure>> {
+    fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<MapOutcome, FunctionFailure>> {
         Box::pin(async move {
-            let mut mapped = Mapped::default();
+            let mut mapped = MapOutcome::default();
             let calls = self.state.calls.fetch_add(1, Ordering::Relaxed) + 1;
             let busy_after = self.state.busy_after.load(Ordering::Relaxed);
             let is_late = busy_after > 0 && calls > busy_after;
@@ -200,7 +201,7 @@ impl GroupFunctions for Loaded {
     }
 
     /// Counts rows; the reduce `longest` returns the longest value.
-    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>> {
+    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<ReduceResults, FunctionFailure>> {
         let reduced = reductions.iter().map(|reduction| {
             let count = || match reduction.input {
                 ReduceInput::Rows(rows) => rows.len() + self.state.miscounts,

@@ -14,7 +14,9 @@ use crate::group::purges::RECORDS_MAX;
 use crate::handle::{Database, Reader};
 use crate::store::transaction::Transaction;
 use crate::view_bounds::ViewBounds;
-use crate::view_functions::{FunctionFailure, GroupFunctions, GroupSource, Mapped, Reduced, Reduction, ViewFunctions};
+use crate::view_functions::{
+    FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceResults, Reduction, ViewFunctions,
+};
 
 pub(super) async fn purge(db: &Database, id: &str) {
     if let Ok(document) = db.get(id, &Default::default()).await {
@@ -163,7 +165,7 @@ impl GroupFunctions for PurgingGroup {
         self.functions.check()
     }
 
-    fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<Mapped, FunctionFailure>> {
+    fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<MapOutcome, FunctionFailure>> {
         Box::pin(async move {
             for id in self.purges.take() {
                 purge(&self.purges.db, &id).await;
@@ -172,7 +174,7 @@ impl GroupFunctions for PurgingGroup {
         })
     }
 
-    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>> {
+    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<ReduceResults, FunctionFailure>> {
         self.functions.reduce(reductions)
     }
 }

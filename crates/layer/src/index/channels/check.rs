@@ -13,7 +13,7 @@ use crate::index::channels::{all_left, decode_stays, entry_of, names, said_of_wi
 use crate::instance::Instance;
 use crate::store::keys::{ChannelPart, PrincipalPart, unpack_principal};
 use crate::store::proto;
-use crate::store::records::{Info, Routed};
+use crate::store::records::{Info, RecordedRouting};
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::since::since_each;
 use crate::store::transaction::Transaction;
@@ -75,7 +75,7 @@ pub(crate) async fn check_document(
 ) -> Result<Option<String>> {
     let routed = &info.routed;
     let Some(named) = &routed.channels else {
-        let is_nothing = *routed == Routed::default();
+        let is_nothing = *routed == RecordedRouting::default();
         return Ok((!is_nothing).then(|| "its info names channels, and it is not entered".to_owned()));
     };
     if !has_channels {

@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 use prost::Message;
 
 use super::*;
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::document::edit::{Document, Edit, EditParts, GetOptions};
 use crate::error::Refusal;
 use crate::handle::Database;
@@ -120,11 +120,11 @@ async fn database(has_channels: bool) -> ([Database; 2], Storage) {
     if has_channels {
         give_channels(&server).await;
     }
-    ([server, layer.database("db", crate::fenced::user("anna")).asked_by(Asker::All)], storage)
+    ([server, layer.database("db", crate::fenced::user("anna")).asked_by(ReadPrincipal::All)], storage)
 }
 
 fn of_user(db: &Database) -> Database {
-    Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("anna")).asked_by(Asker::All)
+    Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("anna")).asked_by(ReadPrincipal::All)
 }
 
 fn edit<'e>(id: &'e str, parent: Option<RevId>, body: &'e str) -> Edit<'e> {
@@ -620,8 +620,8 @@ async fn an_exclusive_resync_has_the_database_for_itself() {
         put(&server, &format!("n{n:03}"), None, r#"{"x":"!","channels":"!"}"#).await;
     }
     resynced(&server).await;
-    let member = server.reader().asked_by(Asker::Account { name: "anna".into(), is_member: true });
-    let written = user.asked_by(Asker::Account { name: "anna".into(), is_member: true });
+    let member = server.reader().asked_by(ReadPrincipal::Account { name: "anna".into(), is_member: true });
+    let written = user.asked_by(ReadPrincipal::Account { name: "anna".into(), is_member: true });
     let reads = async || member.get("n001", &GetOptions::default()).await.map(drop).map_err(|error| error.to_string());
     let writes = async || {
         let edit = edit("w", None, "{}");

@@ -8,10 +8,10 @@ use flatbed_channels::Kind as Principal;
 use flatbed_mango::Selector;
 use flatbed_testkit::{Random, pass, soon};
 
-use crate::asker::Asker;
+use crate::asker::ReadPrincipal;
 use crate::channels::{PrincipalWrite, SignsIn};
 use crate::document::text;
-use crate::feed::changes::{Changes, Followed};
+use crate::feed::changes::{Changes, FollowOutcome};
 use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
 use crate::feed::row::{ChangeRow, RowKind};
 use crate::handle::Reader;
@@ -105,7 +105,7 @@ fn nothing() -> Document {
 
 async fn assert_same(db: &Reader) {
     let defined: Vec<proto::Index> = indexes_of_kind(db).await;
-    let sees_all = *db.asker() == Asker::All;
+    let sees_all = *db.asker() == ReadPrincipal::All;
     for index in &defined {
         let its_name = crate::index::selector::definition::name_of(index).unwrap();
         let (_, selector) = SELECTORS.iter().find(|(name, _)| *name == its_name).unwrap();
@@ -171,7 +171,7 @@ fn settled<T>(done: Result<T>) {
 async fn writer(db: Database, seed: u64) {
     let mut random = Random(seed);
     let user = Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("writer"));
-    let user = user.asked_by(Asker::All);
+    let user = user.asked_by(ReadPrincipal::All);
     for _ in 0..40 {
         let id = format!("d{:02}", random.below(25));
         let leaf = db.get(&id, &GetOptions::default()).await.ok().map(|document| document.rev);
@@ -263,8 +263,10 @@ async fn torture(probability: f64, seed: u64, has_channels: bool) {
     build_all(&one).await;
     let assert_all_same = async || {
         let users = if has_channels { &["anna", "bert"][..] } else { &[] };
-        let askers: Vec<Asker> =
-            [Asker::All].into_iter().chain(users.iter().map(|name| Asker::Principal((*name).into()))).collect();
+        let askers: Vec<ReadPrincipal> = [ReadPrincipal::All]
+            .into_iter()
+            .chain(users.iter().map(|name| ReadPrincipal::Principal((*name).into())))
+            .collect();
         let readers: Vec<Reader> = [&one, &other]
             .into_iter()
             .flat_map(|db| askers.iter().map(|asker| db.reader().asked_by(asker.clone())))
@@ -273,7 +275,7 @@ async fn torture(probability: f64, seed: u64, has_channels: bool) {
         futures_util::future::join_all(readers.iter().map(assert_same)).await;
         // Neither admits an unknown user.
         for scope in [Scope::All, scope("a/two")] {
-            let nobody = one.reader().asked_by(Asker::Principal("nobody".into()));
+            let nobody = one.reader().asked_by(ReadPrincipal::Principal("nobody".into()));
             if has_channels {
                 assert_refused(&mut nobody.changes(ChangesQuery { scope, ..ChangesQuery::default() })).await;
             }
@@ -341,7 +343,7 @@ async fn a_builder_that_is_killed_at_any_step_enters_tombstones_too() {
     }
     assert!(steps > 10, "{steps}");
     assert_eq!(seqs_of(&db, 1).await.len(), 23);
-    assert_same(&db.reader().asked_by(Asker::All)).await;
+    assert_same(&db.reader().asked_by(ReadPrincipal::All)).await;
 }
 
 /// Returns the next rows, from pages or from the shared feed, and whether they were shared.
@@ -349,14 +351,14 @@ async fn next(changes: &mut Changes) -> Result<(Vec<String>, bool)> {
     let came = async {
         loop {
             match changes.follow().await {
-                Followed::Rows(rows) => return Ok((rows.iter().map(|row| row.row.id.clone()).collect(), true)),
-                Followed::ReadOn => {
+                FollowOutcome::Rows(rows) => return Ok((rows.iter().map(|row| row.row.id.clone()).collect(), true)),
+                FollowOutcome::ReadOn => {
                     let page = changes.next_page().await?;
                     if !page.rows.is_empty() {
                         return Ok((page.rows.into_iter().map(|row| row.id).collect(), false));
                     }
                 }
-                Followed::Shutdown => panic!("the process does not stop"),
+                FollowOutcome::Shutdown => panic!("the process does not stop"),
             }
         }
     };

@@ -11,7 +11,7 @@ use flatbed_revtree::RevId;
 use flatbed_testkit::Random;
 
 use super::*;
-use crate::channels::{Asker, PrincipalWrite, SignsIn};
+use crate::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
 use crate::document::body::begin_read;
 use crate::document::edit::{Edit, EditParts, GetOptions};
 use crate::handle::Database;
@@ -28,8 +28,8 @@ const USERS: [&str; 3] = ["anna", "bert", ""];
 /// Documents and revisions that readers request.
 type Written = BTreeSet<(String, RevId)>;
 
-fn asker(name: &str) -> Asker {
-    if name.is_empty() { Asker::Guest } else { Asker::Principal(name.into()) }
+fn asker(name: &str) -> ReadPrincipal {
+    if name.is_empty() { ReadPrincipal::Guest } else { ReadPrincipal::Principal(name.into()) }
 }
 
 fn settled<T>(done: Result<T>) -> Option<T> {
@@ -48,7 +48,7 @@ fn some_of(random: &mut Random, names: &[&str]) -> BTreeSet<String> {
 /// Writes, moves and removes documents with conflicts, and changes grants by administrators and documents.
 async fn work(db: &Database, random: &mut Random, written: &mut Written) {
     let user = Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("writer"));
-    let user = user.asked_by(Asker::All);
+    let user = user.asked_by(ReadPrincipal::All);
     for _ in 0..40 {
         if random.below(4) == 0 {
             let (kind, name) = match random.below(4) {
@@ -105,8 +105,8 @@ async fn work(db: &Database, random: &mut Random, written: &mut Written) {
 /// Returns everything that users see: feed rows with ranks in the place of sequences, and documents.
 async fn seen(db: &Database, written: &Written) -> Vec<String> {
     let mut seen = Vec::new();
-    let accounts = [true, false].map(|is_member| Asker::Account { name: "anna".into(), is_member });
-    for asker in USERS.map(asker).into_iter().chain([Asker::All]).chain(accounts) {
+    let accounts = [true, false].map(|is_member| ReadPrincipal::Account { name: "anna".into(), is_member });
+    for asker in USERS.map(asker).into_iter().chain([ReadPrincipal::All]).chain(accounts) {
         let db = db.reader().asked_by(asker.clone());
         for revocations in [false, true] {
             let mut changes = db.changes(ChangesQuery { revocations, ..ChangesQuery::default() });
@@ -270,7 +270,7 @@ async fn what_was_left_with_the_last_change_keeps_its_sequence() {
     let (layer, authority, _storage) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
     let db = layer.database("db", authority.for_job("test"));
     crate::index::channels::tests::give_channels(&db).await;
-    let user = layer.database("db", crate::fenced::user("writer")).asked_by(Asker::All);
+    let user = layer.database("db", crate::fenced::user("writer")).asked_by(ReadPrincipal::All);
     let mut revs = std::collections::BTreeMap::new();
     // One transaction ends before the last change of "a": the kept departure has two stamps. The next one has stamped
     // the info of "b" when it reaches b's last change.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use flatbed_revtree::RevId;
 
-use crate::document::edit::{Edit, Updated, check_document_id};
+use crate::document::edit::{Edit, WrittenRevision, check_document_id};
 use crate::document::staging;
 use crate::error::{Error, Invalid, Refusal, Result};
 use crate::handle::Database;
@@ -33,7 +33,7 @@ struct Attempts {
 }
 
 /// Writes edits of distinct documents in one transaction, and returns their new revisions in order.
-pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<Updated>> {
+pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<WrittenRevision>> {
     let (inner, name) = (&*database.inner, &*database.name);
     if edits.len() > BATCH_DOCUMENTS_MAX {
         return Err(too_much());
@@ -64,7 +64,7 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
         match written {
             Ok(Some(revs)) => {
                 inner.metrics.documents_written.add(revs.len() as u64);
-                return Ok(revs.into_iter().map(|rev| Updated { rev }).collect());
+                return Ok(revs.into_iter().map(|rev| WrittenRevision { rev }).collect());
             }
             // The database was replaced.
             Ok(None) => {}
@@ -166,7 +166,7 @@ impl Operation for WriteAll<'_, '_> {
         let (mut revs, mut refused) = (Vec::with_capacity(edits.len()), Vec::new());
         for ((_, outcome), edit) in outcomes.into_iter().zip(edits) {
             match outcome {
-                Ok(Updated { rev }) => revs.push(rev),
+                Ok(WrittenRevision { rev }) => revs.push(rev),
                 Err(refusal) => refused.push((edit.id.to_string(), refusal)),
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{DOCUMENTS, Table, bulk_from};
 use crate::support::{Layer, Open, put};
-use flatbed_layer::channels::{Asker, Kind, PrincipalWrite, SignsIn};
+use flatbed_layer::channels::{Kind, PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::{ChangesQuery, ChannelsOptions, CreateOptions, Extras, User};
 
 fn body(number: usize, channels: &str) -> String {
@@ -16,8 +16,8 @@ pub(super) async fn measure(layer: &Layer, table: &mut Table) {
     let channels = Some(ChannelsOptions::default());
     layer.create_database("channels", &CreateOptions { channels, ..CreateOptions::default() }).await.unwrap();
     let root = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
-    let db = (**layer).database("channels", root.through(Arc::new(Open))).asked_by(Asker::All);
-    let ann = db.reader().asked_by(Asker::Principal("ann".into()));
+    let db = (**layer).database("channels", root.through(Arc::new(Open))).asked_by(ReadPrincipal::All);
+    let ann = db.reader().asked_by(ReadPrincipal::Principal("ann".into()));
     let write = PrincipalWrite {
         kind: Kind::User,
         name: "ann".to_owned(),

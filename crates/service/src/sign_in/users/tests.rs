@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use base64::Engine;
 use flatbed_clock::ManualClock;
 use flatbed_javascript::{Runner, RunnerOptions};
-use flatbed_layer::channels::{Kind, PrincipalWrite, PrincipalWritten};
+use flatbed_layer::channels::{Kind, PrincipalWrite, PrincipalWriteOutcome};
 use flatbed_layer::{Authority, ChannelsOptions, CreateOptions, Layer, USERS};
 use flatbed_testkit::{soon, until, until_some, within};
 
@@ -57,7 +57,7 @@ impl Server {
             is_new: false,
         };
         let written = self.database(database).put_principal(&write).await.unwrap();
-        assert!(matches!(written, PrincipalWritten::Created | PrincipalWritten::Changed));
+        assert!(matches!(written, PrincipalWriteOutcome::Created | PrincipalWriteOutcome::Changed));
     }
 
     async fn ask(&self, database: &str, authorization: &str) -> Result<Standing, String> {

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::feed::query::Extras;
 use crate::feed::row::{ChangeRow, RowKind};
 use crate::feed::source::channels::reading::{AT_ONCE, channels_of, channels_of_revision};
-use crate::held::HeldAt;
+use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::{READ_BYTES_MAX, read_ahead, shown};
@@ -31,7 +31,7 @@ pub(super) struct Show<'a> {
     pub(super) trx: &'a Transaction,
     pub(super) inner: &'a Inner,
     pub(super) instance: &'a Instance,
-    pub(super) held: &'a HeldAt,
+    pub(super) held: &'a HeldRights,
     pub(super) extras: Extras,
     /// The name in the reader's own row.
     pub(super) name: Option<&'a str>,

@@ -18,7 +18,7 @@ use prost::Message;
 
 use super::counting::EXACT_MAX;
 use super::*;
-use crate::feed::changes::{Changes, Followed};
+use crate::feed::changes::{Changes, FollowOutcome};
 use crate::feed::query::{Documents, Extras};
 use crate::feed::row::{ChangeRow, RowKind};
 use crate::feed::source::AnySource;
@@ -290,7 +290,7 @@ impl Store {
         buckets.all().iter().for_each(|bucket| trx.clear(&bucket.by_seq(&self.seq(state.seq))));
     }
 
-    fn feed(&self, query: ChangesQuery, asker: &Asker) -> Changes {
+    fn feed(&self, query: ChangesQuery, asker: &ReadPrincipal) -> Changes {
         let source = AnySource::of(&query, asker);
         Changes::from_source(self.db.reader().clone(), query, source)
     }
@@ -306,8 +306,8 @@ fn id(doc: usize) -> String {
     format!("d{doc}")
 }
 
-fn alice() -> Asker {
-    Asker::Principal(USER.into())
+fn alice() -> ReadPrincipal {
+    ReadPrincipal::Principal(USER.into())
 }
 
 /// Reads all pages up to the end.
@@ -330,7 +330,7 @@ fn is_of(row: &ChangeRow, expected: &FeedRow, incarnation: u64) -> bool {
         Told::Revoked => RowKind::Revoked,
         Told::User => return row.kind == RowKind::User && row.id == "_user/alice" && row.leaves.is_empty(),
     };
-    let place = Place::new(incarnation, expected.position);
+    let place = FeedPosition::new(incarnation, expected.position);
     row.kind == kind
         && (row.place(), &row.id, row.rev.to_string()) == (place, &expected.doc, expected.rev.clone())
         && (row.deleted, &row.removed) == (expected.deleted, &expected.removed)
@@ -340,14 +340,15 @@ fn is_of(row: &ChangeRow, expected: &FeedRow, incarnation: u64) -> bool {
 #[derive(Default)]
 struct Client {
     docs: BTreeMap<String, String>,
-    at: Option<Place>,
+    at: Option<FeedPosition>,
     changes: Option<Changes>,
 }
 
 impl Client {
     /// Reads a page, and returns whether it was the last.
     async fn page(&mut self, store: &Store, revocations: bool, leaves: bool, anew: bool, limit: Option<u64>) -> bool {
-        let since = self.at.map_or(Since::Beginning, |at| Since::after(at.to_string().parse::<Place>().unwrap()));
+        let since =
+            self.at.map_or(Since::Beginning, |at| Since::after(at.to_string().parse::<FeedPosition>().unwrap()));
         let extras = Extras { leaves, documents: Documents::No };
         let query = ChangesQuery { since, limit, revocations, extras, ..ChangesQuery::default() };
         let mut changes = match self.changes.take() {
@@ -418,7 +419,7 @@ async fn rows_are_those_of_the_documents(store: &Store, runner: &mut TestRunner,
         (Scope::Channels(Arc::new(names.clone())), alice(), FeedScope { revocations, held: only, user, active_only }),
         (
             Scope::Channels(Arc::new(names.clone())),
-            Asker::All,
+            ReadPrincipal::All,
             FeedScope { held: Held::since_ever(of_names()), active_only, ..FeedScope::default() },
         ),
         (Scope::Ids(Arc::new(some.clone())), alice(), FeedScope { user: None, active_only: false, ..whole }),
@@ -431,7 +432,7 @@ async fn rows_are_those_of_the_documents(store: &Store, runner: &mut TestRunner,
         let mut expected = store.rows(&of, since);
         expected.retain(|row| !is_ids || some.contains(&row.doc));
         let extras = Extras { leaves, documents: Documents::No };
-        let since = Since::After(Place::new(incarnation, since));
+        let since = Since::After(FeedPosition::new(incarnation, since));
         let query = ChangesQuery { since, scope, active_only, revocations, extras, ..ChangesQuery::default() };
         let mut changes = store.feed(query.clone(), &asker);
         let rows = all(&mut changes).await;
@@ -453,7 +454,7 @@ async fn rows_are_those_of_the_documents(store: &Store, runner: &mut TestRunner,
     }
 }
 
-fn place_of(query: &ChangesQuery) -> Place {
+fn place_of(query: &ChangesQuery) -> FeedPosition {
     match query.since {
         Since::After(place) => place,
         Since::Beginning | Since::Now => unreachable!("a place was asked for"),
@@ -557,17 +558,19 @@ async fn each_sees_what_is_theirs() {
     for event in [written(0, &["A"]), written(1, &["!"]), written(2, &[])] {
         store.happens(&event).await;
     }
-    let ids = async |store: &Store, asker: Asker| {
+    let ids = async |store: &Store, asker: ReadPrincipal| {
         let rows = all(&mut store.feed(ChangesQuery::default(), &asker)).await;
         rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
     };
-    let account = |name: &str, is_member| Asker::Account { name: name.into(), is_member };
-    assert_eq!(ids(&store, Asker::All).await, ["d0", "d1", "d2"]);
+    let account = |name: &str, is_member| ReadPrincipal::Account { name: name.into(), is_member };
+    assert_eq!(ids(&store, ReadPrincipal::All).await, ["d0", "d1", "d2"]);
     assert_eq!(ids(&store, alice()).await, ["_user/alice", "d1"]);
     assert_eq!(ids(&store, account("bob", true)).await, ["d1"]);
-    for (stranger, is_named) in
-        [(account("bob", false), true), (Asker::Guest, false), (Asker::Principal("nobody".into()), true)]
-    {
+    for (stranger, is_named) in [
+        (account("bob", false), true),
+        (ReadPrincipal::Guest, false),
+        (ReadPrincipal::Principal("nobody".into()), true),
+    ] {
         match store.feed(ChangesQuery::default(), &stranger).next_page().await {
             Err(crate::Error::Refused(Refusal::Forbidden(_))) if is_named => {}
             Err(crate::Error::Refused(Refusal::Unauthorized(_))) if !is_named => {}
@@ -632,11 +635,11 @@ async fn followers_get_what_they_see() {
                 let followed = within(FOLLOWS_IN, changes.follow()).await;
                 let at = changes.last_seq();
                 let came: Vec<ChangeRow> = match followed {
-                    Some(Followed::Rows(rows)) => {
+                    Some(FollowOutcome::Rows(rows)) => {
                         shared += rows.len();
                         rows.iter().map(|row| changes.shown(row)).collect()
                     }
-                    Some(Followed::ReadOn) => {
+                    Some(FollowOutcome::ReadOn) => {
                         pages += 1;
                         all(&mut changes).await
                     }
@@ -676,7 +679,7 @@ async fn who_is_let_in_again_misses_nothing() {
         store.happens(&written(doc, if doc == 2 { "B" } else { "A" })).await;
         store.happens(&Event::Record { disabled: true }).await;
         let follow = within(Duration::from_millis(300), follows.follow()).await;
-        assert!(matches!(follow, Some(Followed::ReadOn) | None), "{follow:?}");
+        assert!(matches!(follow, Some(FollowOutcome::ReadOn) | None), "{follow:?}");
         for feed in [&mut reads, &mut follows] {
             let refused = feed.next_page().await.map(|page| page.rows);
             assert!(matches!(refused, Err(crate::Error::Refused(Refusal::Forbidden(_)))), "{refused:?}");
@@ -687,8 +690,8 @@ async fn who_is_let_in_again_misses_nothing() {
     let mut rows = Vec::new();
     while rows.len() < 3 {
         match within(FOLLOWS_IN, follows.follow()).await {
-            Some(Followed::Rows(came)) => rows.extend(came.iter().map(|row| follows.shown(row))),
-            Some(Followed::ReadOn) => rows.extend(all(&mut follows).await),
+            Some(FollowOutcome::Rows(came)) => rows.extend(came.iter().map(|row| follows.shown(row))),
+            Some(FollowOutcome::ReadOn) => rows.extend(all(&mut follows).await),
             other => panic!("{other:?} behind {rows:?}"),
         }
     }

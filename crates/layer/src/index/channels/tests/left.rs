@@ -22,7 +22,7 @@ async fn anna(server: &Database, channels: &[&str]) {
 /// Returns the documents of anna's feed behind a position, each with whether it is revoked or removed, and the feed's
 /// new position.
 async fn told(server: &Database, since: Since) -> (Vec<(String, bool)>, Since) {
-    let reader = server.reader().asked_by(Asker::Principal("anna".into()));
+    let reader = server.reader().asked_by(ReadPrincipal::Principal("anna".into()));
     let mut changes = reader.changes(ChangesQuery { since, revocations: true, ..ChangesQuery::default() });
     let mut rows = Vec::new();
     loop {
@@ -146,7 +146,7 @@ async fn the_revision_with_which_a_document_left_says_so() {
     let gone = put(&db, "d", Some(&first), r#"{"channels":"B"}"#).await;
     let third = put(&db, "d", Some(&gone), r#"{"channels":"C"}"#).await;
     anna(&server, &["A", "B"]).await;
-    let reader = server.reader().asked_by(Asker::Principal("anna".into()));
+    let reader = server.reader().asked_by(ReadPrincipal::Principal("anna".into()));
     let options = |rev: &RevId, latest| GetOptions { rev: Some(rev.clone()), latest, ..GetOptions::default() };
     let shown = async |rev: &RevId| {
         let mut found = Vec::new();
@@ -154,7 +154,7 @@ async fn the_revision_with_which_a_document_left_says_so() {
             let options = options(rev, latest);
             found.push(reader.get("d", &options).await.unwrap());
             match reader.get_many(&[("d".to_owned(), options.clone())]).await.unwrap().pop() {
-                Some(crate::Got::Document(document)) => found.push(*document),
+                Some(crate::GetOutcome::Document(document)) => found.push(*document),
                 other => panic!("{other:?}"),
             }
             let revs = crate::OpenRevs::Some(vec![rev.clone()]);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::channels::PrincipalWrite;
 use crate::waits::count;
-use crate::{Got, OpenRevs, Reader};
+use crate::{GetOutcome, OpenRevs, Reader};
 
 fn user() -> PrincipalWrite {
     PrincipalWrite {
@@ -23,8 +23,8 @@ fn user() -> PrincipalWrite {
 
 async fn readers(server: &Database) -> [Reader; 2] {
     server.put_principal(&user()).await.unwrap();
-    let anna = server.reader().asked_by(Asker::Principal("anna".into()));
-    [anna, server.reader().asked_by(Asker::All)]
+    let anna = server.reader().asked_by(ReadPrincipal::Principal("anna".into()));
+    [anna, server.reader().asked_by(ReadPrincipal::All)]
 }
 
 fn of(rev: &RevId) -> GetOptions {
@@ -58,9 +58,9 @@ async fn in_bulk(reader: &Reader, revs: &[RevId]) -> Shown {
         found.extend(some);
     }
     let each = revs.iter().cloned().zip(found).map(|(rev, got)| match got {
-        Got::Document(document) => (rev, Some(shown(*document))),
-        Got::Missing(_) => (rev, None),
-        Got::Several => panic!("one is meant"),
+        GetOutcome::Document(document) => (rev, Some(shown(*document))),
+        GetOutcome::Missing(_) => (rev, None),
+        GetOutcome::Several => panic!("one is meant"),
     });
     each.collect()
 }
