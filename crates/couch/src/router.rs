@@ -11,8 +11,8 @@ use flatbed_layer::{Error as LayerError, REPLICATOR, USERS};
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
 use flatbed_service::{
-    Administer, Claims, Context, Denied, Identified, Maintain, PartsWatch, Read, ReadWhole, RightsWatch, SignInError,
-    Standing,
+    Administer, Claims, Context, Denied, IdentifiedRequest, Maintain, PartsWatch, Read, ReadWhole, RightsWatch,
+    SignInError, Standing,
 };
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -95,7 +95,7 @@ impl Surface for State {
                 let settings = self.service.configuration().now();
                 let claims = claims(&request, &settings.auth);
                 let identified = self.service.identify(&claims);
-                let Identified { standing, set_cookie: renewed } = match &target {
+                let IdentifiedRequest { standing, set_cookie: renewed } = match &target {
                     Ok(Target::Up | Target::Welcome) => identify_within_timeout(identified).await?,
                     _ => identified.await?,
                 };
@@ -150,9 +150,9 @@ async fn owner_standing(state: &State, origin: &Origin<'_>) -> Result<Standing> 
 
 /// Signs in the client, with a timeout for `/_up`: it answers even if the storage cannot identify the client.
 async fn identify_within_timeout(
-    identified: impl Future<Output = std::result::Result<Identified, SignInError>>,
-) -> std::result::Result<Identified, SignInError> {
-    let anonymous = || Ok(Identified { standing: Standing::anonymous(), set_cookie: None });
+    identified: impl Future<Output = std::result::Result<IdentifiedRequest, SignInError>>,
+) -> std::result::Result<IdentifiedRequest, SignInError> {
+    let anonymous = || Ok(IdentifiedRequest { standing: Standing::anonymous(), set_cookie: None });
     match tokio::time::timeout(IDENTIFIED_WITHIN, identified).await {
         Err(_) | Ok(Err(SignInError::Layer(_))) => anonymous(),
         Ok(done) => done,

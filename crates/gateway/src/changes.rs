@@ -14,7 +14,7 @@ use flatbed_http::{
 };
 use flatbed_layer::json::{self, Limits, Object, Value, name};
 use flatbed_layer::{ChangeRow, ChangesPage, Documents, RevId, RowKind, Scope, Since};
-use flatbed_service::{Feed, FeedError, FeedQuery, Filter, Heartbeats, Read, Waited, json_out};
+use flatbed_service::{Feed, FeedError, FeedQuery, FeedWaitOutcome, Filter, Heartbeats, Read, json_out};
 use hyper::{Method, header};
 
 use self::parameters::{FeedParameters, Form, bytes_of_ids};
@@ -313,13 +313,13 @@ impl Writer {
                 waited = self.feed.wait(&mut self.heartbeats) => match waited
                     .map_err(|error| interruption(&mut self.lost, error))?
                 {
-                    Waited::Shared(rows) => {
+                    FeedWaitOutcome::Shared(rows) => {
                         return Ok(WaitOutcome::Rows(rows.iter().map(|row| self.feed.shown(row)).collect()));
                     }
-                    Waited::Passed(rows) => return Ok(WaitOutcome::Rows(rows)),
-                    Waited::ReadOn => return Ok(WaitOutcome::ReadOn),
-                    Waited::Over => return Ok(WaitOutcome::Over),
-                    Waited::Heartbeat => {}
+                    FeedWaitOutcome::Passed(rows) => return Ok(WaitOutcome::Rows(rows)),
+                    FeedWaitOutcome::ReadOn => return Ok(WaitOutcome::ReadOn),
+                    FeedWaitOutcome::Over => return Ok(WaitOutcome::Over),
+                    FeedWaitOutcome::Heartbeat => {}
                 },
                 () = self.sender.closed() => return Err(Interrupted),
                 // Ends as a timeout does: the client reconnects and may be refused then.

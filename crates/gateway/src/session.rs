@@ -7,7 +7,7 @@ use flatbed_http::Reply;
 use flatbed_layer::Seq;
 use flatbed_layer::json::{Object, Value};
 use flatbed_service::{
-    Administer, RestsOn, SignInError, Standing, UserClaims, UserIdentified, UserSession, UserSignInError,
+    Administer, RightsBasis, SignInError, Standing, UserClaims, UserIdentified, UserSession, UserSignInError,
 };
 use hyper::{Method, StatusCode, header};
 
@@ -94,7 +94,7 @@ impl From<UserSignInError> for Failure {
 /// Returns the name of the signed-in user; `None` if anonymous or guest.
 pub(crate) fn name_of(standing: &Standing) -> Option<&str> {
     match standing.rests_on() {
-        RestsOn::Principal { name, .. } => Some(&**name).filter(|name| !name.is_empty()),
+        RightsBasis::Principal { name, .. } => Some(&**name).filter(|name| !name.is_empty()),
         _ => standing.principal().name.as_deref(),
     }
 }
@@ -102,8 +102,8 @@ pub(crate) fn name_of(standing: &Standing) -> Option<&str> {
 /// Returns the user's name for the log and for limits.
 pub(crate) fn user_of(standing: &Standing, database: &str) -> Option<String> {
     match standing.rests_on() {
-        RestsOn::Principal { name, .. } if name.is_empty() => None,
-        RestsOn::Principal { name, .. } => Some(format!("{database}/{name}")),
+        RightsBasis::Principal { name, .. } if name.is_empty() => None,
+        RightsBasis::Principal { name, .. } => Some(format!("{database}/{name}")),
         _ => standing.principal().name.clone(),
     }
 }
@@ -134,7 +134,7 @@ async fn text(gateway: &Gateway, database: &str, name: Option<&str>, is_guest: b
 
 /// Returns the channels of the user or guest. Accounts of the server have none.
 pub(crate) async fn channels_of(gateway: &Gateway, request: &Request, database: &str) -> Result<Held> {
-    let RestsOn::Principal { name, .. } = request.context.standing().rests_on() else { return Ok(Held::default()) };
+    let RightsBasis::Principal { name, .. } = request.context.standing().rests_on() else { return Ok(Held::default()) };
     let of = gateway.service.context(Standing::of_server()).database(database, Administer).await?;
     let found = of.principal(Kind::User, name).await?.filter(|found| !found.principal.is_disabled);
     Ok(found.map(|found| found.held).unwrap_or_default())
@@ -169,7 +169,7 @@ pub(crate) async fn of_users(gateway: &Gateway, mut request: Request, database: 
             Ok(reply)
         }
         _ => {
-            let is_guest = matches!(standing.rests_on(), RestsOn::Principal { name, .. } if name.is_empty());
+            let is_guest = matches!(standing.rests_on(), RightsBasis::Principal { name, .. } if name.is_empty());
             Ok(json(StatusCode::OK, text(gateway, database, name.as_deref(), is_guest).await?))
         }
     }

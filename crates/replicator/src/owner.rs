@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flatbed_layer::Result;
 use flatbed_replicate::Error;
-use flatbed_service::{Accounts, OwnerAccount, RestsOn, Standing};
+use flatbed_service::{Accounts, OwnerAccount, RightsBasis, Standing};
 
 /// The interval at which an owner's rights are compared with those at the start of a run.
 const LOOK: Duration = Duration::from_millis(900);
@@ -37,17 +37,17 @@ impl Owner {
     /// Returns the owner that stands for the user of a request.
     pub fn of(standing: &Standing) -> Owner {
         match standing.rests_on() {
-            RestsOn::Server => Owner::Server,
-            RestsOn::Admin { name, .. } | RestsOn::Document { name, .. } => match OwnerAccount::of(standing) {
+            RightsBasis::Server => Owner::Server,
+            RightsBasis::Admin { name, .. } | RightsBasis::Document { name, .. } => match OwnerAccount::of(standing) {
                 // Without the account, any later holder of the name would match.
                 Some(account) => Owner::Named { name: name.as_str().into(), account: Some(account) },
                 None => Owner::Shown(standing.clone()),
             },
-            RestsOn::OpenServer
-            | RestsOn::Nothing
-            | RestsOn::Token { .. }
-            | RestsOn::Proxy
-            | RestsOn::Principal { .. } => Owner::Shown(standing.clone()),
+            RightsBasis::OpenServer
+            | RightsBasis::Nothing
+            | RightsBasis::Token { .. }
+            | RightsBasis::Proxy
+            | RightsBasis::Principal { .. } => Owner::Shown(standing.clone()),
         }
     }
 

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use crate::configuration::Configuration;
 use crate::principals::Principals;
 use crate::sign_in::keys::{KeySnapshot, TokenKeys};
-use crate::standing::{RestsOn, Standing};
+use crate::standing::{RightsBasis, Standing};
 use entries::{AccountEntries, AccountEntry};
 use polling::Polling;
 
@@ -169,19 +169,19 @@ impl AccountLookup {
         }
     }
 
-    pub(crate) fn rests_on(&self) -> RestsOn {
+    pub(crate) fn rests_on(&self) -> RightsBasis {
         match &self.account {
-            None => RestsOn::Nothing,
+            None => RightsBasis::Nothing,
             Some(account) => {
                 let (name, salt) = (account.name().to_owned(), account.salt().to_owned());
                 match (self.is_admin, self.rev.clone(), self.born.clone()) {
                     // An account without a known first revision is distinct from those before and after it.
                     (false, Some(rev), born) => {
                         let born = born.unwrap_or_else(|| rev.clone());
-                        RestsOn::Document { name, salt, rev, born }
+                        RightsBasis::Document { name, salt, rev, born }
                     }
                     // Without a revision only an administrator has rights.
-                    (_, rev, _) => RestsOn::Admin { name, salt, rev },
+                    (_, rev, _) => RightsBasis::Admin { name, salt, rev },
                 }
             }
         }
@@ -266,7 +266,7 @@ impl Accounts {
     /// As [`Accounts::now`], with the current basis of the rights.
     pub(crate) async fn current_standing(&self, standing: &Standing, fresh: Fresh) -> Result<Option<Standing>> {
         let admin = match standing.rests_on() {
-            RestsOn::Admin { name, .. } => Some(name.as_str()),
+            RightsBasis::Admin { name, .. } => Some(name.as_str()),
             _ => None,
         };
         match fresh {
@@ -274,14 +274,14 @@ impl Accounts {
             Fresh::Since(_) => self.configuration.confirm_now(admin).await?,
         }
         let is_so = match standing.rests_on() {
-            RestsOn::Nothing => !self.configuration.now().auth.wants_names(),
-            RestsOn::Server => true,
-            RestsOn::OpenServer => return Ok(self.open()),
-            RestsOn::Admin { name, salt, .. } | RestsOn::Document { name, salt, .. } => {
+            RightsBasis::Nothing => !self.configuration.now().auth.wants_names(),
+            RightsBasis::Server => true,
+            RightsBasis::OpenServer => return Ok(self.open()),
+            RightsBasis::Admin { name, salt, .. } | RightsBasis::Document { name, salt, .. } => {
                 let found = self.find(name, fresh).await?;
                 let is_same = match standing.rests_on() {
                     // A new account of the same name is another one, even if all else is equal.
-                    RestsOn::Document { born, .. } => !found.is_admin && found.born.as_ref() == Some(born),
+                    RightsBasis::Document { born, .. } => !found.is_admin && found.born.as_ref() == Some(born),
                     _ => found.is_admin,
                 };
                 let account = found
@@ -290,12 +290,12 @@ impl Accounts {
                     .filter(|account| is_same && account.salt() == salt && (found.is_admin || account.may_sign_in()));
                 return Ok(account.map(|account| found.standing(account, standing.principal().signed_in)));
             }
-            RestsOn::Token { ends, by } => {
+            RightsBasis::Token { ends, by } => {
                 let now_s = self.clock().unix_seconds();
                 ends.is_none_or(|ends| now_s < ends) && self.keys().await.has(by)
             }
-            RestsOn::Proxy => standing.is_vouched_for(&self.configuration.now().auth.proxy),
-            RestsOn::Principal { .. } => self.user_now(standing.rests_on(), fresh).await?.is_some(),
+            RightsBasis::Proxy => standing.is_vouched_for(&self.configuration.now().auth.proxy),
+            RightsBasis::Principal { .. } => self.user_now(standing.rests_on(), fresh).await?.is_some(),
         };
         Ok(is_so.then(|| standing.clone()))
     }
@@ -350,8 +350,8 @@ impl Accounts {
     /// from the start-up configuration.
     pub(crate) fn is_fixed(&self, standing: &Standing) -> bool {
         match standing.rests_on() {
-            RestsOn::Server => true,
-            RestsOn::Admin { name, .. } => self.configuration.is_fixed_admin(name),
+            RightsBasis::Server => true,
+            RightsBasis::Admin { name, .. } => self.configuration.is_fixed_admin(name),
             _ => false,
         }
     }

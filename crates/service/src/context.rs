@@ -23,11 +23,11 @@ use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, complete_request};
 use crate::rights::{Administer, Denied, Needs, Right, Rights, asks_for_replications};
-use crate::selecting::{Projection, Selecting, SelectorError, SelectorOptions, Selectors};
+use crate::selecting::{FeedSelector, Projection, SelectorError, SelectorOptions, Selectors};
 use crate::server::{Databases, ServerAdministration};
 use crate::sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
 use crate::sign_in::{CheckOptions, SessionBegun, SignIn, network};
-use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
+use crate::standing::{Claims, IdentifiedRequest, RightsBasis, SignInError, Standing};
 use crate::turns::Origin;
 use crate::user_documents::UserDocuments;
 use crate::watching::{GrantedRights, RightsWatch, Watching};
@@ -95,7 +95,7 @@ impl Service {
 
     /// Identifies the principal of a request. Without administrators every client is one.
     #[boxed]
-    pub async fn identify(&self, claims: &Claims<'_>) -> std::result::Result<Identified, SignInError> {
+    pub async fn identify(&self, claims: &Claims<'_>) -> std::result::Result<IdentifiedRequest, SignInError> {
         let credentials = claims.basic_alone();
         self.configuration.confirm_for(credentials.as_ref().map(|credentials| credentials.name.as_str())).await?;
         self.sign_in.identify(claims).await
@@ -359,7 +359,7 @@ impl Context {
     ) -> std::result::Result<Option<UserSession>, Denied> {
         let now = self.now().await?;
         let is_own = match now.standing.rests_on() {
-            RestsOn::Principal { database: of, name: own, .. } => (&**of, &**own) == (database, name),
+            RightsBasis::Principal { database: of, name: own, .. } => (&**of, &**own) == (database, name),
             _ if now.principal().name.as_deref() == Some(name) => {
                 let user = self.watching.accounts().user_of(database, name, Fresh::Second).await?;
                 user.is_some_and(|user| user.principal.signs_in == SignsIn::Account)
@@ -391,7 +391,7 @@ impl Context {
         &self,
         database: &str,
         selector: Value<'static>,
-    ) -> std::result::Result<Selecting, SelectorError> {
+    ) -> std::result::Result<FeedSelector, SelectorError> {
         self.feeds.selectors.compile(self.origin(database), selector).await
     }
 

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use crate::designs::{DesignError, Designs};
 use crate::rights::Rights;
-use crate::selecting::{Selecting, SelectorError, Selectors};
+use crate::selecting::{FeedSelector, SelectorError, Selectors};
 use crate::turns::Origin;
 use crate::watching::{Basis, RightsWatch};
 use function::{Filters, Function};
@@ -86,7 +86,7 @@ pub enum Filter {
     #[default]
     None,
     /// Rows of documents that the selector matches.
-    Selector(Selecting),
+    Selector(FeedSelector),
     /// Rows of documents that the function accepts. The design document is read once and stays the same for the feed.
     Function(FilterFunction),
 }
@@ -207,7 +207,7 @@ impl Feeds {
 
 /// The result of a wait for new rows.
 #[derive(Debug)]
-pub enum Waited {
+pub enum FeedWaitOutcome {
     /// Rows that all followers share, after the selector.
     Shared(Vec<Arc<TailRow>>),
     /// Rows that a function accepted.
@@ -222,7 +222,7 @@ pub enum Waited {
 
 enum RowFilter {
     All,
-    Selector(Selecting),
+    Selector(FeedSelector),
     Function(Function),
 }
 
@@ -238,7 +238,7 @@ pub struct Feed {
     /// The database's incarnation at the first page: the right is for that database.
     incarnation: Option<u64>,
     /// Rows that arrived while the reader's rights were unconfirmed.
-    came: Option<Waited>,
+    came: Option<FeedWaitOutcome>,
 }
 
 impl Feed {
@@ -278,7 +278,7 @@ impl Feed {
     /// Waits for new rows, up to the feed's timeout. All followers have read the current rows before. It may be
     /// dropped and called again at any time.
     #[boxed]
-    pub async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<Waited> {
+    pub async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<FeedWaitOutcome> {
         match self.came {
             None => {
                 let waited = tokio::select! {
@@ -286,7 +286,7 @@ impl Feed {
                     refused = self.watch.lost() => return Err(FeedError::Lost(refused)),
                     waited = self.rows.wait(heartbeats) => waited?,
                 };
-                let has_rows = matches!(waited, Waited::Shared(_) | Waited::Passed(_));
+                let has_rows = matches!(waited, FeedWaitOutcome::Shared(_) | FeedWaitOutcome::Passed(_));
                 if !has_rows || self.watch.is_confirmed() {
                     return Ok(waited);
                 }
@@ -298,8 +298,8 @@ impl Feed {
         tokio::select! {
             biased;
             refused = self.watch.lost() => Err(FeedError::Lost(refused)),
-            () = confirmed => Ok(self.came.take().unwrap_or(Waited::ReadOn)),
-            () = heartbeats.due() => Ok(Waited::Heartbeat),
+            () = confirmed => Ok(self.came.take().unwrap_or(FeedWaitOutcome::ReadOn)),
+            () = heartbeats.due() => Ok(FeedWaitOutcome::Heartbeat),
         }
     }
 
@@ -390,7 +390,7 @@ impl FeedReader {
         waits && self.left > 0
     }
 
-    async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<Waited> {
+    async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<FeedWaitOutcome> {
         heartbeats.sent();
         let (clock, now) = (self.clock.clone(), self.clock.now());
         let until = match self.follow {
@@ -406,10 +406,10 @@ impl FeedReader {
         };
         tokio::select! {
             came = self.follow() => came,
-            () = heartbeats.due() => Ok(Waited::Heartbeat),
+            () = heartbeats.due() => Ok(FeedWaitOutcome::Heartbeat),
             () = over => {
                 self.rewind();
-                Ok(Waited::Over)
+                Ok(FeedWaitOutcome::Over)
             }
         }
     }
@@ -435,15 +435,15 @@ impl FeedReader {
     }
 
     /// Applies the limit to filtered rows; `None`: no row passed.
-    fn limit_rows(&mut self, passed: FilteredRows) -> Option<Waited> {
+    fn limit_rows(&mut self, passed: FilteredRows) -> Option<FeedWaitOutcome> {
         let came = match passed {
             FilteredRows::Rows(mut rows) => {
                 self.apply_limit(&mut rows, |row| row.place());
-                (!rows.is_empty()).then_some(Waited::Passed(rows))
+                (!rows.is_empty()).then_some(FeedWaitOutcome::Passed(rows))
             }
             FilteredRows::Shared(mut rows) => {
                 self.apply_limit(&mut rows, |row| row.row.place());
-                (!rows.is_empty()).then_some(Waited::Shared(rows))
+                (!rows.is_empty()).then_some(FeedWaitOutcome::Shared(rows))
             }
         };
         self.is_empty &= came.is_none();
@@ -451,7 +451,7 @@ impl FeedReader {
     }
 
     /// As [`Changes::follow`]: it may be dropped and called again at any time.
-    async fn follow(&mut self) -> Result<Waited> {
+    async fn follow(&mut self) -> Result<FeedWaitOutcome> {
         loop {
             if let Some(filtering) = &mut self.filtering {
                 let passed = filtering.await;
@@ -463,8 +463,8 @@ impl FeedReader {
             }
             self.before = self.changes.last_seq();
             let rows = match self.changes.follow().await {
-                FollowOutcome::Shutdown => return Ok(Waited::Over),
-                FollowOutcome::ReadOn => return Ok(Waited::ReadOn),
+                FollowOutcome::Shutdown => return Ok(FeedWaitOutcome::Over),
+                FollowOutcome::ReadOn => return Ok(FeedWaitOutcome::ReadOn),
                 FollowOutcome::Rows(rows) => rows,
             };
             self.taken = (self.clock.now(), self.changes.judged_by());
@@ -472,7 +472,7 @@ impl FeedReader {
                 RowFilter::All => {
                     self.left = self.left.saturating_sub(rows.len() as u64);
                     self.is_empty &= rows.is_empty();
-                    return Ok(Waited::Shared(rows));
+                    return Ok(FeedWaitOutcome::Shared(rows));
                 }
                 RowFilter::Function(function) => {
                     let mut rows: Vec<ChangeRow> = rows.iter().map(|row| self.changes.shown(row)).collect();

@@ -11,7 +11,7 @@ use flatbed_layer::{Error, Layer, Refusal, Result, USERS, is_replicator_name};
 
 use crate::accounts::{Accounts, Fresh};
 use crate::rights::{DatabaseGrant, Denied, Needs, Rights, refusal};
-use crate::standing::RestsOn;
+use crate::standing::RightsBasis;
 
 /// The most renewals for one write; a user who keeps changing gets the refusal.
 pub(crate) const RENEWALS_MAX: usize = 3;
@@ -49,7 +49,7 @@ impl<D: Clone> RenewableGrant<D> {
             needs,
             make,
         };
-        let is_servers = matches!(granted.rights.standing.rests_on(), RestsOn::Server);
+        let is_servers = matches!(granted.rights.standing.rests_on(), RightsBasis::Server);
         let users = Some((Arc::clone(granted.accounts), granted.name.into()));
         RenewableGrant { first: make(granted), renewal: (!is_servers).then(|| Arc::new(renewal())), users }
     }

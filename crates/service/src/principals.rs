@@ -10,7 +10,7 @@ use flatbed_layer::{Error, Layer, Result};
 use tokio::time::Instant;
 
 use crate::accounts::{Accounts, Fresh};
-use crate::standing::RestsOn;
+use crate::standing::RightsBasis;
 
 const WITHIN: Duration = Duration::from_millis(950);
 
@@ -74,8 +74,10 @@ impl Accounts {
     }
 
     /// Returns whether a user of a database is unchanged since sign-in, and whether its session is still valid.
-    pub(crate) async fn user_now(&self, rests_on: &RestsOn, fresh: Fresh) -> Result<Option<CurrentUser>> {
-        let RestsOn::Principal { database, incarnation, name, generation, session } = rests_on else { return Ok(None) };
+    pub(crate) async fn user_now(&self, rests_on: &RightsBasis, fresh: Fresh) -> Result<Option<CurrentUser>> {
+        let RightsBasis::Principal { database, incarnation, name, generation, session } = rests_on else {
+            return Ok(None);
+        };
         let found = match self.user_of(database, name, fresh).await {
             Err(Error::DatabaseNotFound) => None,
             found => found?,

@@ -47,7 +47,7 @@ pub(crate) type Result<T> = std::result::Result<T, QueryError>;
 
 /// The result of a count.
 #[derive(Debug)]
-pub struct Counted {
+pub struct CountResult {
     /// The query.
     pub find: Find,
     /// The used index.
@@ -83,7 +83,7 @@ impl Context {
 
     /// Counts the documents that match a selector.
     #[boxed]
-    pub async fn count(&self, database: &Reader, find: Find) -> Result<Counted> {
+    pub async fn count(&self, database: &Reader, find: Find) -> Result<CountResult> {
         let (began, runtime) = (database.clock().now(), self.query_runtime(database));
         let mut known = None;
         for _ in 0..PLANS_MAX {
@@ -101,7 +101,7 @@ impl Context {
                 }
                 counted => {
                     let stats = ExecutionStats { time_ms: since(database, began), ..counted? };
-                    return Ok(Counted { find, index: plan.index, count: stats.results_returned, stats });
+                    return Ok(CountResult { find, index: plan.index, count: stats.results_returned, stats });
                 }
             }
         }

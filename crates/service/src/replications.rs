@@ -19,7 +19,7 @@ use flatbed_layer::{
 };
 
 use crate::accounts::Accounts;
-use crate::standing::{RestsOn, Standing};
+use crate::standing::{RightsBasis, Standing};
 
 /// The member with the owner's name.
 const OWNER: &str = "owner";
@@ -55,8 +55,8 @@ impl OwnerAccount {
     /// Returns the account of a request's principal; `None`: it has none on this server.
     pub fn of(standing: &Standing) -> Option<OwnerAccount> {
         match standing.rests_on() {
-            RestsOn::Admin { .. } if standing.principal().is_admin => Some(OwnerAccount::Admin),
-            RestsOn::Document { born, .. } => Some(OwnerAccount::User(born.clone())),
+            RightsBasis::Admin { .. } if standing.principal().is_admin => Some(OwnerAccount::Admin),
+            RightsBasis::Document { born, .. } => Some(OwnerAccount::User(born.clone())),
             _ => None,
         }
     }
@@ -139,7 +139,7 @@ pub(crate) async fn before_update<'e>(
         return Ok(Cow::Borrowed(edit));
     }
     let (principal, rests_on) = (by.standing.principal(), by.standing.rests_on());
-    if *rests_on == RestsOn::OpenServer && !edit.deleted {
+    if *rests_on == RightsBasis::OpenServer && !edit.deleted {
         // The document must not name this client, or any later one, as its owner.
         return Ok(Cow::Owned(owned(edit, None, None)));
     }
@@ -147,7 +147,7 @@ pub(crate) async fn before_update<'e>(
         return by_admin(by, edit).await;
     }
     let forbidden = |reason: &str| Error::Refused(Refusal::Forbidden(reason.to_owned()));
-    let (Some(name), RestsOn::Document { .. }) = (principal.name.as_deref(), rests_on) else {
+    let (Some(name), RightsBasis::Document { .. }) = (principal.name.as_deref(), rests_on) else {
         return Err(forbidden(NO_ACCOUNT));
     };
     let account = OwnerAccount::of(&by.standing);
@@ -312,7 +312,7 @@ mod tests {
     fn another(name: &str, which: u8) -> Standing {
         let born = RevId::new(1, [which; 16]);
         let rev = RevId::new(2, [which; 16]);
-        let rests_on = RestsOn::Document { name: name.to_owned(), salt: "s".to_owned(), rev, born };
+        let rests_on = RightsBasis::Document { name: name.to_owned(), salt: "s".to_owned(), rev, born };
         Standing::new(Principal::user(name, [], SignedIn::Password), rests_on)
     }
 
@@ -395,7 +395,7 @@ mod tests {
         store.context.database("_replicator", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
         let server = store.context.database("_replicator", Write).await.unwrap();
         let [anna, bob] = ["anna", "bob"].map(|name| server.of(&user(name)));
-        let root = RestsOn::Admin { name: "root".to_owned(), salt: "s".to_owned(), rev: None };
+        let root = RightsBasis::Admin { name: "root".to_owned(), salt: "s".to_owned(), rev: None };
         let root = server.of(&Standing::new(Principal::admin("root", SignedIn::Password), root));
 
         // A document without an owner gets its writer as the owner.
@@ -480,7 +480,7 @@ mod tests {
         }
 
         // The name in a token or from a proxy is no account.
-        for rests_on in [RestsOn::Nothing, RestsOn::Proxy, crate::test_store::token(None).await] {
+        for rests_on in [RightsBasis::Nothing, RightsBasis::Proxy, crate::test_store::token(None).await] {
             let shown = server.of(&Standing::new(Principal::user("root", [], SignedIn::Jwt), rests_on));
             assert_eq!(told(shown.update(&edit("u", "{}", None)).await), NO_ACCOUNT);
         }

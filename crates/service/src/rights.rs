@@ -19,7 +19,7 @@ use crate::accounts::{Accounts, Fresh};
 use crate::database::{Administration, Maintenance, Ownership, Purging, Writer, WriterGrant};
 use crate::given::RenewableGrant;
 use crate::replications;
-use crate::standing::{RestsOn, Standing};
+use crate::standing::{RightsBasis, Standing};
 use crate::user_documents::{UserDocumentWriter, UserDocuments};
 
 const METRICS_ROLE: &str = "_metrics";
@@ -184,7 +184,7 @@ impl Rights {
     }
 
     pub(crate) fn need_renewal(&self) -> bool {
-        !matches!(self.standing.rests_on(), RestsOn::Server)
+        !matches!(self.standing.rests_on(), RightsBasis::Server)
             && self.users.clock().since(self.since) >= IDENTIFIED_WITHIN
     }
 
@@ -377,7 +377,7 @@ impl DatabaseGrant<'_> {
 
     /// The user on whose behalf the layer reads and writes. The layer applies it if the database has channels.
     pub(crate) fn asker(&self) -> ReadPrincipal {
-        if let RestsOn::Principal { name, .. } = self.rights.standing.rests_on() {
+        if let RightsBasis::Principal { name, .. } = self.rights.standing.rests_on() {
             return if name.is_empty() { ReadPrincipal::Guest } else { ReadPrincipal::Principal(Arc::clone(name)) };
         }
         match &self.rights.principal().name {

@@ -126,10 +126,10 @@ impl Selectors {
     ///
     /// # Errors
     /// [`SelectorError`], all but [`SelectorError::Exhausted`].
-    pub(crate) async fn compile(&self, origin: Origin, selector: Value<'static>) -> Result<Selecting> {
+    pub(crate) async fn compile(&self, origin: Origin, selector: Value<'static>) -> Result<FeedSelector> {
         let compiled = self.read(&origin, selector, Selector::new_unless).await?;
         let selector = Arc::new(compiled.map_err(SelectorError::Invalid)?);
-        Ok(Selecting { selector, selectors: self.clone(), origin })
+        Ok(FeedSelector { selector, selectors: self.clone(), origin })
     }
 
     /// Parses a request that contains selectors.
@@ -324,13 +324,13 @@ impl Projection {
 
 /// A feed's selector.
 #[derive(Debug, Clone)]
-pub struct Selecting {
+pub struct FeedSelector {
     selector: Arc<Selector>,
     selectors: Selectors,
     origin: Origin,
 }
 
-impl Selecting {
+impl FeedSelector {
     /// Returns the rows whose documents match.
     ///
     /// # Errors
@@ -357,7 +357,7 @@ impl Selecting {
         Ok(passed)
     }
 
-    /// As [`Selecting::pass`], for short work.
+    /// As [`FeedSelector::pass`], for short work.
     ///
     /// # Errors
     /// [`SelectorError::Exhausted`].

@@ -26,7 +26,7 @@ use flatbed_metrics::Family;
 
 use crate::accounts::{AccountLookup, Accounts, Fresh};
 use crate::configuration::{AuthSettings, Configuration};
-use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
+use crate::standing::{Claims, IdentifiedRequest, RightsBasis, SignInError, Standing};
 use audit::{Audit, RefusalReason, SignInMethod};
 pub use checks::CheckOptions;
 use checks::{CheckOutcome, Checks};
@@ -121,9 +121,9 @@ impl SignIn {
     }
 
     /// Identifies the principal of a request. Without administrators every client is one.
-    pub(crate) async fn identify(&self, claims: &Claims<'_>) -> Result<Identified, SignInError> {
+    pub(crate) async fn identify(&self, claims: &Claims<'_>) -> Result<IdentifiedRequest, SignInError> {
         if let Some(standing) = self.accounts.open() {
-            return Ok(Identified { standing, set_cookie: None });
+            return Ok(IdentifiedRequest { standing, set_cookie: None });
         }
         if let Some(value) = claims.cookie.and_then(cookie_in)
             && let Some(identified) = self.by_cookie(value, claims).await?
@@ -132,10 +132,10 @@ impl SignIn {
         }
         let settings = self.configuration.now();
         if let Some(standing) = self.by_proxy(claims, &settings.auth).await? {
-            return Ok(Identified { standing, set_cookie: None });
+            return Ok(IdentifiedRequest { standing, set_cookie: None });
         }
         let Some(authorization) = claims.authorization else {
-            return Ok(Identified { standing: Standing::anonymous(), set_cookie: None });
+            return Ok(IdentifiedRequest { standing: Standing::anonymous(), set_cookie: None });
         };
         let standing = match self.by_token(authorization, claims).await? {
             Some(standing) => Some(standing),
@@ -147,7 +147,7 @@ impl SignIn {
                 None => None,
             },
         };
-        Ok(Identified { standing: standing.unwrap_or_else(Standing::anonymous), set_cookie: None })
+        Ok(IdentifiedRequest { standing: standing.unwrap_or_else(Standing::anonymous), set_cookie: None })
     }
 
     pub(crate) async fn begin_session(
@@ -222,7 +222,7 @@ impl SignIn {
     }
 
     /// Signs in by a session cookie; `None`: the session is invalid or has ended.
-    async fn by_cookie(&self, value: &str, claims: &Claims<'_>) -> Result<Option<Identified>, SignInError> {
+    async fn by_cookie(&self, value: &str, claims: &Claims<'_>) -> Result<Option<IdentifiedRequest>, SignInError> {
         let Some(session) = Session::parse(value)? else { return Ok(None) };
         if session.name().len() > NAME_BYTES_MAX || session.name().is_empty() {
             return Ok(None);
@@ -243,7 +243,7 @@ impl SignIn {
                     self.cookie(account.name(), account.salt(), &secrets, claims.is_secure)
                 });
                 let standing = found.standing(account, SignedIn::Cookie);
-                return Ok(Some(Identified { standing, set_cookie }));
+                return Ok(Some(IdentifiedRequest { standing, set_cookie }));
             }
             // The session may be newer than the cached account or secrets. A session that has timed out needs no
             // fresh lookup.
@@ -294,7 +294,7 @@ impl SignIn {
                 verified
             }
         };
-        let rests_on = RestsOn::Token { ends: verified.ends, by: verified.by };
+        let rests_on = RightsBasis::Token { ends: verified.ends, by: verified.by };
         Ok(Some(Standing::new(verified.principal, rests_on)))
     }
 

@@ -37,7 +37,7 @@ impl Claims<'_> {
 
 /// The basis of the rights of a request or of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RestsOn {
+pub enum RightsBasis {
     /// No credentials: anonymous.
     Nothing,
     /// No administrator exists by name, so every client is one.
@@ -93,7 +93,7 @@ pub enum RestsOn {
 #[derive(Debug, Clone)]
 pub struct Standing {
     principal: Principal,
-    rests_on: Arc<RestsOn>,
+    rests_on: Arc<RightsBasis>,
     /// The settings by which a proxy's assertion was trusted.
     proxy: Option<Arc<ProxySettings>>,
     /// The stored setting of administrators that a right rests on.
@@ -101,13 +101,13 @@ pub struct Standing {
 }
 
 impl Standing {
-    pub(crate) fn new(principal: Principal, rests_on: RestsOn) -> Standing {
+    pub(crate) fn new(principal: Principal, rests_on: RightsBasis) -> Standing {
         Standing { principal, rests_on: Arc::new(rests_on), proxy: None, setting: None }
     }
 
     /// A user asserted by a trusted proxy.
     pub(crate) fn of_proxy(principal: Principal, settings: &ProxySettings) -> Standing {
-        Standing { proxy: Some(Arc::new(settings.clone())), ..Standing::new(principal, RestsOn::Proxy) }
+        Standing { proxy: Some(Arc::new(settings.clone())), ..Standing::new(principal, RightsBasis::Proxy) }
     }
 
     /// True if these settings still trust the proxy's assertion.
@@ -117,23 +117,23 @@ impl Standing {
 
     /// A user of one database. Its name is not a principal's name, so it is neither an account nor a member in a
     /// `_security`.
-    pub(crate) fn of_user(rests_on: RestsOn, signed_in: SignedIn) -> Standing {
+    pub(crate) fn of_user(rests_on: RightsBasis, signed_in: SignedIn) -> Standing {
         Standing::new(Principal { signed_in, ..Principal::anonymous() }, rests_on)
     }
 
     /// An anonymous client.
     pub fn anonymous() -> Standing {
-        Standing::new(Principal::anonymous(), RestsOn::Nothing)
+        Standing::new(Principal::anonymous(), RightsBasis::Nothing)
     }
 
     /// The server itself, which may do everything.
     pub fn of_server() -> Standing {
-        Standing::new(Principal::nameless_admin(), RestsOn::Server)
+        Standing::new(Principal::nameless_admin(), RightsBasis::Server)
     }
 
     /// An administrator of a server without administrators.
     pub(crate) fn of_open_server(setting: Option<Arc<SettingFence>>) -> Standing {
-        Standing::new(Principal::nameless_admin(), RestsOn::OpenServer).judged_by(setting)
+        Standing::new(Principal::nameless_admin(), RightsBasis::OpenServer).judged_by(setting)
     }
 
     /// Sets the stored setting of administrators that the rights rest on.
@@ -156,7 +156,7 @@ impl Standing {
     /// but functions of databases have seen the roles that it adds.
     pub fn fence(&self) -> Option<UserFence> {
         let (name, rev) = match self.rests_on() {
-            RestsOn::Admin { name, rev: Some(rev), .. } | RestsOn::Document { name, rev, .. } => (name, rev),
+            RightsBasis::Admin { name, rev: Some(rev), .. } | RightsBasis::Document { name, rev, .. } => (name, rev),
             _ => return None,
         };
         Some(UserFence { name: name.clone(), rev: Some(rev.clone()) })
@@ -165,27 +165,27 @@ impl Standing {
     /// Returns whether a user of one database is a user of this one. `None`: the rights rest on something else.
     pub(crate) fn is_user_of(&self, name: &str, found: u64) -> Option<bool> {
         match self.rests_on() {
-            RestsOn::Principal { database, incarnation, .. } => Some(&**database == name && *incarnation == found),
+            RightsBasis::Principal { database, incarnation, .. } => Some(&**database == name && *incarnation == found),
             _ => None,
         }
     }
 
     pub(crate) fn lost(&self) -> Refused {
         match self.rests_on() {
-            RestsOn::Nothing => Refused::new(Kind::Unauthorized, "Authentication required."),
+            RightsBasis::Nothing => Refused::new(Kind::Unauthorized, "Authentication required."),
             _ => Refused::wrong_password(),
         }
     }
 
     /// The basis of the rights.
-    pub fn rests_on(&self) -> &RestsOn {
+    pub fn rests_on(&self) -> &RightsBasis {
         &self.rests_on
     }
 }
 
 /// An identified request.
 #[derive(Debug, Clone)]
-pub struct Identified {
+pub struct IdentifiedRequest {
     /// The principal and the basis of its rights.
     pub standing: Standing,
     /// The `set-cookie` value that renews the session, for any answer.

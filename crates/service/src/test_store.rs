@@ -7,7 +7,7 @@ use flatbed_testkit::Storage;
 
 use crate::configuration::{Configuration, Source, Values};
 use crate::sign_in::keys::TokenKeys;
-use crate::standing::RestsOn;
+use crate::standing::RightsBasis;
 
 pub(crate) struct Store {
     pub layer: Layer,
@@ -68,7 +68,7 @@ pub(crate) fn with_key(further: &[(&str, &str, &str)]) -> Configuration {
 }
 
 /// The basis of [`TOKEN`]'s rights under [`with_key`], with this end.
-pub(crate) async fn token(ends: Option<u64>) -> RestsOn {
+pub(crate) async fn token(ends: Option<u64>) -> RightsBasis {
     let keys = TokenKeys::new(&flatbed_clock::Clock::system()).now(&with_key(&[]).now()).await.0;
-    RestsOn::Token { ends, by: keys.verify(TOKEN, 0).unwrap().by }
+    RightsBasis::Token { ends, by: keys.verify(TOKEN, 0).unwrap().by }
 }

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use crate::accounts::{Accounts, DatabasesState, Fresh};
 use crate::rights::Needs;
-use crate::standing::{RestsOn, Standing};
+use crate::standing::{RightsBasis, Standing};
 use users::FollowedUsers;
 
 /// The delay from a poll to the poll of databases that were followed since.
@@ -408,7 +408,7 @@ impl RightsWatch {
     }
 
     fn is_user(&self) -> bool {
-        matches!(self.standing.rests_on(), RestsOn::Principal { .. })
+        matches!(self.standing.rests_on(), RightsBasis::Principal { .. })
     }
 
     /// True if [`RightsWatch::confirmed`] resolves at once.
@@ -465,7 +465,7 @@ impl RightsState {
         };
         let accounts = watching.accounts.changes();
         let user = match standing.rests_on() {
-            RestsOn::Principal { database, name, .. } => Some(watching.users.follow(database, name)),
+            RightsBasis::Principal { database, name, .. } => Some(watching.users.follow(database, name)),
             _ => None,
         };
         let rights = judged.all().into_iter().map(follow).collect();
@@ -483,7 +483,7 @@ impl RightsState {
         let mut waits: Vec<Wait<'_>> =
             databases.map(|database| Box::pin(of(&mut database.known)) as Wait<'_>).collect();
         waits.push(Box::pin(of(&mut self.accounts)));
-        if let RestsOn::Token { ends: Some(ends), .. } = standing.rests_on() {
+        if let RightsBasis::Token { ends: Some(ends), .. } = standing.rests_on() {
             waits.push(Box::pin(clock.sleep(until(clock, *ends))));
         }
         if let Some(user) = &mut self.user {
@@ -513,7 +513,7 @@ impl RightsState {
         }
         let principal = loop {
             let found = match standing.rests_on() {
-                rests_on @ RestsOn::Principal { .. } => {
+                rests_on @ RightsBasis::Principal { .. } => {
                     // The counter is read before the user.
                     let said = self.user.as_ref().map(|user| *user.borrow());
                     if said.is_some() && said == self.user_known_at {
@@ -532,7 +532,7 @@ impl RightsState {
             match found {
                 Ok(Some(principal)) => break principal,
                 // Public resources stay readable without a name and need no right.
-                Ok(None) if *standing.rests_on() == RestsOn::Nothing && self.rights.is_empty() => return None,
+                Ok(None) if *standing.rests_on() == RightsBasis::Nothing && self.rights.is_empty() => return None,
                 Ok(None) => return Some(standing.lost()),
                 Err(_) => clock.sleep(FAILED_PAUSE).await,
             }

@@ -10,7 +10,7 @@ use flatbed_layer::{
     TailRow, check_channel,
 };
 use flatbed_service::{
-    Context, FeedError, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Projection, Read, Waited,
+    Context, FeedError, FeedQuery, FeedWaitOutcome, Filter, FilterFunction, FilterKind, Heartbeats, Projection, Read,
 };
 use hyper::Method;
 
@@ -506,11 +506,11 @@ impl Writer {
                 waited = self.changes.wait(&mut self.heartbeats) => match waited
                     .map_err(|error| interruption(&mut self.lost, error))?
                 {
-                    Waited::Shared(rows) => return Ok(WaitOutcome::Shared(rows)),
-                    Waited::Passed(rows) => return Ok(WaitOutcome::Passed(rows)),
-                    Waited::ReadOn => return Ok(WaitOutcome::ReadOn),
-                    Waited::Over => return Ok(WaitOutcome::Over),
-                    Waited::Heartbeat => {}
+                    FeedWaitOutcome::Shared(rows) => return Ok(WaitOutcome::Shared(rows)),
+                    FeedWaitOutcome::Passed(rows) => return Ok(WaitOutcome::Passed(rows)),
+                    FeedWaitOutcome::ReadOn => return Ok(WaitOutcome::ReadOn),
+                    FeedWaitOutcome::Over => return Ok(WaitOutcome::Over),
+                    FeedWaitOutcome::Heartbeat => {}
                 },
                 () = self.sender.closed() => return Err(Interrupted),
                 // Ends as a timeout does: the client reconnects and may be refused then.

@@ -3,7 +3,7 @@
 use flatbed_http::{CHUNK_BYTES, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::{self, Value};
 use flatbed_mango::{ExecutionStats, Find, HEAD, count_answer, tail, write_tail};
-use flatbed_service::{Counted, Query, QueryError, Read};
+use flatbed_service::{CountResult, Query, QueryError, Read};
 use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
@@ -152,7 +152,7 @@ async fn count(state: &State, mut request: Request, name: &str, partition: Optio
     let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse_count(body, partition.as_deref(), stop);
     let find = request.context.read_query(name, body, parse).await?;
     let database = request.context.database(name, Read).await?;
-    let Counted { find, index, count, stats } = request.context.count(&database, find).await?;
+    let CountResult { find, index, count, stats } = request.context.count(&database, find).await?;
     let kind = QueryIndex::of(&index);
     state.queries.begin(kind);
     state.queries.examined(kind, &ExecutionStats::default(), &stats);

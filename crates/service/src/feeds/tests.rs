@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use super::*;
 use crate::context::{Context, Service};
 use crate::rights::{Administer, Own, Read, Write};
-use crate::standing::{RestsOn, Standing};
+use crate::standing::{RightsBasis, Standing};
 use crate::test_store::{options, token, with_key};
 
 pub(crate) struct Store {
@@ -109,11 +109,11 @@ async fn page(feed: &mut Feed) -> ChangesPage {
 async fn next(feed: &mut Feed, heartbeats: &mut Heartbeats) -> Vec<String> {
     loop {
         let rows = match feed.wait(heartbeats).await.unwrap() {
-            Waited::Shared(rows) => rows.iter().map(|row| feed.shown(row)).collect(),
-            Waited::Passed(rows) => rows,
-            Waited::ReadOn => feed.next_page().await.unwrap().rows,
-            Waited::Heartbeat => continue,
-            Waited::Over => return Vec::new(),
+            FeedWaitOutcome::Shared(rows) => rows.iter().map(|row| feed.shown(row)).collect(),
+            FeedWaitOutcome::Passed(rows) => rows,
+            FeedWaitOutcome::ReadOn => feed.next_page().await.unwrap().rows,
+            FeedWaitOutcome::Heartbeat => continue,
+            FeedWaitOutcome::Over => return Vec::new(),
         };
         if !rows.is_empty() {
             return ids(&rows).into_iter().map(str::to_owned).collect();
@@ -137,7 +137,7 @@ async fn feeds_wait_as_long_as_they_are_to() {
     assert!(!first.goes_on());
     let mut first = store.feed(FeedQuery { since, ..query(Follow::UntilFirst) }).await.unwrap();
     assert!(page(&mut first).await.rows.is_empty() && first.goes_on());
-    assert!(matches!(first.wait(&mut none).await.unwrap(), Waited::Over));
+    assert!(matches!(first.wait(&mut none).await.unwrap(), FeedWaitOutcome::Over));
 
     // With heartbeats there is no timeout.
     let mut follower = store.feed(FeedQuery { since, limit: Some(2), ..query(Follow::On) }).await.unwrap();
@@ -151,7 +151,7 @@ async fn feeds_wait_as_long_as_they_are_to() {
         assert!(within(Duration::from_millis(20), &mut waits).await.is_none());
         manual.advance(Duration::from_secs(1));
         let waited = soon(waits).await.unwrap();
-        assert!(matches!(waited, Waited::Heartbeat), "{waited:?}");
+        assert!(matches!(waited, FeedWaitOutcome::Heartbeat), "{waited:?}");
     }
     store.put("b", r#"{"n":2}"#).await;
     assert_eq!(soon(next(&mut follower, &mut heartbeats)).await, ["b"]);
@@ -259,14 +259,17 @@ async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
     let mut feed = store.feed(follower).await.unwrap();
     assert!(page(&mut feed).await.at_end);
     // Now it follows shared rows.
-    assert!(matches!(feed.wait(&mut Heartbeats::new(None, store.context.clock())).await.unwrap(), Waited::Over));
+    assert!(matches!(
+        feed.wait(&mut Heartbeats::new(None, store.context.clock())).await.unwrap(),
+        FeedWaitOutcome::Over
+    ));
     let mut count = 0;
     let last = until_some("the time is up before the function answers", async || {
         count += 1;
         let id = format!("a{count}");
         store.put(&id, r#"{"n":1}"#).await;
         match feed.wait(&mut Heartbeats::new(None, store.context.clock())).await.unwrap() {
-            Waited::Over => Some(id),
+            FeedWaitOutcome::Over => Some(id),
             // On a slow machine the function may have answered before the timeout.
             _ => None,
         }
@@ -285,7 +288,7 @@ async fn a_feed_ends_with_its_readers_right() {
     administration.set_security(br#"{"members":{"roles":["r"]}}"#).await.unwrap();
     store.put("a", "{}").await;
     let anna = Principal::user("anna", ["r".to_owned()], SignedIn::Password);
-    let anna = store.service.context(Standing::new(anna, RestsOn::Nothing));
+    let anna = store.service.context(Standing::new(anna, RightsBasis::Nothing));
     let mut waiting = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
     let mut reading = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
     let mut of_admin = store.feed(query(Follow::On)).await.unwrap();
@@ -316,7 +319,10 @@ async fn a_feed_ends_with_its_readers_right() {
     assert_eq!(lost(waited.unwrap_err()), 403);
     assert_eq!(lost(reading.next_page().await.unwrap_err()), 403);
     store.put("b", "{}").await;
-    assert!(matches!(soon(of_admin.wait(&mut heartbeats)).await.unwrap(), Waited::Shared(_) | Waited::ReadOn));
+    assert!(matches!(
+        soon(of_admin.wait(&mut heartbeats)).await.unwrap(),
+        FeedWaitOutcome::Shared(_) | FeedWaitOutcome::ReadOn
+    ));
     // The polling task ends without followers.
     drop((waiting, reading, of_admin));
     until("the poll ends", async || !store.service.is_watching()).await;
@@ -329,21 +335,21 @@ async fn a_feed_waits_until_its_readers_right_is_known() {
     let administration = store.context.database("db", Administer).await.unwrap();
     administration.set_security(br#"{"members":{"roles":["r"]}}"#).await.unwrap();
     let anna = Principal::user("anna", ["r".to_owned()], SignedIn::Password);
-    let anna = store.service.context(Standing::new(anna, RestsOn::Nothing));
+    let anna = store.service.context(Standing::new(anna, RightsBasis::Nothing));
     let mut feed = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
     assert!(page(&mut feed).await.at_end);
     let mut heartbeats = Heartbeats::new(Some(Duration::from_millis(300)), store.context.clock());
     let next = async |feed: &mut Feed, heartbeats: &mut Heartbeats| {
         loop {
             match feed.wait(heartbeats).await.unwrap() {
-                Waited::Heartbeat => {}
-                Waited::ReadOn => {
+                FeedWaitOutcome::Heartbeat => {}
+                FeedWaitOutcome::ReadOn => {
                     let page = feed.next_page().await.unwrap();
                     if !page.rows.is_empty() {
                         return page.rows.into_iter().map(|row| row.id).collect();
                     }
                 }
-                Waited::Shared(rows) => return rows.iter().map(|row| row.row.id.clone()).collect::<Vec<_>>(),
+                FeedWaitOutcome::Shared(rows) => return rows.iter().map(|row| row.row.id.clone()).collect::<Vec<_>>(),
                 other => panic!("{other:?}"),
             }
         }
@@ -360,8 +366,8 @@ async fn a_feed_waits_until_its_readers_right_is_known() {
     let mut beats = 0;
     while beats < 4 {
         match soon(feed.wait(&mut heartbeats)).await {
-            Ok(Waited::Heartbeat) => beats += 1,
-            Ok(Waited::ReadOn) => {
+            Ok(FeedWaitOutcome::Heartbeat) => beats += 1,
+            Ok(FeedWaitOutcome::ReadOn) => {
                 assert!(tokio::time::timeout(Duration::from_millis(100), feed.next_page()).await.is_err());
             }
             waited => panic!("{waited:?}"),
@@ -376,7 +382,8 @@ async fn a_feed_waits_until_its_readers_right_is_known() {
 async fn a_feed_ends_with_its_database() {
     let store = Store::new().await;
     store.put("a", "{}").await;
-    let anna = store.service.context(Standing::new(Principal::user("anna", [], SignedIn::Password), RestsOn::Nothing));
+    let anna =
+        store.service.context(Standing::new(Principal::user("anna", [], SignedIn::Password), RightsBasis::Nothing));
     let owner = store.context.database("db", Own).await.unwrap();
     let administration = store.context.database("db", Administer).await.unwrap();
     administration.set_security(br#"{"members":{"names":["anna"]}}"#).await.unwrap();

@@ -13,7 +13,7 @@ use crate::accounts::tests::{hash_members, write_user};
 use crate::configuration::{ChangeError, ChangedBy, Configuration, Values};
 use crate::context::{Context, Service};
 use crate::rights::{Administer, Denied, Own, Read, Write};
-use crate::standing::{Claims, RestsOn, Standing};
+use crate::standing::{Claims, RightsBasis, Standing};
 use crate::test_store::{Store, token, with_key};
 
 struct Fixture {
@@ -139,7 +139,7 @@ async fn who_was_an_administrator_a_moment_ago_writes_nothing() {
     let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
     let service = Service::new(store.layer.clone(), functions, configuration.clone());
     let open = service.identify(&Claims::default()).await.unwrap().standing;
-    assert!(matches!(open.rests_on(), RestsOn::OpenServer));
+    assert!(matches!(open.rests_on(), RightsBasis::OpenServer));
     let everyone = service.context(open);
     everyone.database("db", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
     let writer = everyone.database("db", Write).await.unwrap();

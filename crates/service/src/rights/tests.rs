@@ -5,7 +5,7 @@ use flatbed_auth::SignedIn;
 use super::*;
 use crate::context::Context;
 use crate::feeds::tests::Store;
-use crate::standing::RestsOn;
+use crate::standing::RightsBasis;
 use flatbed_layer::Edit;
 use flatbed_layer::json::{self, Limits};
 
@@ -15,7 +15,7 @@ fn user(roles: &[&str]) -> Principal {
 }
 
 fn rights(store: &Store, principal: Principal) -> Rights {
-    Rights::new(Standing::new(principal, RestsOn::Nothing), store.service.users().clone())
+    Rights::new(Standing::new(principal, RightsBasis::Nothing), store.service.users().clone())
 }
 
 /// The statuses of the refusals for each requirement; 0: granted.
@@ -81,7 +81,7 @@ fn databases_of_the_system_are_the_servers() {
 fn what_was_granted_is_judged_again() {
     let closed: &[u8] = br#"{"members":{"names":["bob"]}}"#;
     let held = |principal: Principal, needs, access| CommitGate {
-        standing: Standing::new(principal, RestsOn::Nothing),
+        standing: Standing::new(principal, RightsBasis::Nothing),
         needs,
         name: "db".to_owned(),
         access,
@@ -119,7 +119,7 @@ fn what_was_granted_in_one_kind_of_database_is_not_in_another() {
             (Some(true), false, false),
             (Some(false), true, false),
         ] {
-            let standing = Standing::new(principal.clone(), RestsOn::Nothing);
+            let standing = Standing::new(principal.clone(), RightsBasis::Nothing);
             let (needs, name, access) = (Needs::Member, "a/_replicator".to_owned(), Access::Member);
             let held = CommitGate { standing, needs, name, access, as_replicator };
             let judged = held.judge(&SecurityOf::new(b"{}", 1).of_replicator(is_replicator));
@@ -128,7 +128,7 @@ fn what_was_granted_in_one_kind_of_database_is_not_in_another() {
         }
     }
     // A reader of one kind does not continue to read the other.
-    let standing = Standing::new(user(&[]), RestsOn::Nothing);
+    let standing = Standing::new(user(&[]), RightsBasis::Nothing);
     let security = |is_replicator| SecurityOf::new(b"{}", 1).of_replicator(is_replicator);
     for (was, is) in [(false, false), (true, true), (false, true), (true, false)] {
         let (before, principal) = ((Access::Member, was), user(&[]));
@@ -157,7 +157,7 @@ async fn documents_of_further_databases_have_owners_where_they_were_made_so() {
     assert!(written.contains("owner"), "{written}");
     let administer = store.context.database("a/_replicator", Administer).await.unwrap();
     administer.set_security(br#"{"members":{"names":["anna"]}}"#).await.unwrap();
-    let anna = store.service.context(Standing::new(user(&[]), RestsOn::Nothing));
+    let anna = store.service.context(Standing::new(user(&[]), RightsBasis::Nothing));
     // A request to this process finds the change.
     store.context.database("a/_replicator", Read).await.unwrap().exists().await.unwrap();
     let reader = anna.database("a/_replicator", Read).await.unwrap();
@@ -239,7 +239,7 @@ const ADMIN: [u16; 6] = [0, 0, 0, 0, 401, 401];
 #[tokio::test]
 async fn a_database_says_who_its_members_and_administrators_are() {
     let store = Store::new().await;
-    let context = |principal: Principal| store.service.context(Standing::new(principal, RestsOn::Nothing));
+    let context = |principal: Principal| store.service.context(Standing::new(principal, RightsBasis::Nothing));
     let (nobody, anna) = (context(Principal::anonymous()), context(user(&["r"])));
     let set = async |security: &str| {
         store.context.database("db", Administer).await.unwrap().set_security(security.as_bytes()).await.unwrap();
@@ -281,7 +281,7 @@ async fn a_refusal_does_not_tell_by_its_reads_whether_there_is_a_database() {
         of.samples.iter().map(|sample| count(&sample.value)).sum::<u64>()
     };
     for principal in [Principal::anonymous(), user(&["r"])] {
-        let context = store.service.context(Standing::new(principal, RestsOn::Nothing));
+        let context = store.service.context(Standing::new(principal, RightsBasis::Nothing));
         // Background reads of the process add to some counts, so the minimum is compared.
         let fewest = async |name: &str| {
             let mut fewest = u64::MAX;
@@ -299,7 +299,7 @@ async fn a_refusal_does_not_tell_by_its_reads_whether_there_is_a_database() {
 #[tokio::test]
 async fn design_documents_are_for_administrators_of_the_database() {
     let store = Store::new().await;
-    let context = |principal: Principal| store.service.context(Standing::new(principal, RestsOn::Nothing));
+    let context = |principal: Principal| store.service.context(Standing::new(principal, RightsBasis::Nothing));
     let (nobody, anna) = (context(Principal::anonymous()), context(user(&["r"])));
     let administration = store.context.database("db", Administer).await.unwrap();
     administration.set_security(br#"{"admins":{"names":["boss"]}}"#).await.unwrap();

@@ -14,7 +14,7 @@ use super::audit::{RefusalReason, SignInMethod};
 use super::checks::CheckOutcome;
 use super::{CHECKS_OF_ONE_MAX, SignIn, digest_of, hex, lock, network, standing_of};
 use crate::accounts::Fresh;
-use crate::standing::{Claims, RestsOn, SignInError, Standing};
+use crate::standing::{Claims, RightsBasis, SignInError, Standing};
 
 /// The longest session.
 const LASTS_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
@@ -103,7 +103,7 @@ fn standing(database: &str, user: &SignInUser, session: Option<SessionHash>) -> 
         (None, false) => SignedIn::Password,
     };
     Standing::of_user(
-        RestsOn::Principal {
+        RightsBasis::Principal {
             database: database.into(),
             incarnation: user.incarnation,
             name: user.principal.name.as_str().into(),

@@ -9,7 +9,7 @@ use crate::configuration::Values;
 use crate::context::Context;
 use crate::feeds::tests::Store;
 use crate::rights::{Administer, Own, Read, Write};
-use crate::standing::{RestsOn, Standing};
+use crate::standing::{RightsBasis, Standing};
 
 fn edit<'a>(id: &'a str, parent: Option<&RevId>, body: &'a str) -> Edit<'a> {
     let body = json::parse(body.as_bytes(), &Limits::default()).unwrap();
@@ -40,7 +40,9 @@ async fn open() -> Store {
 }
 
 fn as_user(store: &Store, name: &str) -> Context {
-    store.service.context(Standing::new(Principal::user(name, ["r".to_owned()], SignedIn::Password), RestsOn::Nothing))
+    store
+        .service
+        .context(Standing::new(Principal::user(name, ["r".to_owned()], SignedIn::Password), RightsBasis::Nothing))
 }
 
 fn nobody(store: &Store) -> Context {

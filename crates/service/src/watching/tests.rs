@@ -11,7 +11,7 @@ fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
     let principal = Principal::user(role, [role.to_owned()], SignedIn::Password);
     let judged = Arc::new(GrantedRights::default());
     judged.note(Some("db"), Needs::Member, (flatbed_auth::security::Access::Member, false));
-    RightsWatch::new(Arc::clone(watching), Standing::new(principal, RestsOn::Nothing), judged).at_once()
+    RightsWatch::new(Arc::clone(watching), Standing::new(principal, RightsBasis::Nothing), judged).at_once()
 }
 
 /// The first judgement: the status of a refusal, or `Ok` if all rights are still held.
