@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use flatbed_http::{Counts, Usage};
+use flatbed_http::{AnswerCounter, Usage};
 use flatbed_mango::{ExecutionStats, Index};
 use flatbed_metrics::{Counter, Family, Gauge, Held, Kind, Labelled, Value};
 
@@ -67,7 +67,7 @@ impl Queries {
 
 impl Feeds {
     /// Counts the start of a feed. The returned guard counts as a follower until it is dropped.
-    pub(crate) fn follow(self: &Arc<Self>, kind: FeedKind) -> Box<dyn Counts> {
+    pub(crate) fn follow(self: &Arc<Self>, kind: FeedKind) -> Box<dyn AnswerCounter> {
         Box::new(Follower { kind, _held: self.followers.of(kind).hold(), feeds: self.clone() })
     }
 }
@@ -79,7 +79,7 @@ struct Follower {
     _held: Held,
 }
 
-impl Counts for Follower {
+impl AnswerCounter for Follower {
     fn rows(&self, count: u64) {
         self.feeds.feed_rows.of(self.kind).add(count);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flatbed_auth::proxy;
-use flatbed_http::{Answer, Client, OnBehalf, Origin, Recheck, Refused, Reply, Surface, TenantReply, spawn};
+use flatbed_http::{Answer, Client, InsidePrincipal, Origin, Recheck, Refused, Reply, Surface, TenantReply, spawn};
 use flatbed_layer::{Error as LayerError, REPLICATOR, USERS};
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
@@ -144,7 +144,7 @@ impl Surface for State {
 async fn owner_standing(state: &State, origin: &Origin<'_>) -> Result<Standing> {
     let gone =
         || Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", "The owner of this replication no longer exists.");
-    let owner = origin.on_behalf.and_then(OnBehalf::whom::<Owner>).ok_or_else(gone)?;
+    let owner = origin.on_behalf.and_then(InsidePrincipal::whom::<Owner>).ok_or_else(gone)?;
     owner.now(state.service.accounts()).await?.ok_or_else(gone)
 }
 

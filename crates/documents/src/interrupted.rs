@@ -13,8 +13,8 @@ pub fn page_bytes<'d>(rows: usize, documents: impl Iterator<Item = &'d Document>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupted;
 
-impl From<flatbed_http::Gone> for Interrupted {
-    fn from(_: flatbed_http::Gone) -> Self {
+impl From<flatbed_http::ClientGone> for Interrupted {
+    fn from(_: flatbed_http::ClientGone) -> Self {
         Interrupted
     }
 }

@@ -1,6 +1,6 @@
 //! Several revisions of a document, as JSON or as `multipart/mixed`.
 
-use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
+use flatbed_http::{ClientGone, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::{Object, name};
 use flatbed_layer::{Document, GetOptions, NotFound, OpenRevs, Reader, Refusal, RevId};
 use flatbed_service::json_out;
@@ -93,7 +93,7 @@ pub async fn open_revs(
             drop(room);
             room = match sender.page_room(&pages).await {
                 Ok(room) => room,
-                Err(Gone) => return,
+                Err(ClientGone) => return,
             };
             (found, count) = match database.open_revs(&id, &revs, written, false, &options).await {
                 Ok(more) => more,

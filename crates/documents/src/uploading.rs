@@ -1,7 +1,7 @@
 //! Uploads of attachments from a request's body.
 
 use bytes::Bytes;
-use flatbed_http::{Arriving, FREE_BYTES, UploadRoom};
+use flatbed_http::{FREE_BYTES, RequestBody, UploadRoom};
 use flatbed_layer::{StagedUpload, Upload, is_compressible};
 use flatbed_service::Uploads;
 
@@ -26,7 +26,7 @@ impl Uploading {
     ///
     /// # Errors
     /// 503 without upload room; the layer's errors.
-    pub async fn add(&mut self, piece: Bytes, arriving: &Arriving, uploads: &Uploads) -> Result<()> {
+    pub async fn add(&mut self, piece: Bytes, arriving: &RequestBody, uploads: &Uploads) -> Result<()> {
         if let Some((upload, _)) = &mut self.under_way {
             return Ok(upload.write(&piece).await?);
         }

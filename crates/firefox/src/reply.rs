@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use flatbed_flatten::json;
-use flatbed_http::{CHUNK_BYTES, Gone, Reply, ReplyBody, Sender};
+use flatbed_http::{CHUNK_BYTES, ClientGone, Reply, ReplyBody, Sender};
 use flatbed_syncstorage::{Record, Timestamp};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
@@ -119,8 +119,8 @@ pub(crate) enum Ended {
     Failed(Failure),
 }
 
-impl From<Gone> for Ended {
-    fn from(_: Gone) -> Ended {
+impl From<ClientGone> for Ended {
+    fn from(_: ClientGone) -> Ended {
         Ended::Gone
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use flatbed_auth::{PasswordHash, SALT_BYTES};
 use flatbed_couch::{Couch, CouchOptions, server_header};
-use flatbed_http::{BindError, Cors, Listen, OnBehalf, Server, Shell, ShellOptions, TlsError, inside};
+use flatbed_http::{BindError, Cors, InsidePrincipal, Listen, Server, Shell, ShellOptions, TlsError, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Background, BackgroundOptions, Layer};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions, Tls};
@@ -308,7 +308,7 @@ async fn put_together(
 ) -> Result<(Server<Couch>, Arc<Replicator>, Worker), ServeError> {
     // Replications reach this server's own databases through its handlers, and its handlers start replications.
     let (connect, inside) = inside();
-    let connect = Arc::new(move |owner: &Owner| connect(OnBehalf::of(owner.clone())));
+    let connect = Arc::new(move |owner: &Owner| connect(InsidePrincipal::of(owner.clone())));
     let as_server = connect.clone();
     let worker = worker(Arc::new(move || as_server(&Owner::Server)))?;
     let couch = CouchOptions { figures: couch.figures.and(worker.figures()), ..couch };

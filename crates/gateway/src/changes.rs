@@ -9,7 +9,7 @@ mod parameters;
 use std::time::Duration;
 
 use flatbed_http::{
-    CHUNK_BYTES, FREE_BYTES, Following, Handshake, Heartbeat, Memory, PagePermit, Pages, Reply, Sender, first_room,
+    AnonymousFeed, CHUNK_BYTES, FREE_BYTES, Handshake, Heartbeat, Memory, PagePermit, Pages, Reply, Sender, first_room,
     message_room, shrink, spawn,
 };
 use flatbed_layer::json::{self, Limits, Object, Value, name};
@@ -170,7 +170,7 @@ impl StartedFeed {
         Ok(StartedFeed { form, feed, pages, room, first, left, last_seq, heartbeats, memory })
     }
 
-    async fn write(self, sender: Sender, following: Option<Following>) {
+    async fn write(self, sender: Sender, following: Option<AnonymousFeed>) {
         let StartedFeed { form, feed, pages, room, first, left, last_seq, heartbeats, memory } = self;
         let mut writer = Writer {
             feed,
@@ -209,7 +209,7 @@ struct Writer {
     last_seq: String,
     heartbeats: Heartbeats,
     /// The place of an anonymous client's feed among the bounded number of followers.
-    following: Option<Following>,
+    following: Option<AnonymousFeed>,
     /// The reason why the reader lost its rights.
     lost: Option<String>,
     _memory: Memory,
@@ -388,7 +388,7 @@ fn interruption(lost: &mut Option<String>, error: FeedError) -> Interrupted {
     error.into()
 }
 
-async fn gives_way(following: Option<&Following>) {
+async fn gives_way(following: Option<&AnonymousFeed>) {
     match following {
         Some(following) => following.gives_way().await,
         None => std::future::pending().await,

@@ -8,10 +8,10 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, Response, StatusCode};
 
-use crate::arriving::{Arriving, BodyTime};
+use crate::arriving::{BodyTime, RequestBody};
 use crate::cors::PageRequest;
 use crate::host;
-use crate::inside::OnBehalf;
+use crate::inside::InsidePrincipal;
 use crate::metrics::{Bound, Verb};
 use crate::outlet::Outlet;
 use crate::peer::Peer;
@@ -128,7 +128,7 @@ async fn answer_within<S: Surface>(
     let cors = shell.cors();
     let (mut parts, body) = request.into_parts();
     let (version, upgrade) = (parts.version, parts.extensions.remove::<OnUpgrade>());
-    let on_behalf = parts.extensions.remove::<OnBehalf>();
+    let on_behalf = parts.extensions.remove::<InsidePrincipal>();
     let (method, uri, mut headers) = (parts.method, parts.uri, parts.headers);
     join_cookies(&mut headers);
     let is_head = method == Method::HEAD;
@@ -173,7 +173,7 @@ async fn answer_within<S: Surface>(
             let from = sender.and_then(|sender| sender.ip());
             let forwarded_host = sender.and_then(|sender| shell.proxies.host(&sender, &headers)).map(str::to_owned);
             let (limits, sender) = (shell.admission.limits(), peer.and_then(|peer| shell.admission.sender(&peer)));
-            let body = Arriving::new(body, &memory, &limits, sender, outlet.connection());
+            let body = RequestBody::new(body, &memory, &limits, sender, outlet.connection());
             body_time = body.time();
             let (peer, is_secure) = (peer.and_then(|peer| peer.ip()), peer.is_none_or(|peer| peer.is_secure));
             let request = Request {

@@ -37,7 +37,7 @@ impl BodyTime {
 
 /// A request body that is arriving.
 #[derive(Debug)]
-pub struct Arriving {
+pub struct RequestBody {
     body: Incoming,
     /// A body that replaces the rest.
     instead: Option<Body>,
@@ -54,15 +54,15 @@ pub struct Arriving {
     time: BodyTime,
 }
 
-impl Arriving {
+impl RequestBody {
     pub(crate) fn new(
         body: Incoming,
         memory: &BodyMemory,
         limits: &Limits,
         sender: Option<Sender>,
         connection: &Arc<Connection>,
-    ) -> Arriving {
-        Arriving {
+    ) -> RequestBody {
+        RequestBody {
             body,
             instead: None,
             bytes: 0,
@@ -164,7 +164,7 @@ pub(crate) struct TextBuffer {
 }
 
 impl TextBuffer {
-    pub(crate) fn new(of: &Arriving, expected: Option<usize>) -> TextBuffer {
+    pub(crate) fn new(of: &RequestBody, expected: Option<usize>) -> TextBuffer {
         let expected = expected.unwrap_or(0).min(FREE_BYTES);
         let (of, coming) = (of.memory.clone(), of.coming.clone());
         TextBuffer { of, coming, memory: Memory::default(), reserved: FREE_BYTES, expected, bytes: BytesMut::new() }

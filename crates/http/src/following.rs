@@ -30,7 +30,7 @@ struct FollowersState {
 
 /// A feed in progress; ends when dropped.
 #[derive(Debug)]
-pub struct Following {
+pub struct AnonymousFeed {
     of: Arc<Followers>,
     number: u64,
     gives_way: Arc<Notify>,
@@ -90,7 +90,7 @@ impl Followers {
     ///
     /// # Errors
     /// 429 if no feed of another address can end.
-    pub(crate) fn follow(self: &Arc<Self>, who: Who, most: usize) -> Result<Following> {
+    pub(crate) fn follow(self: &Arc<Self>, who: Who, most: usize) -> Result<AnonymousFeed> {
         let mut state = self.state();
         if state.open.len() >= most.max(1) {
             self.traffic.refused.of(Bound::AnonymousFeeds).add(1);
@@ -103,18 +103,18 @@ impl Followers {
         let (number, gives_way) = (state.next, Arc::<Notify>::default());
         state.open.insert(number, (who, gives_way.clone()));
         state.change(who, |of| of.insert(number));
-        Ok(Following { of: self.clone(), number, gives_way })
+        Ok(AnonymousFeed { of: self.clone(), number, gives_way })
     }
 }
 
-impl Following {
+impl AnonymousFeed {
     /// Resolves when the feed must end in favour of another address.
     pub async fn gives_way(&self) {
         self.gives_way.notified().await;
     }
 }
 
-impl Drop for Following {
+impl Drop for AnonymousFeed {
     fn drop(&mut self) {
         self.of.state().remove(self.number);
     }
@@ -128,7 +128,7 @@ mod tests {
         Some(address.parse::<std::net::IpAddr>().unwrap().into())
     }
 
-    fn is_to_end(feed: &Following) -> bool {
+    fn is_to_end(feed: &AnonymousFeed) -> bool {
         let mut gives_way = std::pin::pin!(feed.gives_way());
         gives_way.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
     }

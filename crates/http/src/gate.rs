@@ -14,17 +14,17 @@ const JUDGED_WITHIN: Duration = Duration::from_millis(500);
 type AccessCheck = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// The decision by which part of an answer was allowed. Opaque to this crate.
-pub type JudgedBy = Arc<dyn Any + Send + Sync>;
+pub type AccessDecision = Arc<dyn Any + Send + Sync>;
 
 /// Checks whether an answer may continue: for the given decision, or else for the decision at the time of the
 /// request.
-pub type Recheck = Box<dyn Fn(Option<JudgedBy>) -> AccessCheck + Send + Sync>;
+pub type Recheck = Box<dyn Fn(Option<AccessDecision>) -> AccessCheck + Send + Sync>;
 
 /// The time and the decision by which a piece of an answer was allowed.
 #[derive(Clone)]
 pub struct Mark {
     pub(crate) at: Instant,
-    pub(crate) by: Option<JudgedBy>,
+    pub(crate) by: Option<AccessDecision>,
 }
 
 impl Mark {

@@ -28,12 +28,12 @@ struct ServerGone;
 
 /// The principal of a connection from within the process. Opaque to this crate.
 #[derive(Debug, Clone)]
-pub struct OnBehalf(Arc<dyn Any + Send + Sync>);
+pub struct InsidePrincipal(Arc<dyn Any + Send + Sync>);
 
-impl OnBehalf {
+impl InsidePrincipal {
     /// Wraps a principal.
-    pub fn of(whom: impl Any + Send + Sync) -> OnBehalf {
-        OnBehalf(Arc::new(whom))
+    pub fn of(whom: impl Any + Send + Sync) -> InsidePrincipal {
+        InsidePrincipal(Arc::new(whom))
     }
 
     /// Returns the principal if it has this type.
@@ -44,11 +44,11 @@ impl OnBehalf {
 
 /// The server's end of [`inside`].
 #[derive(Debug)]
-pub struct Inside(mpsc::Receiver<(DuplexStream, OnBehalf)>);
+pub struct Inside(mpsc::Receiver<(DuplexStream, InsidePrincipal)>);
 
 /// Returns a connector, and its receiving end for [`Server::bind`](crate::Server::bind). The connector states the
 /// principal, so the connection needs no authentication. A connection to a server that no longer runs ends at once.
-pub fn inside() -> (impl Fn(OnBehalf) -> DuplexStream + Send + Sync + 'static, Inside) {
+pub fn inside() -> (impl Fn(InsidePrincipal) -> DuplexStream + Send + Sync + 'static, Inside) {
     let (arrive, arriving) = mpsc::channel(WAITING_MAX);
     let connect = move |on_behalf| {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
@@ -66,7 +66,7 @@ pub(crate) async fn serve<S: Surface>(mut inside: Inside, served: Weak<Served<S>
     }
 }
 
-fn serve_one<S: Surface>(stream: DuplexStream, on_behalf: OnBehalf, served: Weak<Served<S>>) {
+fn serve_one<S: Surface>(stream: DuplexStream, on_behalf: InsidePrincipal, served: Weak<Served<S>>) {
     let connection = OnceLock::new();
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         // Requests from the network never have this extension.

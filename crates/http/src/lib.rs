@@ -47,23 +47,23 @@ mod tracked;
 mod turns;
 mod websocket;
 
-pub use arriving::Arriving;
+pub use arriving::RequestBody;
 pub use body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, UploadRoom};
 pub use cors::Cors;
 pub use flatbed_network::{Blocks, InvalidBlock, Rate};
-pub use following::Following;
-pub use gate::{Gate, JudgedBy, Mark, Recheck};
-pub use inside::{Inside, OnBehalf, inside};
+pub use following::AnonymousFeed;
+pub use gate::{AccessDecision, Gate, Mark, Recheck};
+pub use inside::{Inside, InsidePrincipal, inside};
 pub use limits::{LimitError, Limits};
 pub use listen::Listen;
-pub use metrics::{Counts, Usage};
+pub use metrics::{AnswerCounter, Usage};
 pub use mount::Mount;
 pub use outlet::{LITTLE_MAX, Outgoing, Room};
 pub use proxied::Proxies;
 pub use refused::{Refused, Result};
 pub use reply::{
-    BrokenOff, CHUNK_BYTES, Checked, Gone, PagePermit, Pages, Piece, Reply, ReplyBody, Sender, Until, Watch, Whole,
-    first_room, shrink,
+    BrokenOff, CHUNK_BYTES, ClientGone, PagePermit, Pages, Piece, Reply, ReplyBody, RevocableBody, RevocableStream,
+    Sender, Watch, Whole, first_room, shrink,
 };
 pub use request::Request;
 pub use server::{BindError, Server, Shell, ShellOptions};
@@ -71,4 +71,4 @@ pub use surface::{Answer, Origin, Surface};
 pub use tenant_reply::TenantReply;
 pub use tls::{Tls, TlsError};
 pub use tracked::{ContinueTrace, REQUEST_TARGET, TRACE_TARGET, spawn};
-pub use websocket::{Handshake, Heartbeat, Opened, Opening, message_room};
+pub use websocket::{Handshake, Heartbeat, PendingWebSocket, WebSocket, message_room};

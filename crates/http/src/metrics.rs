@@ -126,7 +126,7 @@ flatbed_metrics::metrics! {
 }
 
 /// Counts the output of one answer, in addition to the metrics of all connections.
-pub trait Counts: Send + Sync {
+pub trait AnswerCounter: Send + Sync {
     /// Counts rows written to the answer.
     fn rows(&self, count: u64);
 

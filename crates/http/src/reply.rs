@@ -12,8 +12,8 @@ use hyper::{HeaderMap, StatusCode};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::gate::{Gate, JudgedBy, Mark, Recheck};
-use crate::metrics::Counts;
+use crate::gate::{AccessDecision, Gate, Mark, Recheck};
+use crate::metrics::AnswerCounter;
 use crate::outlet::{Outgoing, Outlet, PageKind, Room};
 use crate::refused::Refused;
 use crate::tracked;
@@ -109,9 +109,9 @@ pub enum ReplyBody {
     /// A stream of pieces from a task.
     Stream(mpsc::Receiver<Piece>),
     /// A stream that may be cut when access is revoked.
-    Until(Box<Until>),
+    Until(Box<RevocableStream>),
     /// A whole body that may be cut when access is revoked.
-    Checked(Box<Checked>),
+    Checked(Box<RevocableBody>),
     /// A stream that has ended normally.
     Ended,
     /// No body: the connection switches its protocol. The channel passes on when access to it ends.
@@ -138,14 +138,14 @@ pub struct Whole {
 
 /// A whole body with its gate.
 #[derive(Debug)]
-pub struct Checked {
+pub struct RevocableBody {
     bytes: Bytes,
     gate: Gate,
 }
 
 /// A stream with its end and gate.
 #[derive(Debug)]
-pub struct Until {
+pub struct RevocableStream {
     pieces: mpsc::Receiver<Piece>,
     end: End,
     gate: Option<Gate>,
@@ -277,7 +277,7 @@ pub struct Sender {
     pieces: mpsc::Sender<Piece>,
     /// Text that is not sent yet.
     pub buffer: Vec<u8>,
-    follower: Option<Box<dyn Counts>>,
+    follower: Option<Box<dyn AnswerCounter>>,
     outlet: Option<Arc<Outlet>>,
     /// See [`Sender::judged`].
     judged: Option<Mark>,
@@ -287,11 +287,11 @@ pub struct Sender {
 
 /// The client is gone or reads nothing, so the task must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gone;
+pub struct ClientGone;
 
 impl Sender {
     /// Sends the buffer if it is large enough.
-    pub async fn send_if_full(&mut self) -> Result<(), Gone> {
+    pub async fn send_if_full(&mut self) -> Result<(), ClientGone> {
         if self.buffer.len() < CHUNK_BYTES {
             return Ok(());
         }
@@ -301,7 +301,7 @@ impl Sender {
     }
 
     /// Sends a text of any length behind the buffer, without a second copy in memory.
-    pub async fn write(&mut self, text: &[u8]) -> Result<(), Gone> {
+    pub async fn write(&mut self, text: &[u8]) -> Result<(), ClientGone> {
         for part in text.chunks(CHUNK_BYTES) {
             self.buffer.extend_from_slice(part);
             self.send_if_full().await?;
@@ -314,8 +314,8 @@ impl Sender {
     /// old text is sent.
     ///
     /// # Errors
-    /// [`Gone`]. Text in the buffer with another decision is sent first.
-    pub async fn judged(&mut self, at: Instant, by: Option<JudgedBy>) -> Result<(), Gone> {
+    /// [`ClientGone`]. Text in the buffer with another decision is sent first.
+    pub async fn judged(&mut self, at: Instant, by: Option<AccessDecision>) -> Result<(), ClientGone> {
         let mut mark = Mark { at, by };
         if let Some(before) = &self.judged {
             match mark.is_by(before) {
@@ -336,7 +336,7 @@ impl Sender {
     }
 
     /// Sends the buffer and frees its memory: a feed may wait long for its next row.
-    pub async fn flush(&mut self) -> Result<(), Gone> {
+    pub async fn flush(&mut self) -> Result<(), ClientGone> {
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -345,25 +345,25 @@ impl Sender {
     }
 
     /// Sends bytes shared by many answers, after the buffer.
-    pub async fn send_shared(&mut self, bytes: Bytes) -> Result<(), Gone> {
+    pub async fn send_shared(&mut self, bytes: Bytes) -> Result<(), ClientGone> {
         self.flush().await?;
         self.send_data(bytes).await
     }
 
     /// Waits until a piece can be sent at once.
-    pub async fn ready(&self) -> Result<(), Gone> {
+    pub async fn ready(&self) -> Result<(), ClientGone> {
         self.reserve().await.map(drop)
     }
 
     /// Sends the rest and the end.
-    pub async fn finish(mut self) -> Result<(), Gone> {
+    pub async fn finish(mut self) -> Result<(), ClientGone> {
         self.flush().await?;
         self.reserve().await?.send(Piece::End);
         Ok(())
     }
 
     /// Sends the rest and ends the answer early. A WebSocket sends the reason, other answers break off.
-    pub async fn refuse(mut self, reason: String) -> Result<(), Gone> {
+    pub async fn refuse(mut self, reason: String) -> Result<(), ClientGone> {
         self.flush().await?;
         self.reserve().await?.send(Piece::Refused(reason));
         Ok(())
@@ -371,7 +371,7 @@ impl Sender {
 
     /// Counts the output as that of `follower` while this sender lives.
     #[must_use]
-    pub fn counted_as(mut self, follower: Box<dyn Counts>) -> Sender {
+    pub fn counted_as(mut self, follower: Box<dyn AnswerCounter>) -> Sender {
         self.follower = Some(follower);
         self
     }
@@ -390,10 +390,10 @@ impl Sender {
     }
 
     /// Runs a future until the client leaves.
-    pub async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, Gone> {
+    pub async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, ClientGone> {
         tokio::select! {
             biased;
-            () = self.closed() => Err(Gone),
+            () = self.closed() => Err(ClientGone),
             done = work => Ok(done),
         }
     }
@@ -403,11 +403,11 @@ impl Sender {
         self.pieces.closed().await;
     }
 
-    async fn reserve(&self) -> Result<mpsc::Permit<'_, Piece>, Gone> {
+    async fn reserve(&self) -> Result<mpsc::Permit<'_, Piece>, ClientGone> {
         reserve(&self.pieces, self.outlet.as_ref()).await
     }
 
-    async fn send_data(&self, data: Bytes) -> Result<(), Gone> {
+    async fn send_data(&self, data: Bytes) -> Result<(), ClientGone> {
         if let Some(follower) = &self.follower {
             follower.bytes(data.len());
         }
@@ -417,7 +417,7 @@ impl Sender {
             Some(outlet) => tokio::select! {
                 biased;
                 room = outlet.room(data.len()) => Some(Arc::new(room)),
-                () = self.pieces.closed() => return Err(Gone),
+                () = self.pieces.closed() => return Err(ClientGone),
             },
             None => None,
         };
@@ -428,7 +428,7 @@ impl Sender {
     }
 
     /// Waits for the memory of a page while the client is connected.
-    pub async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
+    pub async fn page_room(&self, pages: &Pages) -> Result<PagePermit, ClientGone> {
         self.watch().page_room(pages).await
     }
 
@@ -445,25 +445,25 @@ pub struct Watch(mpsc::Sender<Piece>, Option<Arc<Outlet>>);
 async fn reserve<'p>(
     pieces: &'p mpsc::Sender<Piece>,
     outlet: Option<&Arc<Outlet>>,
-) -> Result<mpsc::Permit<'p, Piece>, Gone> {
+) -> Result<mpsc::Permit<'p, Piece>, ClientGone> {
     match tokio::time::timeout(STALL_MAX, pieces.reserve()).await {
-        Ok(place) => place.map_err(|_| Gone),
+        Ok(place) => place.map_err(|_| ClientGone),
         Err(_) => {
             outlet.inspect(|outlet| outlet.count_slow_reader());
-            Err(Gone)
+            Err(ClientGone)
         }
     }
 }
 
 impl Watch {
     /// Waits for the memory of a page, like [`Sender::page_room`].
-    pub async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
+    pub async fn page_room(&self, pages: &Pages) -> Result<PagePermit, ClientGone> {
         // Nothing is read for a client that has not taken the earlier pieces.
         drop(reserve(&self.0, self.1.as_ref()).await?);
         tokio::select! {
             biased;
             // First: with free memory a task could read all pages without noticing that its client has left.
-            () = self.0.closed() => Err(Gone),
+            () = self.0.closed() => Err(ClientGone),
             room = pages.room() => Ok(room),
         }
     }
@@ -565,7 +565,7 @@ impl Reply {
         let end = End(Box::pin(end));
         let gate = recheck.map(|(recheck, since)| Gate::new(recheck, since));
         self.body = match self.body {
-            ReplyBody::Stream(pieces) => ReplyBody::Until(Box::new(Until { pieces, end, gate, next: None })),
+            ReplyBody::Stream(pieces) => ReplyBody::Until(Box::new(RevocableStream { pieces, end, gate, next: None })),
             ReplyBody::Switched(switched) => {
                 // A connection that has already ended gets nothing.
                 let _ = switched.send((end, gate));
@@ -573,7 +573,7 @@ impl Reply {
             }
             // Smaller bodies are sent in one piece.
             ReplyBody::Full(Some(bytes)) if bytes.len() > CHUNK_BYTES => match gate {
-                Some(gate) => ReplyBody::Checked(Box::new(Checked { bytes, gate })),
+                Some(gate) => ReplyBody::Checked(Box::new(RevocableBody { bytes, gate })),
                 None => ReplyBody::Full(Some(bytes)),
             },
             body => body,

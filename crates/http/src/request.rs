@@ -9,7 +9,7 @@ use hyper::header::HeaderValue;
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, StatusCode, Version, header};
 
-use crate::arriving::{Arriving, TextBuffer};
+use crate::arriving::{RequestBody, TextBuffer};
 use crate::body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, STEP_BYTES, too_large};
 use crate::refused::{Refused, Result};
 
@@ -27,7 +27,7 @@ pub struct Request {
     /// The headers.
     pub headers: HeaderMap,
     /// The rest of the body.
-    pub body: Arriving,
+    pub body: RequestBody,
     /// The connection, if the client requests another protocol on it.
     pub upgrade: Option<OnUpgrade>,
     /// The memory for bodies.

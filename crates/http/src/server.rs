@@ -15,7 +15,7 @@ use crate::body_memory::BodyMemory;
 use crate::connection::{self, Accepted};
 use crate::cors::Cors;
 use crate::doorway::Doorway;
-use crate::following::{Followers, Following};
+use crate::following::{AnonymousFeed, Followers};
 use crate::inside::{self, Inside};
 use crate::limits::{Admission, Limits, who};
 use crate::listen::{Listen, Listener};
@@ -193,11 +193,11 @@ impl<L: Label> Shell<L> {
 
     /// Registers the current request as a feed, which may last as long as its client likes. Returns `None` if the
     /// feed is not limited, for example because its client is authenticated. Otherwise the feed must end when it
-    /// [gives way](Following::gives_way).
+    /// [gives way](AnonymousFeed::gives_way).
     ///
     /// # Errors
     /// 429 if too many feeds are anonymous, most of them from the same address.
-    pub fn follow(&self, client: Option<IpAddr>, has_name: bool) -> Result<Option<Following>, Refused> {
+    pub fn follow(&self, client: Option<IpAddr>, has_name: bool) -> Result<Option<AnonymousFeed>, Refused> {
         let peer = Peer { address: client.map(|client| SocketAddr::new(client, 0)), is_secure: false };
         if let Some(outlet) = tracked::outlet() {
             outlet.follows();

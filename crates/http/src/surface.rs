@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use flatbed_metrics::Label;
 use hyper::Method;
 
-use crate::inside::OnBehalf;
+use crate::inside::InsidePrincipal;
 use crate::limits::Admission;
 use crate::outlet::Outlet;
 use crate::refused::{Refused, Result};
@@ -63,7 +63,7 @@ pub struct Origin<'r> {
     /// True if the request comes from within the process: see [`inside`](crate::inside()).
     pub is_inside: bool,
     /// The principal of a request from within the process.
-    pub on_behalf: Option<&'r OnBehalf>,
+    pub on_behalf: Option<&'r InsidePrincipal>,
     pub(crate) outlet: &'r Outlet,
     pub(crate) admission: &'r Arc<Admission>,
 }

@@ -119,7 +119,7 @@ impl Handshake {
     }
 
     /// Returns 101, and the WebSocket that opens once it was sent.
-    pub fn open(self) -> (Reply, Opening) {
+    pub fn open(self) -> (Reply, PendingWebSocket) {
         let (switched, end) = oneshot::channel();
         let mut reply = Reply {
             status: StatusCode::SWITCHING_PROTOCOLS,
@@ -130,21 +130,21 @@ impl Handshake {
         reply.header(header::CONNECTION, "upgrade");
         reply.header(header::UPGRADE, "websocket");
         reply.header(header::SEC_WEBSOCKET_ACCEPT, &self.accept);
-        (reply, Opening { upgraded: self.upgraded, end })
+        (reply, PendingWebSocket { upgraded: self.upgraded, end })
     }
 }
 
 /// A WebSocket that is about to open.
 #[derive(Debug)]
-pub struct Opening {
+pub struct PendingWebSocket {
     upgraded: OnUpgrade,
     end: oneshot::Receiver<(End, Option<Gate>)>,
 }
 
-impl Opening {
+impl PendingWebSocket {
     /// Waits for the protocol switch. Returns `None` if it fails.
     async fn upgraded(self) -> Option<(Stream, SocketEnd)> {
-        let Opening { upgraded, end } = self;
+        let PendingWebSocket { upgraded, end } = self;
         let upgraded = match timeout(HANDSHAKE_MAX, upgraded).await {
             Ok(Ok(upgraded)) => upgraded,
             Ok(Err(error)) => {
@@ -161,22 +161,22 @@ impl Opening {
         Some((TokioIo::new(upgraded), SocketEnd { end, gate }))
     }
 
-    async fn opened(self) -> Option<Opened> {
+    async fn opened(self) -> Option<WebSocket> {
         let (stream, ends) = self.upgraded().await?;
-        Some(Opened { socket: socket(stream, INCOMING_BYTES_MAX).await, ends })
+        Some(WebSocket { socket: socket(stream, INCOMING_BYTES_MAX).await, ends })
     }
 
     /// Waits for the first message, text or binary. Returns `None` if none arrives in time, or if it exceeds
     /// `bytes_max`. Its memory is at most [`message_room`] while it arrives; afterwards only the returned bytes
     /// remain.
-    pub async fn first_message(self, bytes_max: usize, within: Duration) -> Option<(Bytes, Opened)> {
+    pub async fn first_message(self, bytes_max: usize, within: Duration) -> Option<(Bytes, WebSocket)> {
         let (stream, mut ends) = self.upgraded().await?;
         let (said, stream) = tokio::select! {
             said = first_of(stream, bytes_max, within) => said,
             () = &mut ends.end.0 => return None,
         };
         // From here on the client sends only control frames.
-        let opened = Opened { socket: socket(stream, INCOMING_BYTES_MAX).await, ends };
+        let opened = WebSocket { socket: socket(stream, INCOMING_BYTES_MAX).await, ends };
         match said {
             Ok(message) => Some((message, opened)),
             Err(ending) => {
@@ -233,12 +233,12 @@ struct SocketEnd {
 }
 
 /// An open WebSocket.
-pub struct Opened {
+pub struct WebSocket {
     socket: Socket,
     ends: SocketEnd,
 }
 
-impl std::fmt::Debug for Opened {
+impl std::fmt::Debug for WebSocket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Opened").finish_non_exhaustive()
     }
@@ -259,7 +259,7 @@ impl SocketClose {
     }
 }
 
-impl Opened {
+impl WebSocket {
     /// Sends the lines of a streamed answer until the answer or the client ends.
     pub async fn send(self, reply: Reply, heartbeat: Heartbeat) {
         if let ReplyBody::Stream(pieces) = reply.body {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use flatbed_http::{Gone, Pages, Reply, Sender, first_room, shrink, spawn};
+use flatbed_http::{ClientGone, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::{Object, Value, name};
 use flatbed_layer::{
     Document, DocumentId, GetOptions, GetOutcome, NotFound, OpenRevs, Reader, Refusal, RevId, check_partitioned_id,
@@ -178,7 +178,7 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
             drop(room);
             room = match sender.page_room(&pages).await {
                 Ok(room) => room,
-                Err(Gone) => return,
+                Err(ClientGone) => return,
             };
             let (texts, is_more) = match walk.next().await {
                 Ok(next) => next,

@@ -3,7 +3,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use flatbed_http::{CHUNK_BYTES, Following, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
+use flatbed_http::{
+    AnonymousFeed, CHUNK_BYTES, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn,
+};
 use flatbed_layer::json::Value;
 use flatbed_layer::{
     ChangeRow, ChangesPage, DESIGN, Documents, FeedPosition, IndexName, Reader, RevId, RowKind, Scope, TailDocument,
@@ -288,7 +290,7 @@ struct Writer {
     rows: u64,
     heartbeats: Heartbeats,
     /// The place of an anonymous client's feed among the bounded number of followers.
-    following: Option<Following>,
+    following: Option<AnonymousFeed>,
     /// The reason why the reader lost its rights.
     lost: Option<Failure>,
     _memory: Memory,
@@ -523,7 +525,7 @@ impl Writer {
     }
 }
 
-async fn gives_way(following: Option<&Following>) {
+async fn gives_way(following: Option<&AnonymousFeed>) {
     match following {
         Some(following) => following.gives_way().await,
         None => std::future::pending().await,

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use flatbed_auth::PasswordHash;
 use flatbed_couch::{Couch, CouchOptions, server_header};
 use flatbed_dispatcher::{Dispatcher, DispatcherOptions, check_document};
-use flatbed_http::{BindError, Blocks, Cors, Limits, Listen, OnBehalf, Proxies, Server, Shell, ShellOptions, inside};
+use flatbed_http::{
+    BindError, Blocks, Cors, InsidePrincipal, Limits, Listen, Proxies, Server, Shell, ShellOptions, inside,
+};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, ServerActor};
 use flatbed_outward::{Allowed, Network, Tls};
@@ -150,7 +152,7 @@ impl Bound {
 pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, BindError> {
     let Options { server: options, replicator, worker } = options.into();
     let (connect, inside) = inside();
-    let connect = Arc::new(move |owner: &Owner| connect(OnBehalf::of(owner.clone())));
+    let connect = Arc::new(move |owner: &Owner| connect(InsidePrincipal::of(owner.clone())));
     let (as_server, runs) = (connect.clone(), worker.is_some());
     let WorkerOptions { files, secrets, allow } = worker.unwrap_or_default();
     let network = Network::default().bounded(Arc::new(Allowed::parse(allow).expect("a list")));
