@@ -19,7 +19,7 @@ pub struct DocumentState {
     /// The change with which it entered each of these channels without leaving since, if known.
     pub since: BTreeMap<String, Stamp>,
     /// The channels that it has left.
-    pub left: BTreeMap<String, Left>,
+    pub left: BTreeMap<String, ChannelDeparture>,
     /// The remembered earlier periods in the channels that it is in or has left.
     pub earlier: BTreeMap<String, Periods>,
     /// The change that created the document, if known. Users with all channels also see documents without channels.
@@ -28,7 +28,7 @@ pub struct DocumentState {
 
 /// A document's departure from a channel. Later edits do not change it, until the document enters the channel again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
+pub struct ChannelDeparture {
     /// The sequence of the departure.
     pub seq: Stamp,
     /// The winning revision at the departure.
@@ -101,7 +101,7 @@ impl DocumentState {
         }
         left.retain(|channel, _| !channels.contains(channel));
         let was_since = |channel: &str| before.and_then(|before| before.since.get(channel)).copied();
-        let gone = |channel: &String| Left { seq, rev: rev.clone(), deleted, since: was_since(channel) };
+        let gone = |channel: &String| ChannelDeparture { seq, rev: rev.clone(), deleted, since: was_since(channel) };
         left.extend(moves.left.iter().map(|channel| (channel.clone(), gone(channel))));
         // If the entry into a channel is unknown, it stays unknown.
         let is_new = |channel: &String| before.is_none_or(|before| !before.channels.contains(channel));
@@ -141,11 +141,12 @@ mod tests {
         let since =
             |first: &DocumentState| first.since.iter().map(|(name, at)| (name.clone(), *at)).collect::<Vec<_>>();
         assert_eq!(since(&second), [("B".to_owned(), Stamp::of(1))]);
-        let gone = Left { seq: Stamp::of(2), rev: "2-b".into(), deleted: false, since: Some(Stamp::of(1)) };
+        let gone = ChannelDeparture { seq: Stamp::of(2), rev: "2-b".into(), deleted: false, since: Some(Stamp::of(1)) };
         assert_eq!(second.left, [("A".to_owned(), gone.clone())].into());
         // A departure stays as it is.
         let (third, _) = DocumentState::changed(Some(&second), Stamp::of(3), "3-c", true, set(&[]));
-        let deleted = Left { seq: Stamp::of(3), rev: "3-c".into(), deleted: true, since: Some(Stamp::of(1)) };
+        let deleted =
+            ChannelDeparture { seq: Stamp::of(3), rev: "3-c".into(), deleted: true, since: Some(Stamp::of(1)) };
         assert_eq!(third.left, [("A".to_owned(), gone), ("B".to_owned(), deleted)].into());
         let (fourth, moves) = DocumentState::changed(Some(&third), Stamp::of(4), "4-d", false, set(&["A"]));
         assert_eq!(

@@ -6,13 +6,13 @@
 //!
 //! | value | bytes |
 //! |---|---|
-//! | [`Entry`] | `10` and flags (1 deleted, 2 removed, 4 has channels, 8 has an expiry); the document's id as a text; the revision; with flag 4 the number of channels, a varint, and each as a text; with flag 8 the expiry, a varint |
-//! | [`Left`] | the stamp, 12 bytes; `10` and flags (1 deleted, 2 has the stamp of entry); the revision; with flag 2 the stamp of entry, 12 bytes |
+//! | [`ChannelEntry`] | `10` and flags (1 deleted, 2 removed, 4 has channels, 8 has an expiry); the document's id as a text; the revision; with flag 4 the number of channels, a varint, and each as a text; with flag 8 the expiry, a varint |
+//! | [`ChannelDeparture`] | the stamp, 12 bytes; `10` and flags (1 deleted, 2 has the stamp of entry); the revision; with flag 2 the stamp of entry, 12 bytes |
 //! | [`Periods`] | the newest stamp, 12 bytes: the end of the newest period, or its beginning if it is open; `10` and the flag 1, open; the beginning of an ended newest period, 12 bytes; older periods, the newest first, each as beginning and end, 12 bytes each |
 //!
 //! Stamps come first, so that SET_VERSIONSTAMPED_VALUE can write them.
 
-use crate::change::Left;
+use crate::change::ChannelDeparture;
 use crate::held::{PERIODS_MAX, Period, Periods};
 use crate::position::Stamp;
 
@@ -23,7 +23,7 @@ const REMOVED: u8 = 2;
 const WITH_CHANNELS: u8 = 4;
 const WITH_END: u8 = 8;
 
-/// The flag of [`Left`] for a known entry into the channel.
+/// The flag of [`ChannelDeparture`] for a known entry into the channel.
 const WITH_SINCE: u8 = 2;
 
 /// The flag of periods for an open newest one.
@@ -38,7 +38,7 @@ const NAMED_BYTES_MAX: usize = 200;
 
 /// A document in a channel, at the sequence in the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct ChannelEntry {
     /// The document's id.
     pub doc: String,
     /// The winning revision at that time.
@@ -59,7 +59,7 @@ pub struct Entry {
 #[error("a value of channels cannot be read")]
 pub struct BadValue;
 
-impl Entry {
+impl ChannelEntry {
     /// Creates an entry, which names the document's channels if they are few.
     pub fn new<'a>(
         doc: impl Into<String>,
@@ -67,10 +67,10 @@ impl Entry {
         deleted: bool,
         removed: bool,
         channels: impl ExactSizeIterator<Item = &'a str> + Clone,
-    ) -> Entry {
+    ) -> ChannelEntry {
         let are_few = channels.len() <= NAMED_MAX && channels.clone().map(str::len).sum::<usize>() <= NAMED_BYTES_MAX;
         let channels = are_few.then(|| channels.map(str::to_owned).collect());
-        Entry { doc: doc.into(), rev: rev.into(), deleted, removed, channels, ends_at_ms: None }
+        ChannelEntry { doc: doc.into(), rev: rev.into(), deleted, removed, channels, ends_at_ms: None }
     }
 
     /// Encodes the entry.
@@ -93,8 +93,8 @@ impl Entry {
         out
     }
 
-    /// Decodes the result of [`Entry::encode`].
-    pub fn decode(bytes: &[u8]) -> Result<Entry, BadValue> {
+    /// Decodes the result of [`ChannelEntry::encode`].
+    pub fn decode(bytes: &[u8]) -> Result<ChannelEntry, BadValue> {
         let mut rest = bytes;
         let flags = take_flags(&mut rest, DELETED | REMOVED | WITH_CHANNELS | WITH_END)?;
         let (doc, rev) = (take_text(&mut rest)?, take_rev(&mut rest)?);
@@ -108,12 +108,12 @@ impl Entry {
         }
         let ends_at_ms = if flags & WITH_END != 0 { Some(take_varint(&mut rest)?) } else { None };
         let (deleted, removed) = (flags & DELETED != 0, flags & REMOVED != 0);
-        let entry = Entry { doc, rev, deleted, removed, channels, ends_at_ms };
+        let entry = ChannelEntry { doc, rev, deleted, removed, channels, ends_at_ms };
         if rest.is_empty() { Ok(entry) } else { Err(BadValue) }
     }
 }
 
-impl Left {
+impl ChannelDeparture {
     /// Encodes the departure.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.seq.0.to_vec();
@@ -125,14 +125,14 @@ impl Left {
         out
     }
 
-    /// Decodes the result of [`Left::encode`].
-    pub fn decode(bytes: &[u8]) -> Result<Left, BadValue> {
+    /// Decodes the result of [`ChannelDeparture::encode`].
+    pub fn decode(bytes: &[u8]) -> Result<ChannelDeparture, BadValue> {
         let mut rest = bytes;
         let seq = take_stamp(&mut rest)?;
         let flags = take_flags(&mut rest, DELETED | WITH_SINCE)?;
         let rev = take_rev(&mut rest)?;
         let since = if flags & WITH_SINCE != 0 { Some(take_stamp(&mut rest)?) } else { None };
-        let left = Left { seq, rev, deleted: flags & DELETED != 0, since };
+        let left = ChannelDeparture { seq, rev, deleted: flags & DELETED != 0, since };
         if rest.is_empty() { Ok(left) } else { Err(BadValue) }
     }
 }
@@ -282,17 +282,17 @@ mod tests {
 
     #[test]
     fn bytes_are_as_documented() {
-        let entry = Entry::new("d", "2-00ff00000000000000000000000000aa", true, true, ["A", "!"].into_iter());
+        let entry = ChannelEntry::new("d", "2-00ff00000000000000000000000000aa", true, true, ["A", "!"].into_iter());
         let bytes = entry.encode();
         let expected = b"\x17\x01d\x02\x00\x00\xff\0\0\0\0\0\0\0\0\0\0\0\0\0\xaa\x02\x01A\x01!";
         assert_eq!(bytes, expected);
-        let entry = Entry { channels: None, deleted: false, removed: false, rev: "300-b".into(), ..entry };
+        let entry = ChannelEntry { channels: None, deleted: false, removed: false, rev: "300-b".into(), ..entry };
         assert_eq!(entry.encode(), b"\x10\x01d\xac\x02\x01\x01b");
-        let entry = Entry { ends_at_ms: Some(300), ..entry };
+        let entry = ChannelEntry { ends_at_ms: Some(300), ..entry };
         assert_eq!(entry.encode(), b"\x18\x01d\xac\x02\x01\x01b\xac\x02");
-        let left = Left { seq: Stamp([7; 12]), rev: "1-b".into(), deleted: true, since: None };
+        let left = ChannelDeparture { seq: Stamp([7; 12]), rev: "1-b".into(), deleted: true, since: None };
         assert_eq!(left.encode(), b"\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x11\x01\x01\x01b");
-        let left = Left { deleted: false, since: Some(Stamp([8; 12])), ..left };
+        let left = ChannelDeparture { deleted: false, since: Some(Stamp([8; 12])), ..left };
         assert_eq!(left.encode(), [&[7; 12][..], b"\x12\x01\x01\x01b", &[8; 12]].concat());
         let mut periods = Periods::since(Stamp([1; 12]));
         assert_eq!(periods.encode(), [&[1; 12][..], &[0x11]].concat());
@@ -306,7 +306,9 @@ mod tests {
     fn what_is_more_than_an_entry_names_is_left_out() {
         let of = |count: usize, length: usize| {
             let names: Vec<String> = (0..count).map(|at| format!("{at:0length$}")).collect();
-            Entry::new("d", "1-a", false, false, names.iter().map(String::as_str)).channels.map(|names| names.len())
+            ChannelEntry::new("d", "1-a", false, false, names.iter().map(String::as_str))
+                .channels
+                .map(|names| names.len())
         };
         assert_eq!(
             (of(0, 1), of(16, 12), of(17, 12), of(1, 200), of(1, 201)),
@@ -316,22 +318,22 @@ mod tests {
 
     #[test]
     fn other_bytes_are_refused() {
-        let entry = Entry::new("d", "1-a", false, false, ["A"].into_iter()).encode();
+        let entry = ChannelEntry::new("d", "1-a", false, false, ["A"].into_iter()).encode();
         for cut in 0..entry.len() {
-            assert_eq!(Entry::decode(&entry[..cut]), Err(BadValue), "{cut}");
+            assert_eq!(ChannelEntry::decode(&entry[..cut]), Err(BadValue), "{cut}");
         }
         let with = |at: usize, byte: u8| {
             let mut bytes = entry.clone();
             bytes[at] = byte;
-            Entry::decode(&bytes)
+            ChannelEntry::decode(&bytes)
         };
         assert_eq!(with(0, 0x24), Err(BadValue));
         assert_eq!(with(0, 0x04), Err(BadValue));
         assert_eq!(with(2, 0xff), Err(BadValue));
         assert_eq!(with(4, 2), Err(BadValue));
-        assert_eq!(Entry::decode(&[&entry[..], b"x"].concat()), Err(BadValue));
-        let left = Left { seq: Stamp::ZERO, rev: "1-a".into(), deleted: false, since: None }.encode();
-        assert_eq!(Left::decode(&[&left[..], b"x"].concat()), Err(BadValue));
+        assert_eq!(ChannelEntry::decode(&[&entry[..], b"x"].concat()), Err(BadValue));
+        let left = ChannelDeparture { seq: Stamp::ZERO, rev: "1-a".into(), deleted: false, since: None }.encode();
+        assert_eq!(ChannelDeparture::decode(&[&left[..], b"x"].concat()), Err(BadValue));
         assert_eq!((Periods::decode(&[]), Periods::decode(&[0; 11])), (Ok(Periods::default()), Err(BadValue)));
         let many = |count: usize| Periods::decode(&[&[9; 12][..], &[0x11], &[0; 24].repeat(count)].concat());
         assert!(many(PERIODS_MAX - 1).is_ok() && many(PERIODS_MAX) == Err(BadValue));
@@ -340,7 +342,7 @@ mod tests {
         let most = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
         assert_eq!(take_varint(&mut &most[..]), Ok(u64::MAX));
         assert_eq!(take_varint(&mut &[&most[..9], &[0x02][..]].concat()[..]), Err(BadValue));
-        assert_eq!(Entry::decode(b"\x14\x01d\x01\x01\x01a\x11"), Err(BadValue));
+        assert_eq!(ChannelEntry::decode(b"\x14\x01d\x01\x01\x01a\x11"), Err(BadValue));
     }
 
     fn rev() -> impl Strategy<Value = String> {
@@ -359,10 +361,10 @@ mod tests {
         fn what_is_written_is_read(doc in ".{0,300}", rev in rev(), flags in any::<[bool; 2]>(), channels in any::<Option<[String; 2]>>(), stamp in any::<[u8; 12]>(), ends_at_ms in any::<Option<u64>>()) {
             let [deleted, removed] = flags;
             let channels = channels.map(Vec::from);
-            let entry = Entry { doc: doc.clone(), rev: rev.clone(), deleted, removed, channels, ends_at_ms };
-            prop_assert_eq!(Entry::decode(&entry.encode()), Ok(entry));
-            let left = Left { seq: Stamp(stamp), rev, deleted, since: removed.then_some(Stamp(stamp)) };
-            prop_assert_eq!(Left::decode(&left.encode()), Ok(left));
+            let entry = ChannelEntry { doc: doc.clone(), rev: rev.clone(), deleted, removed, channels, ends_at_ms };
+            prop_assert_eq!(ChannelEntry::decode(&entry.encode()), Ok(entry));
+            let left = ChannelDeparture { seq: Stamp(stamp), rev, deleted, since: removed.then_some(Stamp(stamp)) };
+            prop_assert_eq!(ChannelDeparture::decode(&left.encode()), Ok(left));
             let mut periods = Periods::default();
             for at in 0..doc.len() as u64 % 20 {
                 periods = if at % 2 == 0 { periods.given(Stamp::of(at + 1)) } else { periods.taken(Stamp::of(at + 1)) };
@@ -372,9 +374,9 @@ mod tests {
 
         #[test]
         fn anything_may_be_stored(mut bytes in any::<Vec<u8>>(), first in 0x10_u8..0x20) {
-            let _ = (Entry::decode(&bytes), Left::decode(&bytes), Periods::decode(&bytes));
+            let _ = (ChannelEntry::decode(&bytes), ChannelDeparture::decode(&bytes), Periods::decode(&bytes));
             bytes.insert(0, first);
-            let _ = Entry::decode(&bytes);
+            let _ = ChannelEntry::decode(&bytes);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A user's feed: the row of a document in it ([`Held::row_of`]), and the merge of rows from the indexes of channels
-//! ([`Merge`]).
+//! A user's feed: the row of a document in it ([`HeldChannels::row_of`]), and the merge of rows from the indexes of
+//! channels ([`Merge`]).
 //!
 //! A document is one row. The row of a visible document is at the lowest position that one of its channels gives it:
 //! its own sequence if the user had that channel before, otherwise under the sequence of the grant. The row of a
@@ -9,10 +9,10 @@
 
 mod merge;
 
-pub use merge::{Asked, Merge, Source, Step, Want};
+pub use merge::{DocumentQuestion, Merge, MergeStep, ReadRange, Source};
 
-use crate::change::{DocumentState, Left};
-use crate::held::{Held, Periods};
+use crate::change::{ChannelDeparture, DocumentState};
+use crate::held::{HeldChannels, Periods};
 use crate::name::ALL;
 use crate::position::{Position, Stamp};
 
@@ -49,7 +49,7 @@ pub struct FeedRow {
 
 /// A channel that a user has lost, and may have again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostChannel {
     /// Its name.
     pub channel: String,
     /// The remembered periods that have ended.
@@ -62,8 +62,8 @@ pub struct Lost {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FeedScope {
     /// The user's channels, as far as the feed covers them.
-    pub held: Held,
-    /// True if the feed has rows of lost documents ([`Held::lost`]).
+    pub held: HeldChannels,
+    /// True if the feed has rows of lost documents ([`HeldChannels::lost`]).
     pub revocations: bool,
     /// The change of the user's own record, if it is a row.
     pub user: Option<Stamp>,
@@ -73,11 +73,11 @@ pub struct FeedScope {
 
 impl FeedScope {
     /// The lost channels, if the feed has rows of them.
-    pub fn lost(&self) -> &[Lost] {
+    pub fn lost(&self) -> &[LostChannel] {
         if self.revocations { self.held.lost() } else { &[] }
     }
 
-    fn lost_channel(&self, channel: &str) -> Option<&Lost> {
+    fn lost_channel(&self, channel: &str) -> Option<&LostChannel> {
         self.held.lost_channel(channel).filter(|_| self.revocations)
     }
 
@@ -151,7 +151,7 @@ enum LostDocuments {
     Any,
 }
 
-impl Lost {
+impl LostChannel {
     /// Returns whether the document was in the channel while the user held it.
     fn may_have(&self, state: &DocumentState) -> bool {
         if self.channel == ALL {
@@ -185,7 +185,7 @@ fn is_active(row: &FeedRow) -> bool {
     row.kind == RowKind::Changed && !row.deleted
 }
 
-impl Held {
+impl HeldChannels {
     /// The position of a visible document with these channels: the lowest that one of them gives it.
     pub(crate) fn place<'a>(&self, channels: impl IntoIterator<Item = &'a str>, seq: Stamp) -> Option<Position> {
         let channels = channels.into_iter().chain([ALL]);
@@ -219,7 +219,7 @@ impl Held {
     }
 
     /// The channels that the document has left since they were granted, by name. No document leaves `*`.
-    fn left_since<'a>(&self, state: &'a DocumentState) -> impl Iterator<Item = (&'a str, &'a Left)> {
+    fn left_since<'a>(&self, state: &'a DocumentState) -> impl Iterator<Item = (&'a str, &'a ChannelDeparture)> {
         let left = state.left.iter().map(|(channel, left)| (&**channel, left)).filter(|(channel, _)| *channel != ALL);
         left.filter(|(channel, left)| self.since(channel).is_some_and(|since| left.seq > since))
     }

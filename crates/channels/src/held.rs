@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::feed::Lost;
+use crate::feed::LostChannel;
 use crate::name::{ALL, EVERYONE};
 use crate::position::Stamp;
-use crate::routing::Given;
+use crate::routing::GrantedItem;
 
 /// The most channels of a user; a tenth of it bounds the roles. Of more, the earliest grants count.
 pub const HELD_MAX: usize = 10_000;
@@ -27,9 +27,9 @@ pub struct Period {
 
 /// A direct grant to a user or role, by an administrator or a document, with its periods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnRow {
+pub struct DirectGrant {
     /// The granted channel or role.
-    pub what: Given,
+    pub what: GrantedItem,
     /// Its periods.
     pub periods: Periods,
 }
@@ -157,41 +157,41 @@ impl Periods {
 /// earliest remaining grant and replays the channel when the first of two is revoked. It never reports documents that
 /// were deleted between the two grants.)
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldChannels {
     channels: BTreeMap<String, Stamp>,
     own: BTreeMap<String, Stamp>,
     roles: BTreeMap<String, Stamp>,
     /// Sorted by name, without duplicates.
-    lost: Vec<Lost>,
+    lost: Vec<LostChannel>,
     cut: usize,
 }
 
-impl Held {
+impl HeldChannels {
     /// No channels, not even the public one: for a disabled user.
-    pub fn nothing() -> Held {
-        Held::default()
+    pub fn nothing() -> HeldChannels {
+        HeldChannels::default()
     }
 
     /// The public channel only.
-    pub fn everybody() -> Held {
-        Held::since_ever([EVERYONE])
+    pub fn everybody() -> HeldChannels {
+        HeldChannels::since_ever([EVERYONE])
     }
 
     /// These channels since the beginning: for an administrator's feed of channels.
-    pub fn since_ever<'a>(channels: impl IntoIterator<Item = &'a str>) -> Held {
+    pub fn since_ever<'a>(channels: impl IntoIterator<Item = &'a str>) -> HeldChannels {
         let channels: BTreeMap<_, _> = channels.into_iter().map(|name| (name.to_owned(), Stamp::ZERO)).collect();
-        Held { own: channels.clone(), channels, ..Held::default() }
+        HeldChannels { own: channels.clone(), channels, ..HeldChannels::default() }
     }
 
     /// Computes the channels of a user from direct grants, without duplicates, and from roles. `role` returns the
     /// grants of a role; `None`: the role does not exist and never did.
-    pub fn of(rows: impl IntoIterator<Item = OwnRow>, role: impl Fn(&str) -> Option<RoleRows>) -> Held {
+    pub fn of(rows: impl IntoIterator<Item = DirectGrant>, role: impl Fn(&str) -> Option<RoleRows>) -> HeldChannels {
         let mut own = BTreeMap::from([(EVERYONE.to_owned(), Periods::since(Stamp::ZERO))]);
         let mut roles = BTreeMap::new();
-        for OwnRow { what, periods } in rows {
+        for DirectGrant { what, periods } in rows {
             match what {
-                Given::Channel(name) => also(&mut own, name, periods),
-                Given::Role(name) => also(&mut roles, name, periods),
+                GrantedItem::Channel(name) => also(&mut own, name, periods),
+                GrantedItem::Role(name) => also(&mut roles, name, periods),
             }
         }
         let mut cut = keep_first(&mut own, HELD_MAX) + keep_first(&mut roles, HELD_MAX / 10);
@@ -208,10 +208,10 @@ impl Held {
             all.into_iter().filter_map(|(name, periods)| Some((name, periods.open()?))).collect()
         };
         let lost = channels.iter().filter_map(|(name, periods)| {
-            Some(Lost { channel: name.clone(), had: periods.ended(), at: periods.lost()? })
+            Some(LostChannel { channel: name.clone(), had: periods.ended(), at: periods.lost()? })
         });
         let lost = lost.collect();
-        Held { channels: open(channels), own: open(own), roles: open(roles), lost, cut }
+        HeldChannels { channels: open(channels), own: open(own), roles: open(roles), lost, cut }
     }
 
     /// All channels by name, with those of roles.
@@ -230,11 +230,11 @@ impl Held {
     }
 
     /// The remembered lost channels by name, without duplicates. Some of them may be held again.
-    pub fn lost(&self) -> &[Lost] {
+    pub fn lost(&self) -> &[LostChannel] {
         &self.lost
     }
 
-    pub(crate) fn lost_channel(&self, channel: &str) -> Option<&Lost> {
+    pub(crate) fn lost_channel(&self, channel: &str) -> Option<&LostChannel> {
         // They are sorted by name.
         self.lost.binary_search_by(|lost| (*lost.channel).cmp(channel)).ok().and_then(|at| self.lost.get(at))
     }
@@ -256,7 +256,7 @@ impl Held {
 
     /// Restricts the channels to these names, for a feed of channels; `*` means all that are held.
     #[must_use]
-    pub fn only<'a>(&self, channels: impl IntoIterator<Item = &'a str>) -> Held {
+    pub fn only<'a>(&self, channels: impl IntoIterator<Item = &'a str>) -> HeldChannels {
         let (mut found, mut lost) = (BTreeMap::new(), Vec::new());
         let asked: BTreeSet<&str> = channels.into_iter().collect();
         if asked.contains(ALL) {
@@ -267,10 +267,10 @@ impl Held {
             // `*` includes each channel, so a channel is held without a break while either period continues.
             let periods = self.periods(name).or(of_all.clone());
             found.extend(periods.open().map(|since| (name.to_owned(), since)));
-            let was_lost = |at| Lost { channel: name.to_owned(), had: periods.ended(), at };
+            let was_lost = |at| LostChannel { channel: name.to_owned(), had: periods.ended(), at };
             lost.extend(periods.lost().map(was_lost));
         }
-        Held { channels: found.clone(), own: found, lost, ..self.clone() }
+        HeldChannels { channels: found.clone(), own: found, lost, ..self.clone() }
     }
 
     fn periods(&self, channel: &str) -> Periods {

@@ -4,8 +4,8 @@
 //! - [`Routing`]: the output of a sync function for a revision; [`moves`]: the effect of a change on the indexes of
 //!   channels and on the state that is kept of the document.
 //! - [`User`] and [`Role`] bodies as Sync Gateway's REST API has them: [`PrincipalUpdate`], [`PrincipalShown`].
-//! - [`Held`]: the channels of a user with their sequences, and what follows from them: the visible part of a
-//!   revision ([`Sight`]) and a document's row in a feed ([`Held::row_of`]).
+//! - [`HeldChannels`]: the channels of a user with their sequences, and what follows from them: the visible part of a
+//!   revision ([`Sight`]) and a document's row in a feed ([`HeldChannels::row_of`]).
 //! - [`Merge`]: the merge of a user's feed from the indexes of channels.
 //! - [`Expiry`], [`require`]: the meaning of `_exp` and of a sync function's requirements.
 #![forbid(unsafe_code)]
@@ -23,11 +23,11 @@ pub mod require;
 mod routing;
 mod sight;
 
-pub use change::{DocumentState, Left, Moves, moves};
-pub use codec::{BadValue, Entry};
+pub use change::{ChannelDeparture, DocumentState, Moves, moves};
+pub use codec::{BadValue, ChannelEntry};
 pub use expiry::{Expiry, InvalidExpiry};
-pub use feed::{Asked, FeedRow, FeedScope, Lost, Merge, RowKind, Source, Step, Want};
-pub use held::{HELD_MAX, Held, OwnRow, PERIODS_MAX, Period, Periods, RoleRows};
+pub use feed::{DocumentQuestion, FeedRow, FeedScope, LostChannel, Merge, MergeStep, ReadRange, RowKind, Source};
+pub use held::{DirectGrant, HELD_MAX, HeldChannels, PERIODS_MAX, Period, Periods, RoleRows};
 pub use name::{
     ALL, CHANNEL_BYTES_MAX, EVERYONE, GUEST, IllegalChannel, PRINCIPAL_BYTES_MAX, ROLE_PREFIX, check_channel,
     is_principal,
@@ -37,5 +37,5 @@ pub use principal::{
     ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, InvalidPrincipal, Kind, PrincipalShown, PrincipalUpdate, Request, Role, User,
     UserShown,
 };
-pub use routing::{Given, Grant, Grantee, ROUTING_ENTRIES_MAX, ROUTING_ROWS_BYTES_MAX, Routing, TooMuch};
+pub use routing::{Grant, GrantedItem, Grantee, ROUTING_ENTRIES_MAX, ROUTING_ROWS_BYTES_MAX, Routing, RoutingTooLarge};
 pub use sight::Sight;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use flatbed_flatten::json::{Limits, Object, Value, parse};
 
-use crate::held::Held;
+use crate::held::HeldChannels;
 use crate::name::{GUEST, IllegalChannel, check_channel, cut, is_principal, quoted};
 
 /// The most channels that an administrator may grant to a user or a role.
@@ -242,7 +242,7 @@ pub struct PrincipalShown<'a> {
     /// The channels that an administrator has granted.
     pub admin_channels: &'a BTreeSet<String>,
     /// The channels held; for a user with those of roles.
-    pub held: &'a Held,
+    pub held: &'a HeldChannels,
     /// For a user.
     pub user: Option<UserShown<'a>>,
 }

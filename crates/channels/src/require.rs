@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::held::Held;
+use crate::held::HeldChannels;
 
 /// The reason of `requireUser`.
 pub const WRONG_USER: &str = "sg wrong user";
@@ -32,7 +32,7 @@ pub struct Writer {
 
 impl Writer {
     /// A user with these channels and roles.
-    pub fn new(name: impl Into<String>, held: &Held) -> Writer {
+    pub fn new(name: impl Into<String>, held: &HeldChannels) -> Writer {
         let (channels, roles) = (held.channels(), held.roles());
         Writer {
             name: name.into(),

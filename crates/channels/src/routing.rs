@@ -38,7 +38,7 @@ pub struct Grant {
     /// The grantee.
     pub to: Grantee,
     /// The granted channel or role.
-    pub what: Given,
+    pub what: GrantedItem,
 }
 
 /// The grantee, which need not exist.
@@ -52,7 +52,7 @@ pub enum Grantee {
 
 /// A granted channel or role.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Given {
+pub enum GrantedItem {
     /// A channel.
     Channel(String),
     /// A role, without its prefix. Only users get roles.
@@ -65,7 +65,7 @@ pub enum Given {
     "the revision has {channels} channels and {grants} grants, {rows_bytes} bytes of rows; {ROUTING_ENTRIES_MAX} of \
      {ROUTING_ROWS_BYTES_MAX} bytes are allowed"
 )]
-pub struct TooMuch {
+pub struct RoutingTooLarge {
     /// The number of its channels.
     pub channels: usize,
     /// The number of its grants.
@@ -81,9 +81,9 @@ impl Grantee {
     }
 }
 
-impl Given {
+impl GrantedItem {
     fn name(&self) -> &str {
-        let (Given::Channel(name) | Given::Role(name)) = self;
+        let (GrantedItem::Channel(name) | GrantedItem::Role(name)) = self;
         name
     }
 }
@@ -123,12 +123,12 @@ impl Routing {
     /// Checks the limits.
     ///
     /// # Errors
-    /// [`TooMuch`], with the counts.
-    pub fn check(&self, id_bytes: usize) -> Result<(), TooMuch> {
+    /// [`RoutingTooLarge`], with the counts.
+    pub fn check(&self, id_bytes: usize) -> Result<(), RoutingTooLarge> {
         let (channels, grants) = (self.channels.len(), self.grants.len());
         let rows_bytes = self.rows_bytes(id_bytes);
         if channels + grants > ROUTING_ENTRIES_MAX || rows_bytes > ROUTING_ROWS_BYTES_MAX {
-            return Err(TooMuch { channels, grants, rows_bytes });
+            return Err(RoutingTooLarge { channels, grants, rows_bytes });
         }
         Ok(())
     }
@@ -174,10 +174,14 @@ mod tests {
         // 2 rows of 20 + 0 + 80 bytes.
         assert_eq!(channels(500, 20).rows_bytes(0), 100_000);
         assert_eq!(channels(500, 20).check(0), Ok(()));
-        assert_eq!(channels(500, 20).check(1), Err(TooMuch { channels: 500, grants: 0, rows_bytes: 101_000 }),);
+        assert_eq!(channels(500, 20).check(1), Err(RoutingTooLarge { channels: 500, grants: 0, rows_bytes: 101_000 }),);
         let grant = |at: usize| Grant {
             to: if at < 200 { Grantee::User("u".into()) } else { Grantee::Role("u".into()) },
-            what: if at % 4 < 2 { Given::Channel(format!("{at:018}")) } else { Given::Role(format!("{at:018}")) },
+            what: if at % 4 < 2 {
+                GrantedItem::Channel(format!("{at:018}"))
+            } else {
+                GrantedItem::Role(format!("{at:018}"))
+            },
         };
         let grants = |count: usize| Routing { grants: (0..count).map(grant).collect(), ..Routing::default() };
         assert_eq!(grants(2).rows_bytes(1), 2 * 3 * 100);

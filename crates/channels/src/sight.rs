@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::change::DocumentState;
-use crate::held::Held;
+use crate::held::HeldChannels;
 
 /// The visible part of a revision. A losing leaf, an old revision and its attachments are judged by their own
 /// channels, never by the winner's.
@@ -18,7 +18,7 @@ pub enum Sight {
     Hidden,
 }
 
-impl Held {
+impl HeldChannels {
     /// True if a revision with these channels is visible.
     pub fn sees<'a>(&self, channels: impl IntoIterator<Item = &'a str>) -> bool {
         self.has_all() || channels.into_iter().any(|channel| self.since(channel).is_some())
@@ -38,9 +38,9 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::held::{OwnRow, Periods};
+    use crate::held::{DirectGrant, Periods};
     use crate::position::Stamp;
-    use crate::routing::Given;
+    use crate::routing::GrantedItem;
 
     #[test]
     fn removals_are_seen_by_whom_the_feed_told_of_them() {
@@ -49,12 +49,12 @@ mod tests {
         let (second, _) = DocumentState::changed(Some(&first), Stamp::of(5), "2-b", false, set(&["B"]));
         let (third, _) = DocumentState::changed(Some(&second), Stamp::of(6), "3-c", false, set(&["B"]));
         let with = |channel: &str, since| {
-            Held::of(
-                [OwnRow { what: Given::Channel(channel.into()), periods: Periods::since(Stamp::of(since)) }],
+            HeldChannels::of(
+                [DirectGrant { what: GrantedItem::Channel(channel.into()), periods: Periods::since(Stamp::of(since)) }],
                 |_| None,
             )
         };
-        let sight = |held: &Held, rev, channels: &[&str]| held.sight(rev, &set(channels), &third);
+        let sight = |held: &HeldChannels, rev, channels: &[&str]| held.sight(rev, &set(channels), &third);
         let (early, late, other) = (with("A", 4), with("A", 5), with("C", 0));
         assert_eq!(sight(&early, "1-a", &["A"]), Sight::Whole);
         assert_eq!(sight(&early, "2-b", &["B"]), Sight::Removed);
@@ -66,6 +66,6 @@ mod tests {
         assert_eq!(sight(&other, "2-b", &["*"]), Sight::Hidden);
         assert_eq!(sight(&with("*", 9), "2-b", &[]), Sight::Whole);
         assert_eq!(sight(&with("B", 9), "2-b", &["B"]), Sight::Whole);
-        assert!(!Held::nothing().sees(["!"]));
+        assert!(!HeldChannels::nothing().sees(["!"]));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use flatbed_channels::{Given, Grant, Grantee, Held, ROLE_PREFIX};
+use flatbed_channels::{Grant, GrantedItem, Grantee, HeldChannels, ROLE_PREFIX};
 use flatbed_http::{Memory, Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value, name};
 use flatbed_layer::{AllDocsQuery, AllDocsRow, Conflicts, DocumentRouting, GetOptions, GetOutcome, Reader, Verdict};
@@ -43,7 +43,7 @@ struct RoutingOptions {
     /// For a user: a reader with unrestricted access, which looks up only the rows that the user may see.
     by: Option<Reader>,
     /// For a user: the channels that the user has. Names of other channels are secret.
-    only: Option<Held>,
+    only: Option<HeldChannels>,
 }
 
 impl RoutingOptions {
@@ -263,10 +263,12 @@ pub(crate) fn write_access(grants: &BTreeSet<Grant>, value: &mut Object<'_>) {
     let mut given: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for Grant { to, what } in grants {
         let (to, what) = match (to, what) {
-            (Grantee::User(name), Given::Channel(channel)) => (name.clone(), channel),
-            (Grantee::Role(name), Given::Channel(channel)) => (format!("{ROLE_PREFIX}{name}"), channel),
+            (Grantee::User(name), GrantedItem::Channel(channel)) => (name.clone(), channel),
+            (Grantee::Role(name), GrantedItem::Channel(channel)) => (format!("{ROLE_PREFIX}{name}"), channel),
             // Sync Gateway writes a user's role grant under the user's name with the role prefix.
-            (Grantee::User(name) | Grantee::Role(name), Given::Role(role)) => (format!("{ROLE_PREFIX}{name}"), role),
+            (Grantee::User(name) | Grantee::Role(name), GrantedItem::Role(role)) => {
+                (format!("{ROLE_PREFIX}{name}"), role)
+            }
         };
         given.entry(to).or_default().push(what);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flatbed_channels::{Given, Grant, Grantee};
+use flatbed_channels::{Grant, GrantedItem, Grantee};
 use flatbed_documents::{AttachmentOptions, Part};
 use flatbed_http::{Pages, Reply, ReplyBody, TenantReply, first_room};
 use flatbed_layer::json::Object;
@@ -126,8 +126,8 @@ fn redacted(verdict: &Verdict, salt: &str) -> Verdict {
             Grantee::Role(name) => Grantee::Role(hash(name)),
         },
         what: match what {
-            Given::Channel(name) => Given::Channel(hash(name)),
-            Given::Role(name) => Given::Role(hash(name)),
+            GrantedItem::Channel(name) => GrantedItem::Channel(hash(name)),
+            GrantedItem::Role(name) => GrantedItem::Role(hash(name)),
         },
     };
     Verdict {
@@ -218,8 +218,8 @@ mod tests {
         let verdict = Verdict {
             channels: ["A".to_owned()].into(),
             grants: [
-                grant(Grantee::User("anna".to_owned()), Given::Channel("B".to_owned())),
-                grant(Grantee::Role("cooks".to_owned()), Given::Role("waiters".to_owned())),
+                grant(Grantee::User("anna".to_owned()), GrantedItem::Channel("B".to_owned())),
+                grant(Grantee::Role("cooks".to_owned()), GrantedItem::Role("waiters".to_owned())),
             ]
             .into(),
             expires_at_ms: Some(1),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX};
+use flatbed_channels::{Grant, GrantedItem, Grantee, ROLE_PREFIX};
 use flatbed_http::Reply;
 use flatbed_layer::channels::{ReadPrincipal, is_principal};
 use flatbed_layer::json::Object;
@@ -102,7 +102,7 @@ fn routed(verdict: &Verdict) -> Vec<u8> {
         Grantee::Role(name) => format!("{ROLE_PREFIX}{name}"),
     };
     // Grants are sorted by grantee.
-    let given = |object: &mut Object<'_>, name: &'static str, what: &dyn Fn(&Given) -> Option<String>| {
+    let given = |object: &mut Object<'_>, name: &'static str, what: &dyn Fn(&GrantedItem) -> Option<String>| {
         let mut grants = std::collections::BTreeMap::<String, Vec<String>>::new();
         for Grant { to: grantee, what: given } in &verdict.grants {
             if let Some(given) = what(given) {
@@ -117,12 +117,12 @@ fn routed(verdict: &Verdict) -> Vec<u8> {
     Object::text(|object| {
         object.array("channels").strings(verdict.channels.iter().map(String::as_str));
         given(object, "access", &|given| match given {
-            Given::Channel(channel) => Some(channel.clone()),
-            Given::Role(_) => None,
+            GrantedItem::Channel(channel) => Some(channel.clone()),
+            GrantedItem::Role(_) => None,
         });
         given(object, "roles", &|given| match given {
-            Given::Role(role) => Some(format!("{ROLE_PREFIX}{role}")),
-            Given::Channel(_) => None,
+            GrantedItem::Role(role) => Some(format!("{ROLE_PREFIX}{role}")),
+            GrantedItem::Channel(_) => None,
         });
         if let Some(at) = verdict.expires_at_ms {
             object.number("expires_at_ms", at);
@@ -136,14 +136,14 @@ mod tests {
 
     #[test]
     fn verdicts() {
-        let grant = |to: Grantee, what: Given| Grant { to, what };
+        let grant = |to: Grantee, what: GrantedItem| Grant { to, what };
         let (alice, team) = (Grantee::User("alice".to_owned()), Grantee::Role("team".to_owned()));
         let verdict = Verdict {
             channels: ["A".to_owned()].into(),
             grants: [
-                grant(alice.clone(), Given::Channel("B".to_owned())),
-                grant(alice, Given::Role("team".to_owned())),
-                grant(team, Given::Channel("C".to_owned())),
+                grant(alice.clone(), GrantedItem::Channel("B".to_owned())),
+                grant(alice, GrantedItem::Role("team".to_owned())),
+                grant(team, GrantedItem::Channel("C".to_owned())),
             ]
             .into(),
             expires_at_ms: Some(5_000),

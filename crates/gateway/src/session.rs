@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatbed_channels::{Expiry, GUEST, Held, Kind};
+use flatbed_channels::{Expiry, GUEST, HeldChannels, Kind};
 use flatbed_http::Reply;
 use flatbed_layer::Seq;
 use flatbed_layer::json::{Object, Value};
@@ -133,8 +133,10 @@ async fn text(gateway: &Gateway, database: &str, name: Option<&str>, is_guest: b
 }
 
 /// Returns the channels of the user or guest. Accounts of the server have none.
-pub(crate) async fn channels_of(gateway: &Gateway, request: &Request, database: &str) -> Result<Held> {
-    let RightsBasis::Principal { name, .. } = request.context.standing().rests_on() else { return Ok(Held::default()) };
+pub(crate) async fn channels_of(gateway: &Gateway, request: &Request, database: &str) -> Result<HeldChannels> {
+    let RightsBasis::Principal { name, .. } = request.context.standing().rests_on() else {
+        return Ok(HeldChannels::default());
+    };
     let of = gateway.service.context(Standing::of_server()).database(database, Administer).await?;
     let found = of.principal(Kind::User, name).await?.filter(|found| !found.principal.is_disabled);
     Ok(found.map(|found| found.held).unwrap_or_default())

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use flatbed_channels::require::Writer;
 use flatbed_channels::{
-    Given, Grant, Grantee, ROLE_PREFIX, ROUTING_ENTRIES_MAX, Routing, TooMuch, check_channel, is_principal,
+    Grant, GrantedItem, Grantee, ROLE_PREFIX, ROUTING_ENTRIES_MAX, Routing, RoutingTooLarge, check_channel,
+    is_principal,
 };
 use flatbed_flatten::json;
 use rquickjs::object::Filter;
@@ -102,7 +103,7 @@ pub enum SyncRefusal {
     Failed(&'static str),
     /// The output exceeds the limits of a revision: 403.
     #[error(transparent)]
-    TooMuch(#[from] TooMuch),
+    TooMuch(#[from] RoutingTooLarge),
 }
 
 impl SyncRefusal {
@@ -349,7 +350,7 @@ pub(crate) fn routed(heard: SyncOutcome, id_bytes: usize) -> Routed {
         };
         let (Grantee::Role(name) | Grantee::User(name)) = &to;
         has_names &= is_principal(name);
-        routing.grants.insert(Grant { to, what: Given::Channel(channel) });
+        routing.grants.insert(Grant { to, what: GrantedItem::Channel(channel) });
     }
     for (to, role) in said.roles {
         let Some(role) = role.strip_prefix(ROLE_PREFIX).filter(|role| check_channel(role).is_ok()) else {
@@ -358,7 +359,7 @@ pub(crate) fn routed(heard: SyncOutcome, id_bytes: usize) -> Routed {
         has_names &= is_principal(to.strip_prefix(ROLE_PREFIX).unwrap_or(&to)) && is_principal(role);
         // A role cannot have roles.
         if !to.starts_with(ROLE_PREFIX) {
-            routing.grants.insert(Grant { to: Grantee::User(to), what: Given::Role(role.to_owned()) });
+            routing.grants.insert(Grant { to: Grantee::User(to), what: GrantedItem::Role(role.to_owned()) });
         }
     }
     if let Some((status, reason)) = said.rejected {
@@ -379,7 +380,7 @@ pub(crate) fn routed(heard: SyncOutcome, id_bytes: usize) -> Routed {
     let [channels, grants] = said.counts;
     if said.is_cut || channels > ROUTING_ENTRIES_MAX || grants > ROUTING_ENTRIES_MAX {
         // Beyond the limits the output is incomplete.
-        return Err(TooMuch { channels, grants, rows_bytes: routing.rows_bytes(id_bytes) }.into());
+        return Err(RoutingTooLarge { channels, grants, rows_bytes: routing.rows_bytes(id_bytes) }.into());
     }
     routing.check(id_bytes)?;
     Ok(routing)

@@ -88,8 +88,8 @@ pub struct PartitionInfo {
 }
 
 impl Reader {
-    /// Reads counts and sizes. A reader with [`DocumentFilter`](crate::DocumentFilter) gets zeros and the first sequence, since the figures
-    /// include hidden documents.
+    /// Reads counts and sizes. A reader with [`DocumentFilter`](crate::DocumentFilter) gets zeros and the first sequence,
+    /// since the figures include hidden documents.
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`], as all operations here.

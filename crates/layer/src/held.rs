@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use flatbed_channels::require::Writer;
-use flatbed_channels::{ALL, Held, Kind, Stamp};
+use flatbed_channels::{ALL, HeldChannels, Kind, Stamp};
 use flatbed_clock::Clock;
 use foundationdb::FdbResult;
 use foundationdb::future::FdbSlice;
@@ -40,7 +40,7 @@ const NAME_BYTES: usize = 80;
 #[derive(Debug, Default)]
 pub struct HeldRights {
     /// The channels and roles.
-    pub held: Held,
+    pub held: HeldChannels,
     /// The newest change of the user's rights, and of those of each of their roles; `None`: there never was one. Empty
     /// for unrestricted principals and for those with the rights of everybody.
     pub versions: Vec<(Kind, Arc<str>, Option<Stamp>)>,
@@ -58,12 +58,12 @@ pub struct HeldRights {
 
 impl HeldRights {
     pub(crate) fn all() -> HeldRights {
-        HeldRights { held: Held::since_ever([ALL]), ..HeldRights::default() }
+        HeldRights { held: HeldChannels::since_ever([ALL]), ..HeldRights::default() }
     }
 
     /// Returns the rights of everybody, which do not change.
     pub(crate) fn everybody() -> HeldRights {
-        HeldRights { held: Held::everybody(), ..HeldRights::default() }
+        HeldRights { held: HeldChannels::everybody(), ..HeldRights::default() }
     }
 
     /// Returns whether it has the versions of another one, and so the same rights.
@@ -117,9 +117,9 @@ impl HeldRights {
 }
 
 impl Deref for HeldRights {
-    type Target = Held;
+    type Target = HeldChannels;
 
-    fn deref(&self) -> &Held {
+    fn deref(&self) -> &HeldChannels {
         &self.held
     }
 }
@@ -352,7 +352,7 @@ mod tests {
 
     fn held(channels: usize) -> Arc<HeldRights> {
         let names: Vec<String> = (0..channels).map(|at| format!("{at:020}")).collect();
-        let held = Held::since_ever(names.iter().map(String::as_str));
+        let held = HeldChannels::since_ever(names.iter().map(String::as_str));
         Arc::new(HeldRights { held, ..HeldRights::default() })
     }
 
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!([held(3), held(5), held(6)].map(|held| by_this(&held)), [false, false, true].map(Some));
         // For rights that are too large each change counts.
         let large = |stamp| {
-            let held = Held::since_ever(["x".repeat(20_000).as_str()]);
+            let held = HeldChannels::since_ever(["x".repeat(20_000).as_str()]);
             let versions = vec![(Kind::User, "0".into(), Some(Stamp::of(stamp)))];
             Arc::new(HeldRights { held, versions, ..HeldRights::default() })
         };

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::change::DocumentState;
-use crate::codec::Entry;
+use crate::codec::ChannelEntry;
 use crate::feed::{FeedRow, FeedScope, RowKind};
 use crate::name::ALL;
 use crate::position::{Position, Stamp};
@@ -23,7 +23,7 @@ pub struct Merge {
     streams: Vec<ChannelStream>,
     /// Each unfinished stream once, by its position or an earlier one.
     queue: BinaryHeap<Reverse<(Position, usize)>>,
-    found: Vec<(usize, Stamp, Entry)>,
+    found: Vec<(usize, Stamp, ChannelEntry)>,
     stands: Position,
 }
 
@@ -38,7 +38,7 @@ pub enum Source {
 
 /// A range to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Want<'m> {
+pub struct ReadRange<'m> {
     /// For [`Merge::give`].
     pub stream: usize,
     /// The source.
@@ -51,11 +51,11 @@ pub struct Want<'m> {
 
 /// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum MergeStep {
     /// A row.
     Row(FeedRow),
     /// The row depends on the document's current state: call [`Merge::answer`].
-    Ask(Asked),
+    Ask(DocumentQuestion),
     /// At least the first range of [`Merge::wants`] must be read.
     Read,
     /// No more rows; the feed is at [`Merge::stands`].
@@ -64,7 +64,7 @@ pub enum Step {
 
 /// A question about a document, for a position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct DocumentQuestion {
     /// The document's id.
     pub doc: String,
     position: Position,
@@ -92,7 +92,7 @@ struct ChannelStream {
     after: Stamp,
     until: Stamp,
     is_read: bool,
-    rows: VecDeque<(Stamp, Entry)>,
+    rows: VecDeque<(Stamp, ChannelEntry)>,
 }
 
 impl ChannelStream {
@@ -164,7 +164,7 @@ impl Merge {
 
     /// Returns ranges to read, the most urgent first: of streams that hold no entries, then of those that hold at
     /// most `low` for their number. The caller may read any prefix of them.
-    pub fn wants(&self, low: impl Fn(usize) -> usize) -> Vec<Want<'_>> {
+    pub fn wants(&self, low: impl Fn(usize) -> usize) -> Vec<ReadRange<'_>> {
         let is_low = |number: usize, stream: &ChannelStream| stream.rows.is_empty() || stream.rows.len() <= low(number);
         let lacking = self.streams.iter().enumerate().filter(|(number, of)| !of.is_read && is_low(*number, of));
         let mut wants: Vec<_> =
@@ -172,12 +172,12 @@ impl Merge {
         wants.sort_unstable_by_key(|(place, number, _)| (*place, *number));
         wants
             .into_iter()
-            .map(|(_, stream, of)| Want { stream, source: &of.source, after: of.after, until: of.until })
+            .map(|(_, stream, of)| ReadRange { stream, source: &of.source, after: of.after, until: of.until })
             .collect()
     }
 
     /// Takes entries that were read, in the order of sequences; `at_end`: the whole range was read.
-    pub fn give(&mut self, stream: usize, rows: impl IntoIterator<Item = (Stamp, Entry)>, at_end: bool) {
+    pub fn give(&mut self, stream: usize, rows: impl IntoIterator<Item = (Stamp, ChannelEntry)>, at_end: bool) {
         let Some(stream) = self.streams.get_mut(stream) else { return };
         for (stamp, entry) in rows {
             if stamp <= stream.after || stamp > stream.until {
@@ -226,14 +226,14 @@ impl Merge {
     }
 
     /// Advances to the next step.
-    pub fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> MergeStep {
         loop {
             let place = self.first();
             let user = self.scope.user.filter(|user| *user <= self.until).map(Position::at);
             if let Some(position) = user.filter(|user| *user > self.stands && place.is_none_or(|place| *user < place)) {
                 self.stands = position;
                 let (doc, rev) = Default::default();
-                return Step::Row(FeedRow {
+                return MergeStep::Row(FeedRow {
                     position,
                     kind: RowKind::User,
                     doc,
@@ -244,10 +244,10 @@ impl Merge {
             }
             let Some(place) = place else {
                 self.stands = self.stands.max(Position::at(self.until));
-                return Step::End;
+                return MergeStep::End;
             };
             if !self.take(place) {
-                return Step::Read;
+                return MergeStep::Read;
             }
             self.stands = place;
             if let Some(step) = self.judge(place) {
@@ -290,17 +290,17 @@ impl Merge {
     }
 
     /// Judges the entries at a position. They are all of one document, since sequences are unique.
-    fn judge(&mut self, position: Position) -> Option<Step> {
+    fn judge(&mut self, position: Position) -> Option<MergeStep> {
         let phase = |number: usize| self.streams.get(number).map(|stream| stream.phase);
         // A document in a channel at the change that loses the channel may have entered with that change.
-        let was_there = |(stream, stamp, entry): &(usize, Stamp, Entry)| match phase(*stream) {
+        let was_there = |(stream, stamp, entry): &(usize, Stamp, ChannelEntry)| match phase(*stream) {
             Some(StreamPhase::Lost(at)) => *stamp < at || *stamp == at && entry.removed,
             _ => false,
         };
         let was_there = self.found.iter().any(was_there);
-        let asked = |doc: &str| Some(Step::Ask(Asked { doc: doc.to_owned(), position, was_there }));
+        let asked = |doc: &str| Some(MergeStep::Ask(DocumentQuestion { doc: doc.to_owned(), position, was_there }));
         let is_lost = |number: usize| matches!(phase(number), Some(StreamPhase::Lost(_)));
-        let is_current = |(stream, _, entry): &(usize, Stamp, Entry)| match phase(*stream) {
+        let is_current = |(stream, _, entry): &(usize, Stamp, ChannelEntry)| match phase(*stream) {
             Some(StreamPhase::Usual(_)) => !entry.removed,
             Some(StreamPhase::Given(_)) => !entry.removed && !entry.deleted,
             Some(StreamPhase::Lost(_)) | None => false,
@@ -309,7 +309,7 @@ impl Merge {
         let current = self.found.iter().position(is_current);
         let Some(at) = current else {
             // A document of a lost channel may be visible through another channel.
-            let seen_elsewhere = |(stream, seq, entry): &(usize, Stamp, Entry)| {
+            let seen_elsewhere = |(stream, seq, entry): &(usize, Stamp, ChannelEntry)| {
                 let channels = entry.channels.as_deref().filter(|_| is_lost(*stream) && !entry.removed);
                 let place = channels.and_then(|channels| place(channels, *seq));
                 place.is_some_and(|place| !entry.deleted || place.of.is_none())
@@ -331,14 +331,14 @@ impl Merge {
             removed.extend(left);
             removed.sort_unstable();
         }
-        let (.., Entry { doc, rev, deleted, .. }) = self.found.swap_remove(at);
+        let (.., ChannelEntry { doc, rev, deleted, .. }) = self.found.swap_remove(at);
         let row = FeedRow { position, kind: RowKind::Changed, doc, rev, deleted, removed };
-        self.scope.passes(&row).then_some(Step::Row(row))
+        self.scope.passes(&row).then_some(MergeStep::Row(row))
     }
 
     /// Returns the row at the position that was asked about, from the document's current state; `None` if its row is
     /// elsewhere or the document is gone. A document that changed after `until` comes later.
-    pub fn answer(&self, asked: &Asked, state: Option<&DocumentState>) -> Option<FeedRow> {
+    pub fn answer(&self, asked: &DocumentQuestion, state: Option<&DocumentState>) -> Option<FeedRow> {
         let (state, known) = (state?, asked.position);
         let told = self.scope.row_of(&asked.doc, state);
         if told.as_ref().is_some_and(|row| row.position == known) {

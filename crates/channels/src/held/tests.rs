@@ -2,12 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn channel(name: &str, since: u64) -> OwnRow {
-    OwnRow { what: Given::Channel(name.into()), periods: Periods::since(Stamp::of(since)) }
+fn channel(name: &str, since: u64) -> DirectGrant {
+    DirectGrant { what: GrantedItem::Channel(name.into()), periods: Periods::since(Stamp::of(since)) }
 }
 
-fn in_role(name: &str, since: u64) -> OwnRow {
-    OwnRow { what: Given::Role(name.into()), periods: Periods::since(Stamp::of(since)) }
+fn in_role(name: &str, since: u64) -> DirectGrant {
+    DirectGrant { what: GrantedItem::Role(name.into()), periods: Periods::since(Stamp::of(since)) }
 }
 
 fn periods(all: &[(u64, u64)]) -> Periods {
@@ -36,25 +36,25 @@ fn the_first_grant_counts_and_of_roles_the_last_thing_that_was_needed() {
     };
     let rows =
         [channel("A", 7), channel("A", 5), in_role("r", 1), in_role("q", 8), in_role("none", 4), in_role("q", 6)];
-    let held = Held::of(rows, role);
+    let held = HeldChannels::of(rows, role);
     assert_eq!(shown(held.own()), [("!", 0), ("A", 5)]);
     assert_eq!(shown(held.channels()), [("!", 0), ("A", 3), ("R", 3), ("S", 6)]);
     assert_eq!(shown(held.roles()), [("none", 4), ("q", 6), ("r", 1)]);
     assert_eq!((held.since("A"), held.since("X"), held.has_all()), (Some(Stamp::of(3)), None, false));
     assert_eq!((held.cut(), held.lost()), (0, &[][..]));
-    assert_eq!(shown(Held::everybody().channels()), [("!", 0)]);
-    assert_eq!(Held::of([], role), Held::everybody());
-    assert_eq!(shown(Held::nothing().channels()), []);
+    assert_eq!(shown(HeldChannels::everybody().channels()), [("!", 0)]);
+    assert_eq!(HeldChannels::of([], role), HeldChannels::everybody());
+    assert_eq!(shown(HeldChannels::nothing().channels()), []);
 }
 
 #[test]
 fn a_channel_that_is_had_in_several_ways_is_had_without_a_break() {
     let of = |own: &[(u64, u64)], member: &[(u64, u64)], exists: &[(u64, u64)]| {
-        let row = OwnRow { what: Given::Channel("A".into()), periods: periods(own) };
-        let member = OwnRow { what: Given::Role("r".into()), periods: periods(member) };
+        let row = DirectGrant { what: GrantedItem::Channel("A".into()), periods: periods(own) };
+        let member = DirectGrant { what: GrantedItem::Role("r".into()), periods: periods(member) };
         let role =
             |_: &str| Some(RoleRows { exists: periods(exists), channels: vec![("A".into(), periods(&[(1, 0)]))] });
-        let held = Held::of([row, member], role);
+        let held = HeldChannels::of([row, member], role);
         (held.since("A").map(number), held.lost().first().map(|lost| number(lost.at)))
     };
     assert_eq!(of(&[(2, 6)], &[(5, 0)], &[(1, 0)]), (Some(2), None));
@@ -97,44 +97,44 @@ fn periods_are_kept_up_to_a_number() {
 
 #[test]
 fn a_feed_may_be_of_some_channels() {
-    let gone = OwnRow { what: Given::Channel("C".into()), periods: periods(&[(1, 2)]) };
-    let again = OwnRow { what: Given::Channel("B".into()), periods: periods(&[(1, 2), (3, 0)]) };
-    let held = Held::of([channel("A", 1), again, gone, in_role("none", 4)], |_| None);
+    let gone = DirectGrant { what: GrantedItem::Channel("C".into()), periods: periods(&[(1, 2)]) };
+    let again = DirectGrant { what: GrantedItem::Channel("B".into()), periods: periods(&[(1, 2), (3, 0)]) };
+    let held = HeldChannels::of([channel("A", 1), again, gone, in_role("none", 4)], |_| None);
     assert_eq!(held.lost().iter().map(|lost| &*lost.channel).collect::<Vec<_>>(), ["B", "C"]);
     let some = held.only(["B", "X", "!", "C"]);
     assert_eq!(shown(some.channels()), [("!", 0), ("B", 3)]);
-    let lost = |channel: &str, had: &[(u64, u64)]| Lost {
+    let lost = |channel: &str, had: &[(u64, u64)]| LostChannel {
         channel: channel.into(),
         had: periods(had),
         at: Stamp::of(had.last().expect("one").1),
     };
     assert_eq!(some.lost(), [lost("B", &[(1, 2)]), lost("C", &[(1, 2)])]);
     // A loss of `*` is a loss of each channel, whatever was held by name before.
-    let all = OwnRow { what: Given::Channel("*".into()), periods: periods(&[(3, 5)]) };
-    let gone = OwnRow { what: Given::Channel("C".into()), periods: periods(&[(1, 2)]) };
-    let lost_all = Held::of([all, gone], |_| None);
+    let all = DirectGrant { what: GrantedItem::Channel("*".into()), periods: periods(&[(3, 5)]) };
+    let gone = DirectGrant { what: GrantedItem::Channel("C".into()), periods: periods(&[(1, 2)]) };
+    let lost_all = HeldChannels::of([all, gone], |_| None);
     assert_eq!(lost_all.only(["C", "D"]).lost(), [lost("C", &[(1, 2), (3, 5)]), lost("D", &[(3, 5)])]);
     assert_eq!(held.only(["X", "*"]), held);
     assert_eq!(held.only([]).channels().count(), 0);
-    let all = Held::of([channel("A", 1), channel("*", 2)], |_| None);
+    let all = HeldChannels::of([channel("A", 1), channel("*", 2)], |_| None);
     assert!(all.has_all() && !all.only(["A", "X"]).has_all());
     assert_eq!(shown(all.only(["A", "X"]).channels()), [("A", 1), ("X", 2)]);
     // A grant by name does not begin later than that of `*`.
-    let all_first = Held::of([channel("A", 2), channel("*", 1)], |_| None);
+    let all_first = HeldChannels::of([channel("A", 2), channel("*", 1)], |_| None);
     assert_eq!(shown(all_first.only(["A", "X"]).channels()), [("A", 1), ("X", 1)]);
-    assert_eq!(shown(Held::since_ever(["B", "A"]).channels()), [("A", 0), ("B", 0)]);
+    assert_eq!(shown(HeldChannels::since_ever(["B", "A"]).channels()), [("A", 0), ("B", 0)]);
 }
 
 #[test]
 fn what_came_first_counts() {
     let many = (0..=HELD_MAX as u64).map(|at| channel(&format!("c{at}"), HELD_MAX as u64 * 2 - at));
-    let held = Held::of(many, |_| None);
+    let held = HeldChannels::of(many, |_| None);
     // Two grants beyond the limit, with the public channel.
     assert_eq!((held.channels().count(), held.own().count(), held.cut()), (HELD_MAX, HELD_MAX, 2));
     assert!(held.since("!").is_some() && held.since("c10000").is_some());
     assert_eq!((held.since("c0"), held.since("c1")), (None, None));
     let roles = (0..1_002).map(|at| in_role(&format!("r{at:04}"), 5));
-    let held = Held::of(roles, |_| None);
+    let held = HeldChannels::of(roles, |_| None);
     assert_eq!((held.roles().count(), held.roles().last().unwrap().0, held.cut()), (1_000, "r0999", 2));
 }
 
@@ -146,10 +146,13 @@ proptest! {
     /// A channel is held by name or through `*` since the last moment at which it was held in neither way.
     #[test]
     fn a_feed_of_a_channel_begins_where_it_was_had_in_any_way(one in some_periods(), two in some_periods()) {
-        let row = |name: &str, of: &[(u64, u64)]| OwnRow { what: Given::Channel(name.into()), periods: periods(of) };
+        let row = |name: &str, of: &[(u64, u64)]| DirectGrant {
+            what: GrantedItem::Channel(name.into()),
+            periods: periods(of),
+        };
         let within = |all: &[(u64, u64)], at: u64| all.iter().any(|(from, to)| *from <= at && (at < *to || *to == 0));
         let has = |at: u64| within(&one, at) || within(&two, at);
-        let only = Held::of([row("A", &one), row("*", &two)], |_| None).only(["A"]);
+        let only = HeldChannels::of([row("A", &one), row("*", &two)], |_| None).only(["A"]);
         let since = has(9).then(|| (0..9).rev().find(|at| !has(*at)).map_or(0, |at| at + 1));
         prop_assert_eq!(only.since("A").map(number), since);
         let lost = (1..10).rev().find(|at| has(at - 1) && !has(*at));

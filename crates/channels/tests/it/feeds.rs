@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flatbed_channels::{
-    DocumentState, FeedRow, FeedScope, Given, Held, OwnRow, Periods, Position, RoleRows, RowKind, Stamp,
+    DirectGrant, DocumentState, FeedRow, FeedScope, GrantedItem, HeldChannels, Periods, Position, RoleRows, RowKind,
+    Stamp,
 };
 use flatbed_flatten::json::{Limits, Value, parse};
 
@@ -15,8 +16,8 @@ struct Database {
     seq: u64,
     docs: BTreeMap<String, DocumentState>,
     /// The sources of each grant: an administrator (an empty id) or documents.
-    ways: BTreeMap<(PrincipalKey, Given), BTreeSet<String>>,
-    periods: BTreeMap<(PrincipalKey, Given), Periods>,
+    ways: BTreeMap<(PrincipalKey, GrantedItem), BTreeSet<String>>,
+    periods: BTreeMap<(PrincipalKey, GrantedItem), Periods>,
     roles: BTreeMap<String, Periods>,
     users: BTreeMap<String, Stamp>,
 }
@@ -34,7 +35,7 @@ impl Database {
     }
 
     /// Sets all grants of one source, as of now.
-    fn gives(&mut self, source: &str, is_of: impl Fn(&PrincipalKey) -> bool, gives: &[(PrincipalKey, Given)]) {
+    fn gives(&mut self, source: &str, is_of: impl Fn(&PrincipalKey) -> bool, gives: &[(PrincipalKey, GrantedItem)]) {
         let known: Vec<_> = self.ways.keys().cloned().chain(gives.iter().cloned()).collect();
         for key in known.into_iter().filter(|(who, _)| is_of(who)) {
             let ways = self.ways.entry(key.clone()).or_default();
@@ -56,14 +57,15 @@ impl Database {
         let list = |member: &str| step.get(member).map(texts).unwrap_or_default();
         if let Some(name) = text("user") {
             let who = (false, name.clone());
-            let channels = list("channels").into_iter().map(Given::Channel);
-            let given = channels.chain(list("roles").into_iter().map(Given::Role));
+            let channels = list("channels").into_iter().map(GrantedItem::Channel);
+            let given = channels.chain(list("roles").into_iter().map(GrantedItem::Role));
             let given: Vec<_> = given.map(|what| (who.clone(), what)).collect();
             self.gives("", |other| *other == who, &given);
             self.users.insert(name, self.now());
         } else if let Some(name) = text("role") {
             let who = (true, name.clone());
-            let given: Vec<_> = list("channels").into_iter().map(|name| (who.clone(), Given::Channel(name))).collect();
+            let given: Vec<_> =
+                list("channels").into_iter().map(|name| (who.clone(), GrantedItem::Channel(name))).collect();
             self.gives("", |other| *other == who, &given);
             let now = self.now();
             let exists = self.roles.entry(name).or_default();
@@ -84,23 +86,23 @@ impl Database {
                     Some(role) => (true, role.to_owned()),
                     None => (false, grant[0].clone()),
                 };
-                (who, Given::Channel(grant[1].clone()))
+                (who, GrantedItem::Channel(grant[1].clone()))
             });
             let given: Vec<_> = given.collect();
             self.gives(&id, |_| true, &given);
         }
     }
 
-    fn held(&self, name: &str) -> Held {
+    fn held(&self, name: &str) -> HeldChannels {
         let of = |who: PrincipalKey| {
             self.periods.iter().filter(move |((other, _), _)| *other == who).map(|((_, what), periods)| (what, periods))
         };
-        let rows =
-            of((false, name.to_owned())).map(|(what, periods)| OwnRow { what: what.clone(), periods: periods.clone() });
-        Held::of(rows, |role| {
+        let rows = of((false, name.to_owned()))
+            .map(|(what, periods)| DirectGrant { what: what.clone(), periods: periods.clone() });
+        HeldChannels::of(rows, |role| {
             let channels = of((true, role.to_owned())).filter_map(|(what, periods)| match what {
-                Given::Channel(name) => Some((name.clone(), periods.clone())),
-                Given::Role(_) => None,
+                GrantedItem::Channel(name) => Some((name.clone(), periods.clone())),
+                GrantedItem::Role(_) => None,
             });
             Some(RoleRows { exists: self.roles.get(role)?.clone(), channels: channels.collect() })
         })
@@ -112,7 +114,7 @@ impl Database {
         let channels = asked.get("channels").map(texts).filter(|channels| !channels.is_empty());
         let channels = channels.as_ref().map(|channels| channels.iter().map(String::as_str));
         let (held, user) = match channels {
-            Some(channels) if name == "admin" => (Held::since_ever(channels), None),
+            Some(channels) if name == "admin" => (HeldChannels::since_ever(channels), None),
             Some(channels) => (self.held(name).only(channels), self.users.get(name)),
             None => (self.held(name), self.users.get(name)),
         };

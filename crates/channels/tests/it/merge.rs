@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use flatbed_channels::{
-    DocumentState, FeedRow, FeedScope, Given, HELD_MAX, Held, Merge, OwnRow, Periods, Position, RowKind, Stamp,
+    DirectGrant, DocumentState, FeedRow, FeedScope, GrantedItem, HELD_MAX, HeldChannels, Merge, Periods, Position,
+    RowKind, Stamp,
 };
 use proptest::prelude::*;
 
@@ -128,8 +129,10 @@ fn documents_that_leave() {
     let own = |rows: &[(String, &str, String)]| {
         rows.iter().map(|(place, doc, removed)| (place.clone(), (*doc).to_owned(), removed.clone())).collect::<Vec<_>>()
     };
-    let since_ever =
-        |channels: &[&str]| FeedScope { held: Held::since_ever(channels.iter().copied()), ..FeedScope::default() };
+    let since_ever = |channels: &[&str]| FeedScope {
+        held: HeldChannels::since_ever(channels.iter().copied()),
+        ..FeedScope::default()
+    };
     assert_eq!(of(since_ever(&["A", "B"])), own(&[row("5", "1", "A,B"), row("6", "2", "B")]));
     assert_eq!(of(since_ever(&["B"])), own(&[row("5", "1", "B"), row("6", "2", "B")]));
     assert_eq!(of(since_ever(&["A"])), own(&[row("5", "1", "A"), row("6", "2", "")]));
@@ -307,8 +310,8 @@ fn a_tombstone_that_came_before_its_channel() {
 #[test]
 fn very_many_channels_that_were_lost() {
     let periods = Periods::since(Stamp::of(1)).taken(Stamp::of(2)).given(Stamp::of(4));
-    let names = (1..HELD_MAX).map(|n| Given::Channel(format!("c{n}")));
-    let held = Held::of(names.map(|what| OwnRow { what, periods: periods.clone() }), |_| None);
+    let names = (1..HELD_MAX).map(|n| GrantedItem::Channel(format!("c{n}")));
+    let held = HeldChannels::of(names.map(|what| DirectGrant { what, periods: periods.clone() }), |_| None);
     assert_eq!((held.cut(), held.lost().len()), (0, HELD_MAX - 1));
     let scope = FeedScope { revocations: true, held, ..FeedScope::default() };
     for n in 1..1_000 {

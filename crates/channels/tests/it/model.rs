@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flatbed_channels::{
-    DocumentState, Entry, FeedRow, FeedScope, Given, Held, Merge, OwnRow, Periods, Position, RoleRows, Source, Stamp,
-    Step,
+    ChannelEntry, DirectGrant, DocumentState, FeedRow, FeedScope, GrantedItem, HeldChannels, Merge, MergeStep, Periods,
+    Position, RoleRows, Source, Stamp,
 };
 use proptest::prelude::*;
 
@@ -65,10 +65,10 @@ impl Database {
         Stamp::of(self.seq)
     }
 
-    pub(crate) fn held(&self) -> Held {
-        let row = |what, periods: &Periods| OwnRow { what, periods: periods.clone() };
-        let rows = self.own.iter().map(|(channel, periods)| row(Given::Channel(channel.clone()), periods));
-        Held::of(rows.chain([row(Given::Role("r".into()), &self.member)]), |_| {
+    pub(crate) fn held(&self) -> HeldChannels {
+        let row = |what, periods: &Periods| DirectGrant { what, periods: periods.clone() };
+        let rows = self.own.iter().map(|(channel, periods)| row(GrantedItem::Channel(channel.clone()), periods));
+        HeldChannels::of(rows.chain([row(GrantedItem::Role("r".into()), &self.member)]), |_| {
             let channels = self.role.iter().map(|(name, periods)| (name.clone(), periods.clone())).collect();
             Some(RoleRows { exists: self.role_exists.clone(), channels })
         })
@@ -151,11 +151,11 @@ impl Database {
     }
 
     /// The entries of a channel's index, or of all documents.
-    fn entries(&self, source: &Source, few: bool) -> Vec<(Stamp, Entry)> {
+    fn entries(&self, source: &Source, few: bool) -> Vec<(Stamp, ChannelEntry)> {
         let mut entries = Vec::new();
         for (doc, state) in &self.docs {
             let channels = few.then(|| state.channels.iter().cloned().collect::<Vec<_>>());
-            let entry = |rev: &String, deleted, removed, channels| Entry {
+            let entry = |rev: &String, deleted, removed, channels| ChannelEntry {
                 doc: doc.to_string(),
                 rev: rev.clone(),
                 deleted,
@@ -192,17 +192,17 @@ pub(crate) fn read(
     let mut rows = Vec::new();
     while rows.len() < limit {
         match merge.step() {
-            Step::Row(row) => {
+            MergeStep::Row(row) => {
                 rows.push(row);
                 // As a caller that keeps an idle merge does.
                 merge.forget_beyond(rows.len() % 4);
                 assert!(merge.held_entries() <= rows.len() % 4);
             }
-            Step::Ask(asked) => {
+            MergeStep::Ask(asked) => {
                 let state = asked.doc.parse().ok().and_then(|doc: usize| database.docs.get(&doc));
                 rows.extend(merge.answer(&asked, state));
             }
-            Step::Read => {
+            MergeStep::Read => {
                 // Two rows of the first two streams that want any; at times also of streams that hold an entry.
                 let low = rows.len() % 3;
                 let wants: Vec<_> = merge
@@ -221,7 +221,7 @@ pub(crate) fn read(
                 }
                 meanwhile(database);
             }
-            Step::End => break,
+            MergeStep::End => break,
         }
     }
     (rows, merge.stands())

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flatbed_channels::{
-    Given, Held, InvalidPrincipal, Kind, OwnRow, Periods, PrincipalShown, PrincipalUpdate, Request, RoleRows, Stamp,
-    UserShown,
+    DirectGrant, GrantedItem, HeldChannels, InvalidPrincipal, Kind, Periods, PrincipalShown, PrincipalUpdate, Request,
+    RoleRows, Stamp, UserShown,
 };
 use flatbed_flatten::json::{Limits, Value, parse};
 
@@ -22,10 +22,10 @@ struct Principals {
     roles: BTreeMap<String, StoredPrincipal>,
 }
 
-fn rows<'a>(stored: &'a StoredPrincipal) -> impl Iterator<Item = OwnRow> + 'a {
-    let row = |what| OwnRow { what, periods: Periods::since(Stamp::of(1)) };
-    let channels = stored.admin_channels.iter().cloned().map(Given::Channel);
-    channels.chain(stored.admin_roles.iter().cloned().map(Given::Role)).map(row)
+fn rows<'a>(stored: &'a StoredPrincipal) -> impl Iterator<Item = DirectGrant> + 'a {
+    let row = |what| DirectGrant { what, periods: Periods::since(Stamp::of(1)) };
+    let channels = stored.admin_channels.iter().cloned().map(GrantedItem::Channel);
+    channels.chain(stored.admin_roles.iter().cloned().map(GrantedItem::Role)).map(row)
 }
 
 impl Principals {
@@ -58,7 +58,7 @@ impl Principals {
             let channels = channels.map(|channel| (channel.clone(), Periods::since(Stamp::of(1)))).collect();
             Some(RoleRows { exists: Periods::since(Stamp::of(1)), channels })
         };
-        let held = Held::of(rows(stored), role);
+        let held = HeldChannels::of(rows(stored), role);
         let user = UserShown { email: &stored.email, disabled: stored.disabled, admin_roles: &stored.admin_roles };
         let user = (kind == Kind::User).then_some(user);
         Some(PrincipalShown { name, admin_channels: &stored.admin_channels, held: &held, user }.text())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_channels::require::Writer;
-use flatbed_channels::{Expiry, Given, Grant, Grantee, Routing};
+use flatbed_channels::{Expiry, Grant, GrantedItem, Grantee, Routing};
 use flatbed_flatten::json::{self, Limits, Value, parse};
 use flatbed_javascript::{Error, Routed, Runner, RunnerOptions, SyncFunction, SyncRefusal, SyncWrite};
 use flatbed_testkit::until_some;
@@ -54,9 +54,9 @@ fn access(routing: &Routing) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::<String, Vec<String>>::new();
     for grant in &routing.grants {
         let (to, what) = match (&grant.to, &grant.what) {
-            (Grantee::User(to), Given::Channel(channel)) => (to.clone(), channel),
-            (Grantee::Role(to), Given::Channel(channel)) => (format!("role:{to}"), channel),
-            (Grantee::User(to) | Grantee::Role(to), Given::Role(role)) => (format!("role:{to}"), role),
+            (Grantee::User(to), GrantedItem::Channel(channel)) => (to.clone(), channel),
+            (Grantee::Role(to), GrantedItem::Channel(channel)) => (format!("role:{to}"), channel),
+            (Grantee::User(to) | Grantee::Role(to), GrantedItem::Role(role)) => (format!("role:{to}"), role),
         };
         all.entry(to).or_default().push(what.clone());
     }
@@ -462,7 +462,7 @@ async fn games_with_what_is_said_are_heard_as_they_are_played() {
         (
             "var a = ['A', 0]; Object.defineProperty(a, 1, { get: function () { access('b', 'B'); channel('C'); return 7; } }); access([], a);",
             Ok(Routing {
-                grants: [Grant { to: Grantee::User("b".into()), what: Given::Channel("B".into()) }].into(),
+                grants: [Grant { to: Grantee::User("b".into()), what: GrantedItem::Channel("B".into()) }].into(),
                 ..channels(&["C"]).expect("one")
             }),
         ),

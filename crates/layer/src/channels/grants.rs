@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flatbed_channels::{Given, Grant, Grantee, Kind, Periods, Stamp};
+use flatbed_channels::{Grant, GrantedItem, Grantee, Kind, Periods, Stamp};
 use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, try_join_all};
 
@@ -25,7 +25,7 @@ use crate::store::transaction::{Quiet, Transaction, conflict_with};
 const OWN_STAMP: Stamp = Stamp([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
 
 /// A principal, and the channel or role that it may hold.
-pub(crate) type Thing = (Kind, String, Given);
+pub(crate) type Thing = (Kind, String, GrantedItem);
 
 /// The id of the granting document; `None`: an administrator.
 type GrantSource = Option<String>;
@@ -56,7 +56,7 @@ pub(crate) fn thing_of(grant: &Grant) -> Option<Thing> {
         Grantee::Role(name) => (Kind::Role, name),
     };
     // A role that holds itself exists.
-    let means_something = kind == Kind::User || matches!(grant.what, Given::Channel(_));
+    let means_something = kind == Kind::User || matches!(grant.what, GrantedItem::Channel(_));
     means_something.then(|| (kind, name.clone(), grant.what.clone()))
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use flatbed_channels::{Given, Held, Kind, OwnRow, Periods, RoleRows, Stamp};
+use flatbed_channels::{DirectGrant, GrantedItem, HeldChannels, Kind, Periods, RoleRows, Stamp};
 use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
@@ -149,7 +149,7 @@ impl RowsReading {
     }
 
     /// Returns at most `max` rows.
-    async fn rows(self, trx: &Transaction, keys: &Keys, max: usize) -> Result<Vec<OwnRow>> {
+    async fn rows(self, trx: &Transaction, keys: &Keys, max: usize) -> Result<Vec<DirectGrant>> {
         let mut page = self.0.finish(trx).await?;
         let mut rows = Vec::new();
         loop {
@@ -173,11 +173,11 @@ pub(super) async fn read_anew(trx: &Transaction, instance: &Instance, asker: &Re
 }
 
 /// Decodes a row of periods.
-pub(crate) fn row_of(keys: &Keys, key: &[u8], value: &[u8]) -> Result<OwnRow> {
+pub(crate) fn row_of(keys: &Keys, key: &[u8], value: &[u8]) -> Result<DirectGrant> {
     let PrincipalPart::Periods { what, .. } = keys.split_principals(key)? else {
         return Err(Error::Corrupt("a row of what a principal has is another one".into()));
     };
-    Ok(OwnRow { what, periods: periods_of(value)? })
+    Ok(DirectGrant { what, periods: periods_of(value)? })
 }
 
 /// Decodes stored periods.
@@ -198,7 +198,7 @@ async fn read(trx: &Transaction, keys: &Keys, by: &RightsKey, user: UserReading)
     let record = record.filter(|record| record.exists && (*found_as == PrincipalKind::Principal || record.account));
     let Some(record) = record else {
         if *found_as == (PrincipalKind::Account { is_member: true }) {
-            found.held = Held::everybody();
+            found.held = HeldChannels::everybody();
         }
         return Ok(found);
     };
@@ -221,7 +221,7 @@ async fn held_of_user(
     trx: &Transaction,
     keys: &Keys,
     periods: RowsReading,
-) -> Result<(Held, Vec<(Arc<str>, Option<Stamp>)>)> {
+) -> Result<(HeldChannels, Vec<(Arc<str>, Option<Stamp>)>)> {
     let rows = periods.rows(trx, keys, ROWS_MAX).await?;
     let names: Vec<Arc<str>> = rows.iter().filter_map(|row| role_of(&row.what).map(Arc::from)).collect();
     let max = (ROWS_MAX / names.len().max(1)).max(ROWS_MIN);
@@ -233,13 +233,13 @@ async fn held_of_user(
         versions.push((Arc::clone(&role), version));
         by_role.insert(role, rows);
     }
-    Ok((Held::of(rows, |role| by_role.get(role).cloned()), versions))
+    Ok((HeldChannels::of(rows, |role| by_role.get(role).cloned()), versions))
 }
 
-fn role_of(what: &Given) -> Option<&str> {
+fn role_of(what: &GrantedItem) -> Option<&str> {
     match what {
-        Given::Role(role) => Some(role),
-        Given::Channel(_) => None,
+        GrantedItem::Role(role) => Some(role),
+        GrantedItem::Channel(_) => None,
     }
 }
 
@@ -257,25 +257,25 @@ async fn read_role(
 }
 
 /// Returns what a role gives by its rows; an existing role has a row in which it holds itself.
-pub(crate) fn role_rows(rows: Vec<OwnRow>) -> RoleRows {
+pub(crate) fn role_rows(rows: Vec<DirectGrant>) -> RoleRows {
     let mut of_role = RoleRows::default();
-    for OwnRow { what, periods } in rows {
+    for DirectGrant { what, periods } in rows {
         match what {
-            Given::Role(_) => of_role.exists = periods,
-            Given::Channel(name) => of_role.channels.push((name, periods)),
+            GrantedItem::Role(_) => of_role.exists = periods,
+            GrantedItem::Channel(name) => of_role.channels.push((name, periods)),
         }
     }
     of_role
 }
 
 /// Returns the rights of a user for an administrator, disabled or not.
-pub(crate) async fn held_by_user(trx: &Transaction, keys: &Keys, name: &str) -> Result<Held> {
+pub(crate) async fn held_by_user(trx: &Transaction, keys: &Keys, name: &str) -> Result<HeldChannels> {
     let periods = RowsReading::begin(trx, keys.periods_of(Kind::User, name));
     Ok(held_of_user(trx, keys, periods).await?.0)
 }
 
 /// Returns the rights of a role for an administrator who looks at the role.
-pub(crate) async fn held_by_role(trx: &Transaction, keys: &Keys, role: &str) -> Result<Held> {
+pub(crate) async fn held_by_role(trx: &Transaction, keys: &Keys, role: &str) -> Result<HeldChannels> {
     let rows = RowsReading::begin(trx, keys.periods_of(Kind::Role, role)).rows(trx, keys, ROWS_MAX).await?;
-    Ok(Held::of(rows.into_iter().filter(|row| role_of(&row.what).is_none()), |_| None))
+    Ok(HeldChannels::of(rows.into_iter().filter(|row| role_of(&row.what).is_none()), |_| None))
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_channels::{ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, Given, Held, Kind, Stamp, check_channel, is_principal};
+use flatbed_channels::{
+    ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, GrantedItem, HeldChannels, Kind, Stamp, check_channel, is_principal,
+};
 use foundationdb::options::MutationType;
 use prost::Message;
 
@@ -109,7 +111,7 @@ pub struct PrincipalWithRights {
     /// Its definition by an administrator.
     pub principal: Principal,
     /// Its rights in all ways: those of a user include roles, and ignore whether the user is disabled.
-    pub held: Held,
+    pub held: HeldChannels,
 }
 
 impl Principal {
@@ -163,7 +165,7 @@ impl PrincipalWrite {
         Ok(())
     }
 
-    fn things(&self) -> BTreeSet<Given> {
+    fn things(&self) -> BTreeSet<GrantedItem> {
         things(self.kind, &self.name, &self.admin_channels, &self.admin_roles)
     }
 }
@@ -174,14 +176,14 @@ fn things<'a>(
     name: &str,
     channels: impl IntoIterator<Item = &'a String>,
     roles: impl IntoIterator<Item = &'a String>,
-) -> BTreeSet<Given> {
-    let itself = (kind == Kind::Role).then(|| Given::Role(name.to_owned()));
-    let channels = channels.into_iter().cloned().map(Given::Channel);
-    channels.chain(roles.into_iter().cloned().map(Given::Role)).chain(itself).collect()
+) -> BTreeSet<GrantedItem> {
+    let itself = (kind == Kind::Role).then(|| GrantedItem::Role(name.to_owned()));
+    let channels = channels.into_iter().cloned().map(GrantedItem::Channel);
+    channels.chain(roles.into_iter().cloned().map(GrantedItem::Role)).chain(itself).collect()
 }
 
 /// Returns what an administrator gave by a record.
-fn things_of(kind: Kind, name: &str, record: &proto::Principal) -> BTreeSet<Given> {
+fn things_of(kind: Kind, name: &str, record: &proto::Principal) -> BTreeSet<GrantedItem> {
     match record.exists {
         true => things(kind, name, &record.admin_channels, &record.admin_roles),
         false => BTreeSet::new(),

@@ -7,7 +7,7 @@ mod order;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use flatbed_channels::{Given, Grant, Grantee, Kind};
+use flatbed_channels::{Grant, GrantedItem, Grantee, Kind};
 use flatbed_testkit::Storage;
 
 use crate::channels::holding::Holding;
@@ -77,7 +77,7 @@ fn grant(to: &str, name: &str, is_role: bool) -> Grant {
         Some(role) => Grantee::Role(role.to_owned()),
         None => Grantee::User(to.to_owned()),
     };
-    Grant { to, what: if is_role { Given::Role(name.to_owned()) } else { Given::Channel(name.to_owned()) } }
+    Grant { to, what: if is_role { GrantedItem::Role(name.to_owned()) } else { GrantedItem::Channel(name.to_owned()) } }
 }
 
 fn asker(name: &str) -> ReadPrincipal {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX, Routing};
+use flatbed_channels::{Grant, GrantedItem, Grantee, ROLE_PREFIX, Routing};
 
 use crate::error::Refusal;
 use crate::store::proto;
@@ -102,8 +102,8 @@ fn encode_grant(grant: &Grant) -> proto::Grant {
         Grantee::User(name) => name.clone(),
         Grantee::Role(name) => format!("{ROLE_PREFIX}{name}"),
     };
-    let (Given::Channel(what) | Given::Role(what)) = &grant.what;
-    proto::Grant { to, channel: what.clone(), role: matches!(grant.what, Given::Role(_)) }
+    let (GrantedItem::Channel(what) | GrantedItem::Role(what)) = &grant.what;
+    proto::Grant { to, channel: what.clone(), role: matches!(grant.what, GrantedItem::Role(_)) }
 }
 
 fn decode_grant(stored: proto::Grant) -> Grant {
@@ -111,7 +111,10 @@ fn decode_grant(stored: proto::Grant) -> Grant {
         Some(role) => Grantee::Role(role.to_owned()),
         None => Grantee::User(stored.to),
     };
-    Grant { to, what: if stored.role { Given::Role(stored.channel) } else { Given::Channel(stored.channel) } }
+    Grant {
+        to,
+        what: if stored.role { GrantedItem::Role(stored.channel) } else { GrantedItem::Channel(stored.channel) },
+    }
 }
 
 fn grant_bytes(grant: &Grant) -> usize {
@@ -119,7 +122,7 @@ fn grant_bytes(grant: &Grant) -> usize {
         Grantee::User(name) => name.len(),
         Grantee::Role(name) => ROLE_PREFIX.len() + name.len(),
     };
-    let (Given::Channel(what) | Given::Role(what)) = &grant.what;
+    let (GrantedItem::Channel(what) | GrantedItem::Role(what)) = &grant.what;
     to + what.len() + 2 * ENTRY_OVERHEAD
 }
 
@@ -133,7 +136,7 @@ mod tests {
         let name = |number: usize| format!("{number:0name_bytes$}");
         let grant = |number| Grant {
             to: if number % 2 == 0 { Grantee::User(name(number)) } else { Grantee::Role(name(number)) },
-            what: if number % 3 == 0 { Given::Channel(name(number)) } else { Given::Role(name(number)) },
+            what: if number % 3 == 0 { GrantedItem::Channel(name(number)) } else { GrantedItem::Role(name(number)) },
         };
         Verdict {
             channels: (0..entries).map(name).collect(),

@@ -10,7 +10,7 @@ pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flatbed_channels::{Entry, Given, Grant, Grantee, Left, Moves, Periods, Stamp, moves};
+use flatbed_channels::{ChannelDeparture, ChannelEntry, Grant, GrantedItem, Grantee, Moves, Periods, Stamp, moves};
 use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
 
@@ -218,7 +218,7 @@ async fn left_of_these(
     within: &Within<'_>,
     id: &str,
     channels: impl Iterator<Item = &String>,
-) -> Result<BTreeMap<String, (Left, Periods)>> {
+) -> Result<BTreeMap<String, (ChannelDeparture, Periods)>> {
     let reads = channels.map(|channel| {
         let keys = &within.instance.keys;
         let (left, stays) =
@@ -233,7 +233,7 @@ async fn left_of_these(
     Ok(try_join_all(reads).await?.into_iter().flatten().collect())
 }
 
-async fn all_left(trx: &Transaction, instance: &Instance, id: &str) -> Result<Vec<(String, Left)>> {
+async fn all_left(trx: &Transaction, instance: &Instance, id: &str) -> Result<Vec<(String, ChannelDeparture)>> {
     let mut all = Vec::new();
     for page in begin_read(trx, instance.keys.left_of(id)).finish(trx, LEFT_BYTES_MAX).await? {
         for row in &page {
@@ -258,8 +258,8 @@ async fn oldest_left(within: &Within<'_>, id: &str, count: usize, returned: &[St
     Ok(left.into_iter().take(count).take_while(|(channel, _)| fits(channel)).collect())
 }
 
-fn decode_left(value: &[u8]) -> Result<Left> {
-    Left::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
+fn decode_left(value: &[u8]) -> Result<ChannelDeparture> {
+    ChannelDeparture::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
 pub(crate) fn decode_stays(value: &[u8]) -> Result<Periods> {
@@ -341,7 +341,7 @@ impl IndexMaintainer for Channels {
         }
         for channel in &moves.left {
             let (seq, since) = (Stamp(user_version), was_since.get(channel).copied());
-            let left = Left { seq, rev: new.winner.to_string(), deleted: new.deleted, since }.encode();
+            let left = ChannelDeparture { seq, rev: new.winner.to_string(), deleted: new.deleted, since }.encode();
             let left = [&left[..], &STAMP_FIRST].concat();
             writer.stamped(&keys.left(id, channel), &left, MutationType::SetVersionstampedValue)?;
         }
@@ -381,9 +381,9 @@ pub(crate) fn entry_of<'a>(
     info: &Info,
     removed: bool,
     channels: impl ExactSizeIterator<Item = &'a str> + Clone,
-) -> Entry {
-    let entry = Entry::new(id, info.winner.to_string(), info.deleted, removed, channels);
-    Entry { ends_at_ms: info.routed.expires_at_ms.filter(|_| !removed), ..entry }
+) -> ChannelEntry {
+    let entry = ChannelEntry::new(id, info.winner.to_string(), info.deleted, removed, channels);
+    ChannelEntry { ends_at_ms: info.routed.expires_at_ms.filter(|_| !removed), ..entry }
 }
 
 /// Returns the approximate bytes of added and removed grants: a row for each, its periods, a version, and the mark of a
@@ -392,7 +392,7 @@ fn grants_bytes(id: &str, rerouted: &Rerouted) -> u64 {
     let [old, new] = rerouted.grants();
     let bytes_of = |grant: &Grant| {
         let (Grantee::User(name) | Grantee::Role(name)) = &grant.to;
-        let (Given::Channel(what) | Given::Role(what)) = &grant.what;
+        let (GrantedItem::Channel(what) | GrantedItem::Role(what)) = &grant.what;
         id.len() + 4 * (name.len() + what.len() + ROW_BYTES)
     };
     old.symmetric_difference(new).map(bytes_of).sum::<usize>() as u64

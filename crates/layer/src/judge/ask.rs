@@ -349,7 +349,7 @@ pub(crate) async fn replaced(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flatbed_channels::{Given, Grant, Grantee};
+    use flatbed_channels::{Grant, GrantedItem, Grantee};
     use futures_util::future::BoxFuture;
 
     #[test]
@@ -384,7 +384,7 @@ mod tests {
     }
 
     fn anna_has(channel: &str) -> Grant {
-        Grant { to: Grantee::User("anna".into()), what: Given::Channel(channel.into()) }
+        Grant { to: Grantee::User("anna".into()), what: GrantedItem::Channel(channel.into()) }
     }
 
     impl Rule for Channel {

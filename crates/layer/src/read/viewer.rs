@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use flatbed_channels::{ALL, Left, Stamp};
+use flatbed_channels::{ALL, ChannelDeparture, Stamp};
 use flatbed_revtree::{DocumentId, RevId};
 use futures_util::future::try_join_all;
 
@@ -142,10 +142,10 @@ impl Viewer {
 
     /// Returns the reader's departures of a document that the feed has reported.
     pub(crate) async fn removals(&self, trx: &Transaction, instance: &Instance, id: &str) -> Result<Removals> {
-        let decode = |value: &[u8]| Left::decode(value).map_err(|error| Error::Corrupt(error.to_string()));
+        let decode = |value: &[u8]| ChannelDeparture::decode(value).map_err(|error| Error::Corrupt(error.to_string()));
         let keys = &instance.keys;
         let mut removals = Removals(Vec::new());
-        let mut tell = |channel: &str, left: Left| {
+        let mut tell = |channel: &str, left: ChannelDeparture| {
             if self.held.since(channel).is_some_and(|since| left.seq > since) {
                 removals.0.push(left);
             }
@@ -168,7 +168,7 @@ impl Viewer {
 }
 
 /// The revisions with which a document left the reader's channels.
-pub(crate) struct Removals(Vec<Left>);
+pub(crate) struct Removals(Vec<ChannelDeparture>);
 
 impl Removals {
     /// Returns the document that stands for an invisible revision with which the document left.

@@ -11,7 +11,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use flatbed_channels::Left;
+use flatbed_channels::ChannelDeparture;
 use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, join, try_join_all};
 use prost::Message;
@@ -146,7 +146,7 @@ fn places(keys: &Keys, key: &[u8], value: &[u8]) -> Vec<usize> {
     let of_periods = || [0].into_iter().chain((STAMP_BYTES + 1..value.len()).step_by(STAMP_BYTES)).collect();
     match keys.split_channels(key) {
         Ok(ChannelPart::Left { .. }) => {
-            let since = Left::decode(value).ok().and_then(|left| left.since);
+            let since = ChannelDeparture::decode(value).ok().and_then(|left| left.since);
             return [0].into_iter().chain(since.map(|_| value.len() - STAMP_BYTES)).collect();
         }
         Ok(ChannelPart::Stays { .. }) => return of_periods(),

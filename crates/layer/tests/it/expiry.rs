@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::support::{Layer, Open, Store, all_changes, assert_clean, get, put};
-use flatbed_channels::{Expiry, Given, Grant, Grantee, Kind};
+use flatbed_channels::{Expiry, Grant, GrantedItem, Grantee, Kind};
 use flatbed_layer::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
@@ -140,7 +140,7 @@ impl Rule for KeyGives {
         // A resync judges a tombstone, too, before or after the expiry.
         let verdict = match &*write.edit.id {
             "key" if !write.edit.deleted => {
-                let grant = Grant { to: Grantee::User("alice".to_owned()), what: Given::Channel(channel) };
+                let grant = Grant { to: Grantee::User("alice".to_owned()), what: GrantedItem::Channel(channel) };
                 Verdict { grants: [grant].into(), ..Verdict::default() }
             }
             _ => Verdict { channels: [channel].into(), ..Verdict::default() },

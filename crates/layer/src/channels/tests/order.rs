@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flatbed_channels::{Given, Grant, Grantee, Kind, PERIODS_MAX, Period, Periods, Stamp};
+use flatbed_channels::{Grant, GrantedItem, Grantee, Kind, PERIODS_MAX, Period, Periods, Stamp};
 use flatbed_testkit::{Random, seed};
 use foundationdb::options::MutationType;
 
@@ -65,8 +65,8 @@ fn text(grants: &BTreeSet<Grant>) -> Vec<u8> {
             Grantee::User(name) => name.clone(),
             Grantee::Role(name) => format!("role:{name}"),
         };
-        let (Given::Channel(name) | Given::Role(name)) = what;
-        format!("{to}\n{name}\n{}\n", matches!(what, Given::Role(_)))
+        let (GrantedItem::Channel(name) | GrantedItem::Role(name)) = what;
+        format!("{to}\n{name}\n{}\n", matches!(what, GrantedItem::Role(_)))
     };
     grants.iter().flat_map(|grant| line(grant).into_bytes()).collect()
 }
@@ -162,19 +162,19 @@ impl Done {
     }
 }
 
-type Ways = BTreeSet<(Kind, String, Given, Option<String>)>;
+type Ways = BTreeSet<(Kind, String, GrantedItem, Option<String>)>;
 
 /// The state that follows from the order of commits.
 #[derive(Default)]
 struct Model {
     ways: Ways,
-    periods: BTreeMap<(Kind, String, Given), Vec<Period>>,
+    periods: BTreeMap<(Kind, String, GrantedItem), Vec<Period>>,
     versions: BTreeMap<(Kind, String), Stamp>,
     records: BTreeMap<(Kind, String), PrincipalWrite>,
 }
 
 impl Model {
-    fn things(&self) -> BTreeSet<(Kind, String, Given)> {
+    fn things(&self) -> BTreeSet<(Kind, String, GrantedItem)> {
         self.ways.iter().map(|(kind, name, what, _)| (*kind, name.clone(), what.clone())).collect()
     }
 
@@ -187,7 +187,7 @@ impl Model {
                     self.ways.retain(|(_, _, _, by)| by.as_ref() != Some(id));
                     for Grant { to, what } in grants {
                         let (kind, name) = match to {
-                            Grantee::Role(_) if matches!(what, Given::Role(_)) => continue,
+                            Grantee::Role(_) if matches!(what, GrantedItem::Role(_)) => continue,
                             Grantee::Role(role) => (Kind::Role, role),
                             Grantee::User(name) => (Kind::User, name),
                         };
@@ -198,9 +198,9 @@ impl Model {
             Done::Put(write) => {
                 let (kind, name) = (write.kind, write.name.clone());
                 self.ways.retain(|(of, by_name, _, by)| (*of, by_name, by) != (kind, &name, &None));
-                let channels = write.admin_channels.iter().cloned().map(Given::Channel);
-                let roles = write.admin_roles.iter().cloned().map(Given::Role);
-                let itself = (kind == Kind::Role).then(|| Given::Role(name.clone()));
+                let channels = write.admin_channels.iter().cloned().map(GrantedItem::Channel);
+                let roles = write.admin_roles.iter().cloned().map(GrantedItem::Role);
+                let itself = (kind == Kind::Role).then(|| GrantedItem::Role(name.clone()));
                 self.ways.extend(channels.chain(roles).chain(itself).map(|what| (kind, name.clone(), what, None)));
                 self.records.insert((kind, name.clone()), write.clone());
                 touched.insert((kind, name));
@@ -221,7 +221,7 @@ impl Model {
             touched.insert((thing.0, thing.1.clone()));
         }
         if let Done::Delete(Kind::User, name) = done {
-            let is_gone = |thing: &(Kind, String, Given)| thing.0 == Kind::User && thing.1 == *name;
+            let is_gone = |thing: &(Kind, String, GrantedItem)| thing.0 == Kind::User && thing.1 == *name;
             self.periods.retain(|thing, _| !is_gone(thing) || after.contains(thing));
         }
         self.versions.extend(touched.into_iter().map(|principal| (principal, at)));
@@ -286,16 +286,16 @@ async fn check(db: &Database, all: &[Done]) {
     assert_eq!(periods, expected);
     // The rights of a principal follow from the stored periods.
     for name in USERS {
-        let is_had = |kind: Kind, name: &str, what: Given| {
+        let is_had = |kind: Kind, name: &str, what: GrantedItem| {
             periods.get(&(kind, name.to_owned(), what)).is_some_and(|periods| periods.open().is_some())
         };
         let held = read_anew(&trx, &instance, &asker(name)).await;
         let is_there = model.records.get(&(Kind::User, name.to_owned())).is_some_and(|record| !record.is_disabled);
         assert_eq!(held.is_there, is_there, "{name}");
         for channel in CHANNELS {
-            let given = || Given::Channel(channel.to_owned());
+            let given = || GrantedItem::Channel(channel.to_owned());
             let by_role = |role: &&str| {
-                let itself = Given::Role((*role).to_owned());
+                let itself = GrantedItem::Role((*role).to_owned());
                 is_had(Kind::User, name, itself.clone())
                     && is_had(Kind::Role, role, itself)
                     && is_had(Kind::Role, role, given())

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use flatbed_channels::{Left, Stamp};
+use flatbed_channels::{ChannelDeparture, Stamp};
 use flatbed_revtree::RevId;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
@@ -188,7 +188,7 @@ async fn look_up(trx: &Transaction, instance: &Instance, sought: RouteLookup) ->
     }
     let mut found = Vec::with_capacity(rows.len());
     for row in rows.iter() {
-        let left = Left::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
+        let left = ChannelDeparture::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
         found.push((instance.keys.left_channel(row.key())?, seq(instance, left.seq)));
     }
     Ok(RouteResult { sought, entered, left: Some(found) })

@@ -13,7 +13,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use flatbed_channels::{ALL, Held, Kind};
+use flatbed_channels::{ALL, HeldChannels, Kind};
 use tokio::sync::Notify;
 
 use crate::feed::row::RowChannels;
@@ -35,7 +35,7 @@ pub(in crate::feed) struct Interest<'a> {
     /// The rights as read: an equal pointer means unchanged rights.
     pub(in crate::feed) found: &'a Arc<HeldRights>,
     /// The part of the rights that concerns the feed.
-    pub(in crate::feed) held: &'a Held,
+    pub(in crate::feed) held: &'a HeldChannels,
 }
 
 /// The table of a hub; see the module.
@@ -317,7 +317,7 @@ mod tests {
     }
 
     fn found(names: &BTreeSet<String>) -> Arc<HeldRights> {
-        let held = Held::since_ever(names.iter().map(String::as_str));
+        let held = HeldChannels::since_ever(names.iter().map(String::as_str));
         let versions = vec![(Kind::User, Arc::from("A"), None)];
         Arc::new(HeldRights { held, versions, ..HeldRights::default() })
     }

@@ -16,7 +16,9 @@ mod tests;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use flatbed_channels::{ALL, Asked, FeedRow, FeedScope, GUEST, Held, Kind, Merge, Position, Stamp, Step};
+use flatbed_channels::{
+    ALL, DocumentQuestion, FeedRow, FeedScope, GUEST, HeldChannels, Kind, Merge, MergeStep, Position, Stamp,
+};
 use flatbed_revtree::DocumentId;
 use futures_util::future::try_join;
 
@@ -90,7 +92,7 @@ pub(in crate::feed) enum LiveVerdict {
 struct FollowerRights {
     held: Arc<HeldRights>,
     /// The rights restricted to the feed's channels, if it names some.
-    only: Option<Held>,
+    only: Option<HeldChannels>,
 }
 
 struct ScopeRequest {
@@ -129,7 +131,7 @@ struct RunningMerge {
 enum MergeRow {
     Row(FeedRow),
     /// A row if the document is still in the same state.
-    Asked(Asked),
+    Asked(DocumentQuestion),
     /// As `Asked`, for a document that was looked up by id.
     Id(Position, String),
 }
@@ -256,7 +258,7 @@ impl Channels {
     fn scope(&self, held: &HeldRights) -> FeedScope {
         let of = match &self.query.scope {
             Scope::Channels(channels) if self.asker == ReadPrincipal::All => {
-                Held::since_ever(channels.iter().map(String::as_str))
+                HeldChannels::since_ever(channels.iter().map(String::as_str))
             }
             Scope::Channels(channels) => held.held.only(channels.iter().map(String::as_str)),
             Scope::All | Scope::Designs | Scope::Ids(_) | Scope::Selected(_) => held.held.clone(),
@@ -469,18 +471,18 @@ impl Channels {
                 tokio::task::yield_now().await;
             }
             match under_way.merge.step() {
-                Step::Row(row) if row.doc.is_empty() || self.is_about(&row.doc) => {
+                MergeStep::Row(row) if row.doc.is_empty() || self.is_about(&row.doc) => {
                     under_way.left.push_back(MergeRow::Row(row));
                 }
-                Step::Ask(asked) if self.is_about(&asked.doc) => under_way.left.push_back(MergeRow::Asked(asked)),
-                Step::Row(_) | Step::Ask(_) => {}
-                Step::Read if *rounds == 0 => return Ok(false),
-                Step::Read => {
+                MergeStep::Ask(asked) if self.is_about(&asked.doc) => under_way.left.push_back(MergeRow::Asked(asked)),
+                MergeStep::Row(_) | MergeStep::Ask(_) => {}
+                MergeStep::Read if *rounds == 0 => return Ok(false),
+                MergeStep::Read => {
                     *rounds -= 1;
                     let read = under_way.begin_reads(trx, inner, instance).await?;
                     under_way.give(read);
                 }
-                Step::End => return Ok(true),
+                MergeStep::End => return Ok(true),
             }
         }
         Ok(false)

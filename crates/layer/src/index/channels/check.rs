@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flatbed_channels::{Entry, Left, Periods, Stamp};
+use flatbed_channels::{ChannelDeparture, ChannelEntry, Periods, Stamp};
 use futures_util::future::try_join_all;
 use prost::Message;
 
@@ -22,7 +22,7 @@ const READ_AT_ONCE: usize = 100;
 
 /// The channels that a document has left and that are entered, shared by all checks.
 #[derive(Debug, Default)]
-pub(crate) struct LeftOf(Vec<(String, Left)>);
+pub(crate) struct LeftOf(Vec<(String, ChannelDeparture)>);
 
 impl LeftOf {
     /// Reads the channels that a document has left.
@@ -121,7 +121,7 @@ pub(crate) async fn check_document(
         }
     }
     for some in left.chunks(READ_AT_ONCE) {
-        let key = |(channel, left): &(String, Left)| keys.channel_entry(channel, &seq(left.seq));
+        let key = |(channel, left): &(String, ChannelDeparture)| keys.channel_entry(channel, &seq(left.seq));
         let found = try_join_all(some.iter().map(|left| trx.get(&key(left), true))).await?;
         if let Some((_, (channel, _))) = found
             .iter()
@@ -147,8 +147,8 @@ pub(crate) async fn check_document(
     Ok(None)
 }
 
-fn tells(value: &[u8], id: &str, left: &Left) -> bool {
-    Entry::decode(value)
+fn tells(value: &[u8], id: &str, left: &ChannelDeparture) -> bool {
+    ChannelEntry::decode(value)
         .is_ok_and(|entry| entry.removed && entry.doc == id && entry.rev == left.rev && entry.deleted == left.deleted)
 }
 
@@ -205,7 +205,7 @@ pub(crate) async fn check_entry(
     let id = match &part {
         ChannelPart::Function => return bad(proto::SyncFunction::decode(value).is_ok()),
         ChannelPart::Resync => return bad(proto::Resync::decode(value).is_ok()),
-        ChannelPart::Entry { .. } => match Entry::decode(value) {
+        ChannelPart::Entry { .. } => match ChannelEntry::decode(value) {
             Ok(entry) => entry.doc,
             Err(_) => return bad(false),
         },
@@ -228,7 +228,7 @@ pub(crate) async fn check_entry(
         }
         ChannelPart::Entry { channel, seq } => {
             let left = trx.get(&instance.keys.left(&id, channel), true).await?;
-            let left = left.and_then(|left| Left::decode(&left).ok());
+            let left = left.and_then(|left| ChannelDeparture::decode(&left).ok());
             left.is_some_and(|left| *seq == Seq::new(instance.incarnation(), left.seq.0) && tells(value, &id, &left))
         }
         // The check of the document compares the contents.
@@ -242,7 +242,7 @@ pub(crate) async fn check_entry(
                 Some((_, since)) => Some(since),
                 None => {
                     let left = trx.get(&instance.keys.left(&id, channel), true).await?;
-                    left.and_then(|left| Left::decode(&left).ok()).map(|left| left.since)
+                    left.and_then(|left| ChannelDeparture::decode(&left).ok()).map(|left| left.since)
                 }
             };
             let is_before = |since: Stamp| stays.all().iter().all(|stay| stay.until.is_some_and(|until| until < since));

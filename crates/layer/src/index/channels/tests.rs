@@ -8,7 +8,7 @@ mod over;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use flatbed_channels::{Given, Grantee, Routing};
+use flatbed_channels::{GrantedItem, Grantee, Routing};
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::RevId;
 use flatbed_testkit::{Random, Storage, until};
@@ -66,7 +66,7 @@ impl Rule for ByMember {
         let Some(Value::String(channel)) = write.edit.body.get(&self.0) else {
             return Box::pin(async { Err(Refusal::Forbidden("no channel".to_owned())) });
         };
-        let grant = Grant { to: Grantee::User("eve".to_owned()), what: Given::Channel(channel.to_string()) };
+        let grant = Grant { to: Grantee::User("eve".to_owned()), what: GrantedItem::Channel(channel.to_string()) };
         let grants = write.old.map(|_| grant).into_iter().collect();
         let channels = [channel.to_string()].into();
         Box::pin(async move { Ok(Verdict { channels, grants, ..Verdict::default() }) })
@@ -76,7 +76,7 @@ impl Rule for ByMember {
 pub(crate) fn routing_of(body: &Value<'_>) -> Routing {
     let mut routing = Routing::without_function(body).unwrap();
     if let Some(Value::String(name)) = body.get("gives") {
-        let grant = Grant { to: Grantee::User(name.to_string()), what: Given::Channel("G".to_owned()) };
+        let grant = Grant { to: Grantee::User(name.to_string()), what: GrantedItem::Channel("G".to_owned()) };
         routing.grants.insert(grant);
     }
     if let Some(Value::Number(second)) = body.get("ends") {
@@ -160,7 +160,7 @@ async fn keys_of(db: &Database) -> Vec<String> {
             let generation = |rev: &str| rev.split_once('-').unwrap().0.to_owned();
             found.push(match instance.keys.split_channels(row.key()).unwrap() {
                 ChannelPart::Entry { channel, .. } => {
-                    let entry = Entry::decode(row.value()).unwrap();
+                    let entry = ChannelEntry::decode(row.value()).unwrap();
                     let flags = [(entry.deleted, " deleted"), (entry.removed, " removed")];
                     let flags: String = flags.into_iter().filter(|flag| flag.0).map(|flag| flag.1).collect();
                     let channels = entry.channels.map_or("many".to_owned(), |channels| channels.join(","));
@@ -171,7 +171,7 @@ async fn keys_of(db: &Database) -> Vec<String> {
                     format!("{channel} has {id}@{}", entry.winner.unwrap().generation)
                 }
                 ChannelPart::Left { id, channel } => {
-                    let left = Left::decode(row.value()).unwrap();
+                    let left = ChannelDeparture::decode(row.value()).unwrap();
                     format!("{id} left {channel}@{}", generation(&left.rev))
                 }
                 ChannelPart::End { second, id } => format!("{id} ends {second}"),
@@ -333,7 +333,7 @@ async fn the_checker_finds_what_is_wrong() {
         (keys.end_of_document(9, "e"), 4),
     ];
     put(&db, "g", None, r#"{"gives":"bob"}"#).await;
-    let what = flatbed_channels::Given::Channel("G".to_owned());
+    let what = flatbed_channels::GrantedItem::Channel("G".to_owned());
     let kind = flatbed_channels::Kind::User;
     for key in [keys.given_by_document(kind, "bob", &what, "g"), keys.periods(kind, "bob", &what)] {
         let value = begin().get(&key, true).await.unwrap().unwrap();

@@ -1,7 +1,7 @@
 //! Keys of a database's users and roles: their records, what they hold, and the sources of each holding.
 //! design/channels.md says what they are for.
 
-use flatbed_channels::{Given, Kind};
+use flatbed_channels::{GrantedItem, Kind};
 
 use crate::error::Result;
 use crate::store::keys::tuple::{
@@ -35,9 +35,9 @@ pub(crate) enum PrincipalPart {
     /// The versionstamp of the last change of anything that the user or role holds.
     Version { kind: Kind, name: String },
     /// The periods in which it holds or held a channel or role.
-    Periods { kind: Kind, name: String, what: Given },
+    Periods { kind: Kind, name: String, what: GrantedItem },
     /// One source of a holding: a document, or (`None`) an administrator.
-    Way { kind: Kind, name: String, what: Given, by: Option<String> },
+    Way { kind: Kind, name: String, what: GrantedItem, by: Option<String> },
     /// A user or role changed in this commit.
     Changed(Seq),
     /// A session, by the hash of its id.
@@ -61,21 +61,21 @@ fn take_kind(key: &[u8]) -> Result<(Kind, &[u8])> {
     }
 }
 
-fn put_given(key: &mut Vec<u8>, what: &Given) {
+fn put_given(key: &mut Vec<u8>, what: &GrantedItem) {
     let (number, name) = match what {
-        Given::Channel(name) => (0, name),
-        Given::Role(name) => (1, name),
+        GrantedItem::Channel(name) => (0, name),
+        GrantedItem::Role(name) => (1, name),
     };
     put_int(key, number);
     put_text(key, TUPLE_STRING, name.as_bytes());
 }
 
-fn take_given(key: &[u8]) -> Result<(Given, &[u8])> {
+fn take_given(key: &[u8]) -> Result<(GrantedItem, &[u8])> {
     let (number, rest) = take_int(key)?;
     let (name, rest) = take_text_at(rest)?;
     match number {
-        0 => Ok((Given::Channel(name), rest)),
-        1 => Ok((Given::Role(name), rest)),
+        0 => Ok((GrantedItem::Channel(name), rest)),
+        1 => Ok((GrantedItem::Role(name), rest)),
         _ => Err(bad_key()),
     }
 }
@@ -111,7 +111,7 @@ impl Keys {
     }
 
     /// Returns the key of the periods in which it holds or held something.
-    pub(crate) fn periods(&self, kind: Kind, name: &str, what: &Given) -> Vec<u8> {
+    pub(crate) fn periods(&self, kind: Kind, name: &str, what: &GrantedItem) -> Vec<u8> {
         let mut key = self.principal_part(PERIODS, kind, name);
         put_given(&mut key, what);
         key
@@ -122,21 +122,21 @@ impl Keys {
         under(&self.principal_part(PERIODS, kind, name))
     }
 
-    fn ways_prefix(&self, kind: Kind, name: &str, what: &Given) -> Vec<u8> {
+    fn ways_prefix(&self, kind: Kind, name: &str, what: &GrantedItem) -> Vec<u8> {
         let mut key = self.principal_part(WAYS, kind, name);
         put_given(&mut key, what);
         key
     }
 
     /// Returns the key whose presence records an administrator's grant.
-    pub(crate) fn given_by_administrator(&self, kind: Kind, name: &str, what: &Given) -> Vec<u8> {
+    pub(crate) fn given_by_administrator(&self, kind: Kind, name: &str, what: &GrantedItem) -> Vec<u8> {
         let mut key = self.ways_prefix(kind, name, what);
         put_int(&mut key, BY_ADMINISTRATOR);
         key
     }
 
     /// Returns the key whose presence records a document's grant.
-    pub(crate) fn given_by_document(&self, kind: Kind, name: &str, what: &Given, id: &str) -> Vec<u8> {
+    pub(crate) fn given_by_document(&self, kind: Kind, name: &str, what: &GrantedItem, id: &str) -> Vec<u8> {
         let mut key = self.ways_prefix(kind, name, what);
         put_int(&mut key, BY_DOCUMENT);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
@@ -144,7 +144,7 @@ impl Keys {
     }
 
     /// Returns the range of all sources of one holding. The administrator's grant comes first.
-    pub(crate) fn ways(&self, kind: Kind, name: &str, what: &Given) -> KeyRange {
+    pub(crate) fn ways(&self, kind: Kind, name: &str, what: &GrantedItem) -> KeyRange {
         under(&self.ways_prefix(kind, name, what))
     }
 
@@ -310,12 +310,12 @@ mod tests {
 
     #[test]
     fn keys_are_those_of_the_design() {
-        let what = Given::Channel("X".to_owned());
+        let what = GrantedItem::Channel("X".to_owned());
         let way = b"\x01fb\0\x15\x03\x15\x01\x15\x12\x15\x03\x14\x02alice\0\x14\x02X\0\x15\x01\x02d\0";
         assert_eq!(keys().given_by_document(Kind::User, "alice", &what, "d"), way);
         let periods = b"\x01fb\0\x15\x03\x15\x01\x15\x12\x15\x02\x14\x02alice\0\x14\x02X\0";
         assert_eq!(keys().periods(Kind::User, "alice", &what), periods);
-        let role = Given::Role("r".to_owned());
+        let role = GrantedItem::Role("r".to_owned());
         let of_role = b"\x01fb\0\x15\x03\x15\x01\x15\x12\x15\x03\x15\x01\x02staff\0\x15\x01\x02r\0\x14";
         assert_eq!(keys().given_by_administrator(Kind::Role, "staff", &role), of_role);
         assert_eq!(keys().principal(Kind::User, ""), b"\x01fb\0\x15\x03\x15\x01\x15\x12\x14\x14\x02\0");
@@ -332,12 +332,16 @@ mod tests {
 
     #[test]
     fn an_administrators_way_stands_first() {
-        let (keys, what) = (keys(), Given::Channel("X".to_owned()));
+        let (keys, what) = (keys(), GrantedItem::Channel("X".to_owned()));
         let range = keys.ways(Kind::User, "a", &what);
         let ways =
             [keys.given_by_administrator(Kind::User, "a", &what), keys.given_by_document(Kind::User, "a", &what, "")];
         assert!(ways.is_sorted() && ways.iter().all(|way| range.begin <= *way && *way < range.end));
-        for other in [Given::Channel("X\0".to_owned()), Given::Channel("XY".to_owned()), Given::Role("X".to_owned())] {
+        for other in [
+            GrantedItem::Channel("X\0".to_owned()),
+            GrantedItem::Channel("XY".to_owned()),
+            GrantedItem::Role("X".to_owned()),
+        ] {
             let way = keys.given_by_administrator(Kind::User, "a", &other);
             assert!(way < range.begin || range.end <= way, "{other:?}");
         }
@@ -359,7 +363,7 @@ mod tests {
         fn what_is_put_is_taken(name in ".{0,40}", of in ".{0,40}", id in ".{0,40}", is_role: [bool; 2], part: u64) {
             let keys = keys();
             let kind = if is_role[0] { Kind::Role } else { Kind::User };
-            let what = if is_role[1] { Given::Role(of) } else { Given::Channel(of) };
+            let what = if is_role[1] { GrantedItem::Role(of) } else { GrantedItem::Channel(of) };
             let (whose, given) = (name.clone(), what.clone());
             let built = [
                 (keys.principal(kind, &name), PrincipalPart::Record { kind, name: whose.clone() }, keys.principals(kind)),

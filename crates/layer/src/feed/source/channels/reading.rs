@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use flatbed_channels::{
-    ALL, DocumentState, Entry, FeedRow, FeedScope, Left, Position, RowKind, Source as Of, Stamp, Want,
+    ALL, ChannelDeparture, ChannelEntry, DocumentState, FeedRow, FeedScope, Position, ReadRange, RowKind, Source as Of,
+    Stamp,
 };
 use flatbed_clock::Clock;
 use flatbed_revtree::RevId;
@@ -50,7 +51,7 @@ const LEFT_BYTES_MAX: u64 = 16 << 20;
 
 pub(super) struct StreamRead {
     stream: usize,
-    rows: Vec<(Stamp, Entry)>,
+    rows: Vec<(Stamp, ChannelEntry)>,
     at_end: bool,
 }
 
@@ -115,7 +116,7 @@ impl RunningMerge {
             self.merge.wants(|_| usize::MAX).into_iter().partition(|want| *want.source == Of::All);
         let each = channels.len().div_ceil(AT_ONCE).max(1);
         let size = |range: KeyRange| trx.get_estimated_range_size_bytes(&range.begin, &range.end);
-        let sizes_of = |wants: &mut dyn Iterator<Item = Want<'_>>| {
+        let sizes_of = |wants: &mut dyn Iterator<Item = ReadRange<'_>>| {
             try_join_all(wants.flat_map(|want| ranges(instance, &want, index)).map(size).collect::<Vec<_>>())
         };
         let sizes = [sizes_of(&mut whole.into_iter()), sizes_of(&mut channels.into_iter().step_by(each))];
@@ -130,10 +131,10 @@ impl RunningMerge {
 }
 
 /// Some entries of a stream, and whether they are all.
-type EntryPage = (Vec<(Stamp, Entry)>, bool);
+type EntryPage = (Vec<(Stamp, ChannelEntry)>, bool);
 
 /// Returns the ranges of a stream; `index` takes the place of all documents.
-fn ranges(instance: &Instance, want: &Want<'_>, index: Option<u64>) -> Vec<KeyRange> {
+fn ranges(instance: &Instance, want: &ReadRange<'_>, index: Option<u64>) -> Vec<KeyRange> {
     let seq = |stamp: Stamp| Seq::new(instance.incarnation(), stamp.0);
     let (after, until) = (seq(want.after), Some(want.until).filter(|until| *until != Stamp::MAX).map(seq));
     let behind = |mut key: Vec<u8>| {
@@ -167,7 +168,7 @@ fn begin_entries<'t>(
     trx: &'t Transaction,
     inner: &Inner,
     instance: &Instance,
-    want: &Want<'_>,
+    want: &ReadRange<'_>,
     limit: usize,
     index: Option<u64>,
 ) -> BoxFuture<'t, Result<EntryPage>> {
@@ -202,7 +203,7 @@ fn begin_entries<'t>(
             }
             metrics.channel_rows.add(page.len() as u64);
             for row in page.iter().take(limit) {
-                let mut entry = Entry::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
+                let mut entry = ChannelEntry::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
                 entry.deleted |= entry.ends_at_ms.is_some_and(|at| is_over(at, trx.clock()));
                 rows.push((Stamp(*keys.channel_entry_seq(row.key())?.stamp()), entry));
             }
@@ -238,7 +239,7 @@ pub(super) async fn selected(
 }
 
 /// Converts an entry of by-seq to an entry of the stream of all documents.
-fn entry(seq: Seq, value: &[u8], clock: &Clock) -> Result<(Stamp, Entry)> {
+fn entry(seq: Seq, value: &[u8], clock: &Clock) -> Result<(Stamp, ChannelEntry)> {
     let entry = proto::SequenceEntry::decode(value)?;
     let rev = revision(entry.winner.as_ref())?.to_string();
     let channels = match entry.channels {
@@ -247,7 +248,7 @@ fn entry(seq: Seq, value: &[u8], clock: &Clock) -> Result<(Stamp, Entry)> {
         Some(names) => Some(names.names),
     };
     let (doc, deleted) = (entry.document_id, entry.deleted || is_over(entry.expires_at_ms, clock));
-    Ok((Stamp(*seq.stamp()), Entry { doc, rev, deleted, removed: false, channels, ends_at_ms: None }))
+    Ok((Stamp(*seq.stamp()), ChannelEntry { doc, rev, deleted, removed: false, channels, ends_at_ms: None }))
 }
 
 /// Returns a position that no row of a feed lies behind, and that reveals nothing of other rows.
@@ -351,7 +352,7 @@ async fn state(
     let mut all = BTreeMap::new();
     if info.routed.left > 0 {
         for row in left.finish(trx, LEFT_BYTES_MAX).await?.iter().flat_map(|page| page.iter()) {
-            let left = Left::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
+            let left = ChannelDeparture::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
             all.insert(instance.keys.left_channel(row.key())?, left);
         }
     }

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_channels::{ALL, DocumentState, Entry, Given, Kind, Moves, Periods, Position, RowKind as Told, Stamp};
+use flatbed_channels::{
+    ALL, ChannelEntry, DocumentState, GrantedItem, Kind, Moves, Periods, Position, RowKind as Told, Stamp,
+};
 use flatbed_revtree::RevId;
 use flatbed_testkit::{number, within};
 use foundationdb::Transaction as Raw;
@@ -91,8 +93,8 @@ struct Store {
     instance: Arc<Instance>,
     seq: u64,
     docs: BTreeMap<usize, DocumentState>,
-    own: BTreeMap<Given, Periods>,
-    of_role: BTreeMap<Given, Periods>,
+    own: BTreeMap<GrantedItem, Periods>,
+    of_role: BTreeMap<GrantedItem, Periods>,
     record: Stamp,
     purged: BTreeSet<String>,
 }
@@ -112,17 +114,17 @@ impl Store {
         Seq::new(self.instance.incarnation(), stamp.0)
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> HeldChannels {
         let rows = self
             .own
             .iter()
-            .map(|(what, periods)| flatbed_channels::OwnRow { what: what.clone(), periods: periods.clone() });
-        Held::of(rows, |_| {
+            .map(|(what, periods)| flatbed_channels::DirectGrant { what: what.clone(), periods: periods.clone() });
+        HeldChannels::of(rows, |_| {
             let mut of_role = flatbed_channels::RoleRows::default();
             for (what, periods) in &self.of_role {
                 match what {
-                    Given::Role(_) => of_role.exists = periods.clone(),
-                    Given::Channel(name) => of_role.channels.push((name.clone(), periods.clone())),
+                    GrantedItem::Role(_) => of_role.exists = periods.clone(),
+                    GrantedItem::Channel(name) => of_role.channels.push((name.clone(), periods.clone())),
                 }
             }
             Some(of_role)
@@ -169,7 +171,7 @@ impl Store {
     fn happens_in(&mut self, trx: &Raw, event: &Event) {
         self.seq += 1;
         let seq = Stamp::of(self.seq);
-        let channel = |name: &String| Given::Channel(name.clone());
+        let channel = |name: &String| GrantedItem::Channel(name.clone());
         match event {
             Event::Write { doc, channels, deleted } => self.write(trx, *doc, channels.clone(), *deleted),
             Event::Purge { doc } => {
@@ -179,9 +181,9 @@ impl Store {
                 }
             }
             Event::Own { channel: name, has } => self.give(trx, Kind::User, channel(name), *has),
-            Event::Member { is } => self.give(trx, Kind::User, Given::Role(ROLE.to_owned()), *is),
+            Event::Member { is } => self.give(trx, Kind::User, GrantedItem::Role(ROLE.to_owned()), *is),
             Event::OfRole { channel: name, has } => self.give(trx, Kind::Role, channel(name), *has),
-            Event::Exists { does } => self.give(trx, Kind::Role, Given::Role(ROLE.to_owned()), *does),
+            Event::Exists { does } => self.give(trx, Kind::Role, GrantedItem::Role(ROLE.to_owned()), *does),
             Event::Record { disabled } => {
                 self.record = seq;
                 let disabled = *disabled;
@@ -194,7 +196,7 @@ impl Store {
         }
     }
 
-    fn give(&mut self, trx: &Raw, kind: Kind, what: Given, has: bool) {
+    fn give(&mut self, trx: &Raw, kind: Kind, what: GrantedItem, has: bool) {
         let (of, name) = if kind == Kind::User { (&mut self.own, USER) } else { (&mut self.of_role, ROLE) };
         let (seq, periods) = (Stamp::of(self.seq), of.entry(what.clone()).or_default());
         let before = std::mem::take(periods);
@@ -223,7 +225,7 @@ impl Store {
         }
         let names = || state.channels.iter().map(String::as_str);
         let names = || names().collect::<Vec<_>>().into_iter();
-        let entry = |removed| Entry::new(&*id, &*state.rev, deleted, removed, names()).encode();
+        let entry = |removed| ChannelEntry::new(&*id, &*state.rev, deleted, removed, names()).encode();
         entered.iter().for_each(|channel| trx.set(&keys.channel_entry(channel, &self.seq(state.seq)), &entry(false)));
         left.iter().for_each(|channel| trx.set(&keys.channel_entry(channel, &self.seq(state.seq)), &entry(true)));
         for channel in &left {
@@ -298,7 +300,7 @@ impl Store {
 
 /// Encodes names as entries do.
 fn names_of(channels: &[String]) -> proto::ChannelNames {
-    let are_elsewhere = Entry::new("", "", false, false, channels.iter().map(String::as_str)).channels.is_none();
+    let are_elsewhere = ChannelEntry::new("", "", false, false, channels.iter().map(String::as_str)).channels.is_none();
     proto::ChannelNames { names: if are_elsewhere { Vec::new() } else { channels.to_vec() }, are_elsewhere }
 }
 
@@ -420,7 +422,7 @@ async fn rows_are_those_of_the_documents(store: &Store, runner: &mut TestRunner,
         (
             Scope::Channels(Arc::new(names.clone())),
             ReadPrincipal::All,
-            FeedScope { held: Held::since_ever(of_names()), active_only, ..FeedScope::default() },
+            FeedScope { held: HeldChannels::since_ever(of_names()), active_only, ..FeedScope::default() },
         ),
         (Scope::Ids(Arc::new(some.clone())), alice(), FeedScope { user: None, active_only: false, ..whole }),
     ];
