@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flatbed_http::{AnswerCounter, Usage};
 use flatbed_mango::{ExecutionStats, Index};
-use flatbed_metrics::{Counter, Family, Gauge, Held, Kind, Labelled, Value};
+use flatbed_metrics::{Counter, Family, Gauge, GaugeGuard, Kind, LabelledMetrics, Value};
 
 use crate::state::State;
 
@@ -23,9 +23,9 @@ flatbed_metrics::labels! {
 
 flatbed_metrics::metrics! {
     pub(crate) struct Feeds {
-        followers: Labelled<FeedKind, Gauge> = "Feeds being answered, by kind.",
-        feed_rows: Labelled<FeedKind, Counter> = "Rows sent on feeds, by kind.",
-        feed_bytes: Labelled<FeedKind, Counter> = "Bytes of feed bodies written to connections, including heartbeats, by kind.",
+        followers: LabelledMetrics<FeedKind, Gauge> = "Feeds being answered, by kind.",
+        feed_rows: LabelledMetrics<FeedKind, Counter> = "Rows sent on feeds, by kind.",
+        feed_bytes: LabelledMetrics<FeedKind, Counter> = "Bytes of feed bodies written to connections, including heartbeats, by kind.",
     }
 }
 
@@ -39,10 +39,10 @@ flatbed_metrics::labels! {
 
 flatbed_metrics::metrics! {
     pub(crate) struct Queries {
-        queries: Labelled<QueryIndex, Counter> = "Mango queries started, by index: a Mango index or the index of all ids.",
-        query_keys_examined: Labelled<QueryIndex, Counter> = "Index rows read by Mango queries.",
-        query_documents_examined: Labelled<QueryIndex, Counter> = "Documents read by Mango queries.",
-        query_documents_returned: Labelled<QueryIndex, Counter> = "Documents returned or counted by Mango queries.",
+        queries: LabelledMetrics<QueryIndex, Counter> = "Mango queries started, by index: a Mango index or the index of all ids.",
+        query_keys_examined: LabelledMetrics<QueryIndex, Counter> = "Index rows read by Mango queries.",
+        query_documents_examined: LabelledMetrics<QueryIndex, Counter> = "Documents read by Mango queries.",
+        query_documents_returned: LabelledMetrics<QueryIndex, Counter> = "Documents returned or counted by Mango queries.",
     }
 }
 
@@ -76,7 +76,7 @@ impl Feeds {
 struct Follower {
     kind: FeedKind,
     feeds: Arc<Feeds>,
-    _held: Held,
+    _held: GaugeGuard,
 }
 
 impl AnswerCounter for Follower {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatbed_metrics::{Counter, Family, Gauge, Histogram, Key, Keyed, Label, Labelled};
+use flatbed_metrics::{Counter, Family, Gauge, Histogram, Key, KeyedCounter, Label, LabelledMetrics};
 use hyper::Method;
 
 #[derive(Debug)]
@@ -87,13 +87,13 @@ flatbed_metrics::labels! {
 
 #[derive(Debug)]
 pub(crate) struct Requests<L> {
-    answered: Labelled<L, Labelled<Verb, Keyed<Status>>>,
-    duration_seconds: Labelled<L, Labelled<Verb, Histogram>>,
+    answered: LabelledMetrics<L, LabelledMetrics<Verb, KeyedCounter<Status>>>,
+    duration_seconds: LabelledMetrics<L, LabelledMetrics<Verb, Histogram>>,
 }
 
 impl<L: Label> Requests<L> {
     pub(crate) fn new() -> Requests<L> {
-        Requests { answered: Labelled::default(), duration_seconds: Labelled::default() }
+        Requests { answered: LabelledMetrics::default(), duration_seconds: LabelledMetrics::default() }
     }
 
     pub(crate) fn answered(&self, label: L, verb: Verb, status: u16, duration: Duration) {
@@ -116,12 +116,12 @@ flatbed_metrics::metrics! {
         requests_in_flight: Gauge = "Requests whose answers are not completely sent, including feeds.",
         answers_broken_off: Counter = "Answers that broke off because the client left or the storage failed.",
         connections: Gauge = "Open connections.",
-        listener_connections: Labelled<ListenerKind, Gauge> = "Open connections by listener: HTTP, HTTPS, or Unix socket.",
+        listener_connections: LabelledMetrics<ListenerKind, Gauge> = "Open connections by listener: HTTP, HTTPS, or Unix socket.",
         connections_accepted: Counter = "Connections accepted.",
         received_bytes: Counter = "Bytes received on all connections.",
         sent_bytes: Counter = "Bytes sent on all connections.",
-        tls_handshakes: Labelled<HandshakeResult, Counter> = "TLS handshakes by result.",
-        refused: Labelled<Bound, Counter> = "Connections and requests refused or closed, by limit.",
+        tls_handshakes: LabelledMetrics<HandshakeResult, Counter> = "TLS handshakes by result.",
+        refused: LabelledMetrics<Bound, Counter> = "Connections and requests refused or closed, by limit.",
     }
 }
 

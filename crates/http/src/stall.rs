@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use flatbed_metrics::Held;
+use flatbed_metrics::GaugeGuard;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -47,7 +47,7 @@ pub(crate) struct ConnectionPlace {
     pub _permit: OwnedSemaphorePermit,
     /// The place among those of its address.
     pub entered: Arc<DoorwayEntry>,
-    pub _open: [Held; 2],
+    pub _open: [GaugeGuard; 2],
 }
 
 impl StallGuard {

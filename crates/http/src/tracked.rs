@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Buf;
-use flatbed_metrics::{Held, Label};
+use flatbed_metrics::{GaugeGuard, Label};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::{HeaderMap, Method, Response, Uri, Version, header};
 use tokio::task::JoinHandle;
@@ -83,7 +83,7 @@ pub(crate) struct Tracking {
     started: Instant,
     spans: Spans,
     access: Option<Box<Access>>,
-    in_flight: Option<Held>,
+    in_flight: Option<GaugeGuard>,
 }
 
 impl Tracking {

@@ -1,6 +1,6 @@
 //! Counters of function calls and processes.
 
-use flatbed_metrics::{Counter, Gauge, Labelled};
+use flatbed_metrics::{Counter, Gauge, LabelledMetrics};
 
 flatbed_metrics::labels! {
     /// Why a process was killed or died.
@@ -22,6 +22,6 @@ flatbed_metrics::metrics! {
         function_calls: Counter = "Function calls, including batches of documents.",
         function_processes: Gauge = "Processes that run functions, including spare ones.",
         function_processes_started: Counter = "Processes started to run functions.",
-        function_processes_killed: Labelled<KillCause, Counter> = "Processes that did not stop in time, sent a malformed reply, or died.",
+        function_processes_killed: LabelledMetrics<KillCause, Counter> = "Processes that did not stop in time, sent a malformed reply, or died.",
     }
 }

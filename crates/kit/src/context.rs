@@ -1,7 +1,7 @@
 //! The interface between a store and its transactions.
 
 use flatbed_clock::Clock;
-use flatbed_metrics::{Counter, Histogram, Key, Keyed};
+use flatbed_metrics::{Counter, Histogram, Key, KeyedCounter};
 use foundationdb::FdbError;
 
 use crate::policy::RetryPolicy;
@@ -59,7 +59,7 @@ flatbed_metrics::metrics! {
         transactions: Counter = "Transactions begun.",
         commits: Counter = "Transactions committed.",
         commit_duration_seconds: Histogram = "How long commits that succeeded took.",
-        retries: Keyed<ErrorCode> = "Attempts of a transaction that an error of FoundationDB's ended, by its code; nearly all are tried again.",
+        retries: KeyedCounter<ErrorCode> = "Attempts of a transaction that an error of FoundationDB's ended, by its code; nearly all are tried again.",
         conflicts: Counter = "Commits refused for a conflict (1020).",
         unknown_results: Counter = "Commits whose result was unknown (1021).",
         reads: Counter = "Reads of a single key.",

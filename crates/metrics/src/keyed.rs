@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::family::{Family, Kind, Labels, Measure, Value};
 
-/// The kind of number of a [`Keyed`].
+/// The kind of number of a [`KeyedCounter`].
 pub trait Key {
     /// The label's name.
     const NAME: &'static str;
@@ -16,21 +16,21 @@ pub trait Key {
 /// Counters by a number such as an error code, with a bounded number of series. A number takes the first free slot and
 /// keeps it, so a lookup scans at most as many slots as there are numbers.
 #[derive(Debug)]
-pub struct Keyed<K> {
+pub struct KeyedCounter<K> {
     // Zero marks a free slot.
     places: Box<[(AtomicI32, AtomicU64)]>,
     other: AtomicU64,
     key: PhantomData<K>,
 }
 
-impl<K: Key> Default for Keyed<K> {
+impl<K: Key> Default for KeyedCounter<K> {
     fn default() -> Self {
         let places = (0..K::COUNT_MAX).map(|_| Default::default()).collect();
-        Keyed { places, other: AtomicU64::default(), key: PhantomData }
+        KeyedCounter { places, other: AtomicU64::default(), key: PhantomData }
     }
 }
 
-impl<K: Key> Keyed<K> {
+impl<K: Key> KeyedCounter<K> {
     /// Counts `number`; 0 counts as `other`.
     pub fn count(&self, number: i32) {
         self.place(number).unwrap_or(&self.other).fetch_add(1, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl<K: Key> Keyed<K> {
     }
 }
 
-impl<K: Key> Measure for Keyed<K> {
+impl<K: Key> Measure for KeyedCounter<K> {
     const KIND: Kind = Kind::Counter;
 
     fn measure(&self, labels: &mut Labels, family: &mut Family) {
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_place_is_counted_together() {
-        let counts = Keyed::<Code>::default();
+        let counts = KeyedCounter::<Code>::default();
         for number in [1020, 1021, 1020, 7, 8, 9, 7, 0] {
             counts.count(number);
         }
@@ -98,14 +98,14 @@ mod tests {
         let family = Family::of("flatbed_x", "X.", &counts);
         assert_eq!(family.samples.len(), 4);
         assert_eq!((family.with("code", "other"), family.total()), (3, 8));
-        let counts = Keyed::<Code>::default();
+        let counts = KeyedCounter::<Code>::default();
         assert!(Family::of("flatbed_x", "X.", &counts).samples.is_empty());
     }
 
     #[test]
     fn threads_that_meet_a_number_at_once_agree_on_its_place() {
         for _ in 0..200 {
-            let counts = Keyed::<Code>::default();
+            let counts = KeyedCounter::<Code>::default();
             std::thread::scope(|scope| {
                 for thread in 0..4 {
                     let counts = &counts;

@@ -20,18 +20,18 @@ pub trait Label: Copy + 'static {
 
 /// One metric per label value. All exist from the start.
 #[derive(Debug)]
-pub struct Labelled<L, M> {
+pub struct LabelledMetrics<L, M> {
     each: Box<[M]>,
     label: PhantomData<L>,
 }
 
-impl<L: Label, M: Default> Default for Labelled<L, M> {
+impl<L: Label, M: Default> Default for LabelledMetrics<L, M> {
     fn default() -> Self {
-        Labelled { each: L::ALL.iter().map(|_| M::default()).collect(), label: PhantomData }
+        LabelledMetrics { each: L::ALL.iter().map(|_| M::default()).collect(), label: PhantomData }
     }
 }
 
-impl<L: Label, M> Labelled<L, M> {
+impl<L: Label, M> LabelledMetrics<L, M> {
     /// Returns the metric of a label value.
     pub fn of(&self, label: L) -> &M {
         // `each` has one metric per variant.
@@ -39,7 +39,7 @@ impl<L: Label, M> Labelled<L, M> {
     }
 }
 
-impl<L: Label, M: Measure> Measure for Labelled<L, M> {
+impl<L: Label, M: Measure> Measure for LabelledMetrics<L, M> {
     const KIND: Kind = M::KIND;
 
     fn measure(&self, labels: &mut Labels, family: &mut Family) {

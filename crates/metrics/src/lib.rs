@@ -3,7 +3,7 @@
 //! A part of the program owns a struct defined by [`metrics!`], with one field per family. There is no registry and no
 //! process-wide state. An update is one or two relaxed atomic additions, without lock, allocation or lookup by name;
 //! `prometheus-client` takes a mutex per histogram observation and a lock per label lookup. Labels are enums defined by
-//! [`labels!`] or a bounded set of numbers ([`Keyed`]), so input cannot create time series.
+//! [`labels!`] or a bounded set of numbers ([`KeyedCounter`]), so input cannot create time series.
 //!
 //! A read is rare and may be slow: [`Family`] holds the values of a read, and [`text()`] formats families.
 #![forbid(unsafe_code)]
@@ -17,13 +17,13 @@ mod text;
 
 pub use family::{Family, Kind, Labels, Measure, Sample, Value, merged, total};
 pub use histogram::{BOUNDS_MICROSECONDS, Histogram};
-pub use keyed::{Key, Keyed};
-pub use labelled::{Label, Labelled};
-pub use numbers::{Counter, Gauge, Held};
+pub use keyed::{Key, KeyedCounter};
+pub use labelled::{Label, LabelledMetrics};
+pub use numbers::{Counter, Gauge, GaugeGuard};
 pub use text::text;
 
 /// Defines a struct of metrics: `field: Type = "Description."` per family, whose name is `flatbed_` and the field's
-/// name. Types are [`Counter`], [`Gauge`], [`Histogram`], [`Keyed`] and [`Labelled`] of these. Durations are in seconds
+/// name. Types are [`Counter`], [`Gauge`], [`Histogram`], [`KeyedCounter`] and [`LabelledMetrics`] of these. Durations are in seconds
 /// and their names end in `_seconds`. The export appends `_total` to counters.
 ///
 /// The struct implements `Default` and has `families()`, which reads all metrics.

@@ -50,14 +50,14 @@ impl Gauge {
     }
 
     /// Adds one until the returned guard is dropped.
-    pub fn hold(&self) -> Held {
+    pub fn hold(&self) -> GaugeGuard {
         self.hold_many(1)
     }
 
     /// Adds `count` until the returned guard is dropped.
-    pub fn hold_many(&self, count: i64) -> Held {
+    pub fn hold_many(&self, count: i64) -> GaugeGuard {
         self.add(count);
-        Held { gauge: self.clone(), count }
+        GaugeGuard { gauge: self.clone(), count }
     }
 }
 
@@ -71,12 +71,12 @@ impl Measure for Gauge {
 
 /// A guard that subtracts its count from a [`Gauge`] when dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct GaugeGuard {
     gauge: Gauge,
     count: i64,
 }
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.gauge.add(-self.count);
     }

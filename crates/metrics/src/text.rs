@@ -94,7 +94,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Counter, Gauge, Histogram, Label, Labelled};
+    use crate::{Counter, Gauge, Histogram, Label, LabelledMetrics};
 
     crate::labels! {
         enum Colour: "colour" {
@@ -106,9 +106,9 @@ mod tests {
     crate::metrics! {
         struct Metrics {
             things: Counter = "Things\nand \\ \"more\".",
-            painted: Labelled<Colour, Counter> = "Things by colour.",
+            painted: LabelledMetrics<Colour, Counter> = "Things by colour.",
             waiting: Gauge = "Things that wait.",
-            wait_seconds: Labelled<Colour, Histogram> = "How long.",
+            wait_seconds: LabelledMetrics<Colour, Histogram> = "How long.",
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_metrics::Held;
+use flatbed_metrics::GaugeGuard;
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
@@ -65,7 +65,7 @@ pub struct Changes {
     following: Option<HubFollower>,
     instance: Option<Arc<Instance>>,
     /// Counts this feed among the followers of a selector index, once it follows.
-    selects: Option<Held>,
+    selects: Option<GaugeGuard>,
     /// True if the feed reports its read version at its end.
     asks_version: bool,
     ended_as_of: Option<i64>,

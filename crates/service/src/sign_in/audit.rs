@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
-use flatbed_metrics::{Counter, Labelled};
+use flatbed_metrics::{Counter, LabelledMetrics};
 use tokio::time::Instant;
 
 pub(crate) const TARGET: &str = "audit";
@@ -40,8 +40,8 @@ flatbed_metrics::labels! {
 
 flatbed_metrics::metrics! {
     pub(crate) struct SignIns {
-        sign_ins: Labelled<SignInMethod, Counter> = "Sign-ins by method: right passwords, sessions begun and renewed, verified tokens; without requests of remembered clients.",
-        sign_ins_refused: Labelled<RefusalReason, Counter> = "Refused sign-ins by reason.",
+        sign_ins: LabelledMetrics<SignInMethod, Counter> = "Sign-ins by method: right passwords, sessions begun and renewed, verified tokens; without requests of remembered clients.",
+        sign_ins_refused: LabelledMetrics<RefusalReason, Counter> = "Refused sign-ins by reason.",
         password_checks: Counter = "Passwords checked.",
         passwords_hashed: Counter = "New passwords of user documents hashed.",
     }
