@@ -10,7 +10,7 @@ use crate::list::Link;
 use crate::machine::MachineKind;
 use crate::message::Output;
 use crate::rows::Rows;
-use crate::sync::{Routed, SyncWrite, routed};
+use crate::sync::{SyncDecision, SyncWrite, routed};
 use crate::{cut, failure, whole};
 
 pub(crate) enum EngineRequest {
@@ -52,7 +52,7 @@ pub(crate) enum Answer {
 
 pub(crate) struct RoutedPart {
     /// In order of the writes. A write that broke a bound is the last.
-    pub(crate) routed: Vec<Result<Routed>>,
+    pub(crate) routed: Vec<Result<SyncDecision>>,
     pub(crate) rest: VecDeque<SyncWrite>,
     /// The number of writes with lost outcomes, and the error: the process was killed at a later write of the same
     /// slice.

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 use crate::runner::Runner;
-use crate::sync::{Routed, SyncFunction, SyncWrite};
+use crate::sync::{SyncDecision, SyncFunction, SyncWrite};
 
 const TOGETHER_MAX: usize = 32;
 
@@ -45,7 +45,7 @@ struct WaitingWrite {
     number: u64,
     write: SyncWrite,
     /// Dropped if the call ends before this write.
-    reply: oneshot::Sender<Result<Routed>>,
+    reply: oneshot::Sender<Result<SyncDecision>>,
 }
 
 enum Admission<'a> {
@@ -53,7 +53,7 @@ enum Admission<'a> {
     First,
     Alone,
     /// With others, in the next call.
-    Waits(Ticket<'a>, oneshot::Receiver<Result<Routed>>),
+    Waits(Ticket<'a>, oneshot::Receiver<Result<SyncDecision>>),
 }
 
 impl Gather {
@@ -162,7 +162,7 @@ impl Runner {
     ///
     /// # Errors
     /// Those of [`Runner::check_sync`]. A refusal by the function is an `Ok` value.
-    pub async fn route(&self, function: &SyncFunction, write: SyncWrite) -> Result<Routed> {
+    pub async fn route(&self, function: &SyncFunction, write: SyncWrite) -> Result<SyncDecision> {
         if !write.is_small() {
             return self.route_alone(function, write).await;
         }
@@ -187,7 +187,7 @@ impl Runner {
         self.route_alone(function, write).await
     }
 
-    async fn route_alone(&self, function: &SyncFunction, write: SyncWrite) -> Result<Routed> {
+    async fn route_alone(&self, function: &SyncFunction, write: SyncWrite) -> Result<SyncDecision> {
         self.route_all(function, vec![write]).await.pop().unwrap_or(Err(Error::OutOfResources))
     }
 }

@@ -89,7 +89,7 @@ fn characters(text: &str) -> usize {
 
 /// The outcome of a batch of documents.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Mapped {
+pub struct MappedBatch {
     /// For each document in turn, for each view of the group: its rows, or an error, which the caller logs with the
     /// document's id.
     pub documents: Vec<Vec<Result<Rows>>>,
@@ -172,12 +172,12 @@ impl Runner {
     }
 
     /// Maps documents (JSON texts) by all functions of a group. The time limit of each document is that of a batch. A
-    /// batch yields to other calls between its slices. It may end before its last document ([`Mapped::stopped`]).
+    /// batch yields to other calls between its slices. It may end before its last document ([`MappedBatch::stopped`]).
     ///
     /// # Errors
     /// Those of [`Runner::check`], and those of any call.
-    pub async fn map(&self, group: &Group, documents: Vec<Vec<u8>>) -> Result<Mapped> {
-        let mut mapped = Mapped::default();
+    pub async fn map(&self, group: &Group, documents: Vec<Vec<u8>>) -> Result<MappedBatch> {
+        let mut mapped = MappedBatch::default();
         let (mut rest, mut is_fresh, mut bytes) = (documents, false, 0);
         // The documents after those whose rows were lost and that are mapped again, and the error of the first of
         // them.

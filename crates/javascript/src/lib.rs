@@ -50,14 +50,14 @@ use std::time::Duration;
 pub use error::{Error, Result};
 pub use figures::{FunctionFigures, KillCause};
 use flatbed_flatten::json::{self, Limits, Value};
-pub use group::{Group, GroupFunctions, Mapped, ReduceInput, Reduction, RowLimits};
+pub use group::{Group, GroupFunctions, MappedBatch, ReduceInput, Reduction, RowLimits};
 pub use list::{List, ListPart};
-pub use render::Updated;
+pub use render::UpdateResult;
 pub use response::{InvalidResponse, Response, ResponseBody, members};
 pub use room::Room;
 pub use rows::Rows;
 pub use runner::Runner;
-pub use sync::{Routed, SyncFunction, SyncRefusal, SyncWrite};
+pub use sync::{SyncDecision, SyncFunction, SyncRefusal, SyncWrite};
 pub use transform::TransformFunction;
 
 use engine_request::{Answer, EngineRequest};

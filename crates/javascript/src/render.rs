@@ -11,7 +11,7 @@ use crate::{Caller, Design, Runner};
 
 /// The result of an update; both are JSON texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Updated {
+pub struct UpdateResult {
     /// The document to be written, or `null`, as the function returned it.
     pub document: String,
     /// The response, an object.
@@ -53,10 +53,10 @@ impl Runner {
         name: &str,
         document: &str,
         req: &str,
-    ) -> Result<Updated> {
+    ) -> Result<UpdateResult> {
         let text = self.render(design, caller, "update", input(&["updates", name], &[document, req])).await?;
         let [document, response] = pair(&text).ok_or(Error::OutOfResources)?;
-        Ok(Updated { document: document.to_owned(), response: response.to_owned() })
+        Ok(UpdateResult { document: document.to_owned(), response: response.to_owned() })
     }
 
     /// Runs the function `rewrites`. Returns the new target of the request as a JSON object (`path`, `query`,

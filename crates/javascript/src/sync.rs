@@ -85,7 +85,7 @@ pub struct SyncWrite {
 }
 
 /// The decision of a sync function about a write.
-pub type Routed = std::result::Result<Routing, SyncRefusal>;
+pub type SyncDecision = std::result::Result<Routing, SyncRefusal>;
 
 /// The refusal of a write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -141,7 +141,7 @@ impl Runner {
     /// Runs a sync function for several writes in order. Each write has its own time limit and its own bounds, and
     /// sees no state of the others; other databases take turns in between. The errors are those of [`Runner::route`].
     /// The caller bounds the memory of the arguments ([`Runner::try_room`]).
-    pub async fn route_all(&self, function: &SyncFunction, writes: Vec<SyncWrite>) -> Vec<Result<Routed>> {
+    pub async fn route_all(&self, function: &SyncFunction, writes: Vec<SyncWrite>) -> Vec<Result<SyncDecision>> {
         let count = writes.len();
         let mut routed = Vec::with_capacity(count);
         let mut writes = VecDeque::from(writes);
@@ -328,7 +328,7 @@ impl Machine {
 
 /// Checks the output of a function for a document whose id has `id_bytes` bytes. The order of the checks is Sync
 /// Gateway's: invalid output, then a refusal, then invalid names of grantees.
-pub(crate) fn routed(heard: SyncOutcome, id_bytes: usize) -> Routed {
+pub(crate) fn routed(heard: SyncOutcome, id_bytes: usize) -> SyncDecision {
     let failed = |reason| Err(SyncRefusal::Failed(reason));
     let SyncOutcome::Finished(said) = heard else { return failed(EXCEPTION) };
     let mut routing = Routing { channels: said.channels, expires_at: said.expires_at, ..Routing::default() };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use flatbed_javascript::{Design, Error, Group, GroupFunctions, Mapped, RowLimits, Runner, RunnerOptions};
+use flatbed_javascript::{Design, Error, Group, GroupFunctions, MappedBatch, RowLimits, Runner, RunnerOptions};
 use flatbed_testkit::{PATIENCE, pass, soon, until, until_some};
 
 /// The time limit of endless functions. No test waits for it.
@@ -130,7 +130,7 @@ async fn no_number_of_endless_databases_keeps_another_waiting() {
     drop((hostile, maps));
 }
 
-fn ran(mapped: &Mapped) -> (u64, u64) {
+fn ran(mapped: &MappedBatch) -> (u64, u64) {
     let rows = mapped.documents[0][0].as_ref().expect("rows");
     let (begun, ended) = rows.iter().next().expect("a row");
     (begun.parse().expect("a number"), ended.parse().expect("a number"))

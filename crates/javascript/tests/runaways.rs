@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use flatbed_channels::Routing;
 use flatbed_javascript::{
-    Design, Error, Group, GroupFunctions, KillCause, Mapped, RowLimits, Runner, RunnerOptions, SyncFunction, SyncWrite,
-    Validation,
+    Design, Error, Group, GroupFunctions, KillCause, MappedBatch, RowLimits, Runner, RunnerOptions, SyncFunction,
+    SyncWrite, Validation,
 };
 use flatbed_testkit::{PATIENCE, soon, until_some};
 
@@ -143,7 +143,7 @@ async fn seven_databases_of_runaways_do_not_stop_an_eighth() {
     assert!(hostile.try_join_next().is_none());
 }
 
-fn keys(mapped: &Mapped) -> Vec<String> {
+fn keys(mapped: &MappedBatch) -> Vec<String> {
     let rows =
         mapped.documents.iter().map(|views| views[0].as_ref().expect("rows").iter().next().map(|row| row.0.to_owned()));
     rows.map(|key| key.expect("a row")).collect()

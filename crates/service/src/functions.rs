@@ -3,7 +3,9 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flatbed_javascript::{Caller, Design, Error, Routed, Runner, SyncFunction, SyncRefusal, SyncWrite, Validation};
+use flatbed_javascript::{
+    Caller, Design, Error, Runner, SyncDecision, SyncFunction, SyncRefusal, SyncWrite, Validation,
+};
 use flatbed_layer::json::{self, Object, Value};
 use flatbed_layer::{
     Attachment, AttachmentEdit, DesignFault, Document, Edit, Error as LayerError, Judge, Judgement, NotJudged, Reader,
@@ -173,7 +175,7 @@ impl SyncFunctionRule {
     }
 }
 
-fn to_judgement(said: flatbed_javascript::Result<Routed>) -> Judgement {
+fn to_judgement(said: flatbed_javascript::Result<SyncDecision>) -> Judgement {
     let refused = |refusal: SyncRefusal| Refusal::Rejected { status: refusal.status(), reason: refusal.to_string() };
     said.map_err(to_refusal)?.map(Verdict::from).map_err(refused)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use flatbed_channels::require::Writer;
 use flatbed_channels::{Expiry, Grant, GrantedItem, Grantee, Routing};
 use flatbed_flatten::json::{self, Limits, Value, parse};
-use flatbed_javascript::{Error, Routed, Runner, RunnerOptions, SyncFunction, SyncRefusal, SyncWrite};
+use flatbed_javascript::{Error, Runner, RunnerOptions, SyncDecision, SyncFunction, SyncRefusal, SyncWrite};
 use flatbed_testkit::until_some;
 
 const NOW_S: u64 = 1_700_000_000;
@@ -131,11 +131,11 @@ async fn writes_are_judged_as_recorded() {
 
 const COUNT: usize = 171;
 
-async fn said(source: &str, document: &str) -> Result<Routed, Error> {
+async fn said(source: &str, document: &str) -> Result<SyncDecision, Error> {
     runner().route(&SyncFunction::new("db/1", source), write(document)).await
 }
 
-fn rejected(status: u16, reason: &str) -> Routed {
+fn rejected(status: u16, reason: &str) -> SyncDecision {
     Err(SyncRefusal::Rejected { status, reason: reason.to_owned() })
 }
 
@@ -245,7 +245,7 @@ async fn more_than_may_be_kept_is_refused() {
     }
 }
 
-async fn said_count(count: usize, what: &str) -> Routed {
+async fn said_count(count: usize, what: &str) -> SyncDecision {
     let source = format!("function () {{ for (var i = 0; i < {count}; i++) {what}; }}");
     said(&source, "{}").await.expect("an answer")
 }
@@ -565,7 +565,7 @@ async fn games_with_what_is_said_are_heard_as_they_are_played() {
 }
 
 /// Returns a function, 100 documents, and its outcome for each of them alone.
-fn several() -> (&'static str, Vec<String>, Vec<flatbed_javascript::Result<Routed>>) {
+fn several() -> (&'static str, Vec<String>, Vec<flatbed_javascript::Result<SyncDecision>>) {
     let source = "function (doc) {
         if (doc.leaves) Object.defineProperty(globalThis, 'left', { value: 1 });
         if (doc.full) { left = 'left'; channel('more'); throw new InternalError('out of memory'); }

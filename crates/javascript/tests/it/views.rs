@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use flatbed_javascript::{
-    Error, Group, GroupFunctions, Mapped, ReduceInput, Reduction, Result, RowLimits, Runner, RunnerOptions,
+    Error, Group, GroupFunctions, MappedBatch, ReduceInput, Reduction, Result, RowLimits, Runner, RunnerOptions,
 };
 use flatbed_testkit::until_some;
 
@@ -20,7 +20,7 @@ fn docs(docs: &[&str]) -> Vec<Vec<u8>> {
     docs.iter().map(|doc| doc.as_bytes().to_vec()).collect()
 }
 
-async fn map(lib: Option<&str>, maps: &[(&str, &str)], of: &[&str]) -> Result<Mapped> {
+async fn map(lib: Option<&str>, maps: &[(&str, &str)], of: &[&str]) -> Result<MappedBatch> {
     runner().map(&group(lib, maps), docs(of)).await
 }
 

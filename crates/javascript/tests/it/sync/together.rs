@@ -1,13 +1,17 @@
 //! Group calls and partial documents do not change an answer.
 
 use flatbed_flatten::json::{self, Value};
-use flatbed_javascript::{Error, Routed, Runner, RunnerOptions, SyncFunction, SyncWrite};
+use flatbed_javascript::{Error, Runner, RunnerOptions, SyncDecision, SyncFunction, SyncWrite};
 use flatbed_testkit::{PATIENCE, soon};
 use tokio::task::JoinHandle;
 
 use super::{runner, several, value, write};
 
-fn asked(runner: &Runner, function: &SyncFunction, document: &str) -> JoinHandle<flatbed_javascript::Result<Routed>> {
+fn asked(
+    runner: &Runner,
+    function: &SyncFunction,
+    document: &str,
+) -> JoinHandle<flatbed_javascript::Result<SyncDecision>> {
     let (runner, function, write) = (runner.clone(), function.clone(), write(document));
     tokio::spawn(async move { runner.route(&function, write).await })
 }
