@@ -13,7 +13,7 @@ use flatbed_replicate::{Error, Outcome, Spec};
 
 use crate::description::Description;
 use crate::job_budget::{JobPermit, SeatHandle, SeatRequest};
-use crate::replication::{Extent, Replication};
+use crate::replication::{Replication, RowExtent};
 use crate::{GRACE, NODE, Replicator};
 
 #[derive(Debug, Clone)]
@@ -310,7 +310,7 @@ fn milliseconds(backoff: &Backoff, error_count: u32) -> u64 {
 /// and the rows of `_scheduler`, shortened or left out if they do not fit.
 fn state_of(job: &Replication, rev: &str, retry_at: u64) -> Vec<u8> {
     let error_count = job.standing().error_count;
-    let text = |extent: Option<Extent>| {
+    let text = |extent: Option<RowExtent>| {
         Object::text(|state| {
             state.string("rev", rev).number("error_count", error_count.into()).number("retry_at", retry_at);
             if let Some(extent) = extent {
@@ -319,7 +319,7 @@ fn state_of(job: &Replication, rev: &str, retry_at: u64) -> Vec<u8> {
             }
         })
     };
-    for extent in [Extent::WHOLE, Extent::SHORT] {
+    for extent in [RowExtent::WHOLE, RowExtent::SHORT] {
         let out = text(Some(extent));
         if out.len() <= LEASE_STATE_BYTES_MAX {
             return out;

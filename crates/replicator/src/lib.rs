@@ -34,7 +34,7 @@ use crate::seats::SeatLimits;
 pub use crate::description::Description;
 pub use crate::follow::FollowedDocument;
 pub use crate::owner::Owner;
-pub use crate::replication::{Extent, Origin, Replication};
+pub use crate::replication::{Origin, Replication, RowExtent};
 pub use flatbed_outward::{Allowed, AllowedError, Network, Resolve, Tls, TlsError};
 pub use flatbed_replicate::{Error, Outcome, Progress, Spec};
 
@@ -118,7 +118,7 @@ pub type Connect = Arc<dyn Fn(&Owner) -> DuplexStream + Send + Sync>;
 
 /// The reason why `POST /_replicate` does not begin or end a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotDone {
+pub enum ReplicateRefusal {
     /// A limit of jobs or filters is reached.
     #[error("Too many replications run at once")]
     NoRoom,
@@ -343,17 +343,17 @@ impl Replicator {
     /// Returns the job of the replication that `standing` requests: an existing or a new one.
     ///
     /// # Errors
-    /// [`NotDone`]: the job belongs to another owner, or a limit is reached.
-    pub fn begin(self: &Arc<Self>, mut spec: Spec, standing: &Standing) -> Result<Arc<Replication>, NotDone> {
+    /// [`ReplicateRefusal`]: the job belongs to another owner, or a limit is reached.
+    pub fn begin(self: &Arc<Self>, mut spec: Spec, standing: &Standing) -> Result<Arc<Replication>, ReplicateRefusal> {
         let owner = Owner::of(standing);
         spec.owner = user_of(standing);
         let id = spec.job_id(self.layer.uuid());
         let mut jobs = self.jobs();
         if let Some(job) = jobs.get(&id).filter(|job| !job.status.has_ended()) {
-            return if job.is_of(standing) { Ok(job.clone()) } else { Err(NotDone::Others) };
+            return if job.is_of(standing) { Ok(job.clone()) } else { Err(ReplicateRefusal::Others) };
         }
         let permit = self.budget.take(spec.filter_bytes(), spec.owner.as_deref(), self.clock().now());
-        let permit = permit.ok_or(NotDone::NoRoom)?;
+        let permit = permit.ok_or(ReplicateRefusal::NoRoom)?;
         let job = Replication::new(id.clone(), &spec, owner, None, self.clock());
         jobs.insert(id.clone(), job.clone());
         drop(jobs);
@@ -377,12 +377,12 @@ impl Replicator {
     /// Ends a job of `POST /_replicate` and returns its id. The suffix that CouchDB appends to an id may be omitted.
     ///
     /// # Errors
-    /// [`NotDone`]: the job does not exist, or belongs to another owner.
-    pub async fn cancel(&self, id: &str, standing: &Standing) -> Result<String, NotDone> {
+    /// [`ReplicateRefusal`]: the job does not exist, or belongs to another owner.
+    pub async fn cancel(&self, id: &str, standing: &Standing) -> Result<String, ReplicateRefusal> {
         let found = self.jobs().values().find(|job| job.id == id || job.id.split('+').next() == Some(id)).cloned();
-        let job = found.ok_or(NotDone::Missing)?;
+        let job = found.ok_or(ReplicateRefusal::Missing)?;
         if !job.is_of(standing) {
-            return Err(NotDone::Others);
+            return Err(ReplicateRefusal::Others);
         }
         job.status.stop();
         let _ = job.ended().await;
@@ -393,7 +393,7 @@ impl Replicator {
     ///
     /// # Errors
     /// As [`Replicator::cancel`].
-    pub async fn cancel_like(&self, mut spec: Spec, standing: &Standing) -> Result<String, NotDone> {
+    pub async fn cancel_like(&self, mut spec: Spec, standing: &Standing) -> Result<String, ReplicateRefusal> {
         spec.owner = user_of(standing);
         self.cancel(&spec.id(self.layer.uuid()), standing).await
     }

@@ -15,18 +15,18 @@ use crate::owner::Owner;
 
 /// The limits of a job's presentation.
 #[derive(Debug, Clone, Copy)]
-pub struct Extent {
+pub struct RowExtent {
     /// The most characters of a URL.
     pub address_max: usize,
     /// The most events of its history.
     pub events_max: usize,
 }
 
-impl Extent {
+impl RowExtent {
     /// Everything.
-    pub const WHOLE: Extent = Extent { address_max: usize::MAX, events_max: HISTORY_MAX };
+    pub const WHOLE: RowExtent = RowExtent { address_max: usize::MAX, events_max: HISTORY_MAX };
     /// Shortened, if not everything fits.
-    pub const SHORT: Extent = Extent { address_max: 500, events_max: 3 };
+    pub const SHORT: RowExtent = RowExtent { address_max: 500, events_max: 3 };
 
     fn address<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match text.char_indices().nth(self.address_max) {
@@ -156,7 +156,7 @@ impl Replication {
     }
 
     /// Writes the job as `_scheduler/jobs` shows it.
-    pub fn write(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
+    pub fn write(&self, node: &str, extent: RowExtent, out: &mut Vec<u8>) {
         let mut job = Object::new(out);
         job.string_or_null("database", self.origin.as_ref().map(|origin| &*origin.database));
         job.string("id", &self.id).null("pid");
@@ -191,7 +191,7 @@ impl Replication {
     }
 
     /// Writes the job as `_scheduler/docs` shows it.
-    pub fn write_doc(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
+    pub fn write_doc(&self, node: &str, extent: RowExtent, out: &mut Vec<u8>) {
         let standing = self.standing().clone();
         let mut doc = Object::new(out);
         doc.string_or_null("database", self.origin.as_ref().map(|origin| &*origin.database));

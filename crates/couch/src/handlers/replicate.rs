@@ -2,7 +2,7 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{Limits, Object, Value, parse};
-use flatbed_replicator::{Error, NotDone, SPEC_BYTES_MAX, Spec};
+use flatbed_replicator::{Error, ReplicateRefusal, SPEC_BYTES_MAX, Spec};
 use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
@@ -23,11 +23,11 @@ fn failure(error: &Error) -> Failure {
     Failure::new(status, error.word(), reason)
 }
 
-fn not_done(error: NotDone) -> Failure {
+fn not_done(error: ReplicateRefusal) -> Failure {
     let (status, word) = match error {
-        NotDone::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable"),
-        NotDone::Others => (StatusCode::UNAUTHORIZED, "unauthorized"),
-        NotDone::Missing => return Failure::not_found("missing"),
+        ReplicateRefusal::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable"),
+        ReplicateRefusal::Others => (StatusCode::UNAUTHORIZED, "unauthorized"),
+        ReplicateRefusal::Missing => return Failure::not_found("missing"),
     };
     Failure::new(status, word, error.to_string())
 }
@@ -52,7 +52,7 @@ pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Rep
         let ended = match (named, spec) {
             (Some(id), _) => state.replicator.cancel(&id, standing).await,
             (None, Some(spec)) => state.replicator.cancel_like(spec, standing).await,
-            (None, None) => Err(NotDone::Missing),
+            (None, None) => Err(ReplicateRefusal::Missing),
         };
         return Ok(local_id(StatusCode::OK, &ended.map_err(not_done)?));
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{AllDocsQuery, Error as LayerError, REPLICATOR, Reader};
-use flatbed_replicator::{Description, Extent, NODE, Spec};
+use flatbed_replicator::{Description, NODE, RowExtent, Spec};
 use flatbed_service::Read;
 use hyper::{Method, StatusCode};
 
@@ -35,7 +35,7 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
     let here = state.replicator.here();
     for job in &here {
         let mut text = Vec::new();
-        job.write(NODE, Extent::WHOLE, &mut text);
+        job.write(NODE, RowExtent::WHOLE, &mut text);
         rows.push((job.id.clone(), text));
     }
     let mut databases = request.context.server().await?.replicator_databases().await?;
@@ -144,7 +144,7 @@ fn doc(state: &State, database: &str, description: &mut Description, reports: &R
         if let Some(followed) = &followed
             && followed.is_ours()
         {
-            followed.job.write_doc(NODE, Extent::WHOLE, &mut out);
+            followed.job.write_doc(NODE, RowExtent::WHOLE, &mut out);
             return out;
         }
         let of_revision =
@@ -155,7 +155,7 @@ fn doc(state: &State, database: &str, description: &mut Description, reports: &R
             return text_of(row);
         }
         if let Some(followed) = &followed {
-            followed.job.write_doc(NODE, Extent::WHOLE, &mut out);
+            followed.job.write_doc(NODE, RowExtent::WHOLE, &mut out);
             return out;
         }
     }
