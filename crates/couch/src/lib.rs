@@ -32,7 +32,7 @@ mod uploading;
 use flatbed_service::json_out;
 
 pub use health::StorageHealth;
-pub use metrics::FiguresElsewhere;
+pub use metrics::MetricSources;
 pub use path::Path;
 pub use route::Route;
 pub use state::{CouchOptions, State as Couch, server_header};

@@ -94,18 +94,18 @@ type FamilySource = Arc<dyn Fn() -> Vec<Family> + Send + Sync>;
 
 /// Further sources of `/metrics`, such as the storage and the process; none by default.
 #[derive(Clone, Default)]
-pub struct FiguresElsewhere(Vec<FamilySource>);
+pub struct MetricSources(Vec<FamilySource>);
 
-impl FiguresElsewhere {
+impl MetricSources {
     /// Adds a source that each export calls. It must not block.
     #[must_use]
-    pub fn and(mut self, families: impl Fn() -> Vec<Family> + Send + Sync + 'static) -> FiguresElsewhere {
+    pub fn and(mut self, families: impl Fn() -> Vec<Family> + Send + Sync + 'static) -> MetricSources {
         self.0.push(Arc::new(families));
         self
     }
 }
 
-impl fmt::Debug for FiguresElsewhere {
+impl fmt::Debug for MetricSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("FiguresElsewhere").field(&self.0.len()).finish()
     }

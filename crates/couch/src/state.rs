@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::health::StorageHealth;
 use crate::ids::Uuids;
-use crate::metrics::{Feeds, FiguresElsewhere, Queries};
+use crate::metrics::{Feeds, MetricSources, Queries};
 use crate::route::Route;
 
 /// The number of large function answers that may wait for memory at once.
@@ -36,7 +36,7 @@ pub struct CouchOptions {
     /// Receives failures of the storage.
     pub health: StorageHealth,
     /// Further metrics of `/metrics`, besides those of the server, this surface and its layer.
-    pub figures: FiguresElsewhere,
+    pub figures: MetricSources,
     /// True to serve the console at `/_utils/`. Its files need the feature `console`.
     pub has_console: bool,
     /// Timeout of the body of a sign-in, which needs no credentials.
@@ -48,7 +48,7 @@ impl Default for CouchOptions {
         CouchOptions {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             health: StorageHealth::default(),
-            figures: FiguresElsewhere::default(),
+            figures: MetricSources::default(),
             has_console: true,
             session_body_max: Duration::from_secs(30),
         }
@@ -64,7 +64,7 @@ pub struct State {
     pub(crate) queries: Arc<Queries>,
     pub(crate) uuids: Uuids,
     pub(crate) health: StorageHealth,
-    pub(crate) figures: FiguresElsewhere,
+    pub(crate) figures: MetricSources,
     pub(crate) has_console: bool,
     pub(crate) session_body_max: Duration,
     pub(crate) replicator: Arc<Replicator>,

@@ -10,7 +10,7 @@ use std::{
 
 use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
 use fdb_embedded::{Buggify, EnvironmentError, OpenError, OpenOptions, SimulatedCluster, Stats};
-use flatbed_couch::{FiguresElsewhere, StorageHealth};
+use flatbed_couch::{MetricSources, StorageHealth};
 use flatbed_metrics::{Family, Kind, Value};
 use foundationdb::{
     Database, FdbError,
@@ -64,7 +64,7 @@ pub(crate) struct Storage {
     network: NetworkAutoStop,
     description: String,
     health: StorageHealth,
-    figures: FiguresElsewhere,
+    figures: MetricSources,
 }
 
 impl Storage {
@@ -123,7 +123,7 @@ impl Storage {
                 health.fail(reason);
             }
         });
-        let figures = FiguresElsewhere::default().and({
+        let figures = MetricSources::default().and({
             let engine = engine.clone();
             move || engine_figures(&engine.stats(), has_faults)
         });
@@ -148,7 +148,7 @@ impl Storage {
         drop(transaction);
         let description = format!("the cluster of {}", path.display());
         // The health of a cluster is seen only by a request.
-        let (health, figures) = (StorageHealth::new("cluster"), FiguresElsewhere::default());
+        let (health, figures) = (StorageHealth::new("cluster"), MetricSources::default());
         Ok(Storage { database: Arc::new(database), network, description, health, figures })
     }
 
@@ -163,7 +163,7 @@ impl Storage {
     }
 
     /// Returns the engine's metrics, which must be dropped as the database is.
-    pub(crate) fn figures(&self) -> FiguresElsewhere {
+    pub(crate) fn figures(&self) -> MetricSources {
         self.figures.clone()
     }
 
