@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use flatbed_flatten::json::{Limits, Value, parse};
 
 use crate::principal::{ADMIN_ROLE, Principal};
-use crate::refused::{Kind, Refused};
+use crate::refused::{RefusalKind, Refused};
 
 /// The security object of a database where none was set: access for administrators of the server only.
 pub const DEFAULT: &str = r#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
@@ -113,8 +113,8 @@ impl Security {
     }
 }
 
-fn for_whom(principal: &Principal) -> Kind {
-    if principal.name.is_none() { Kind::Unauthorized } else { Kind::Forbidden }
+fn for_whom(principal: &Principal) -> RefusalKind {
+    if principal.name.is_none() { RefusalKind::Unauthorized } else { RefusalKind::Forbidden }
 }
 
 /// The refusal of a non-member: 401 without a name, 403 with one.
@@ -232,7 +232,7 @@ mod tests {
             (r#"{"members":{"roles":["r",2]}}"#, roles),
         ] {
             let refused = Security::parse_text(object.as_bytes()).unwrap_err();
-            assert_eq!((refused.kind, &*refused.reason), (Kind::BadRequest, reason), "{object}");
+            assert_eq!((refused.kind, &*refused.reason), (RefusalKind::BadRequest, reason), "{object}");
         }
         // Ignored members may have any value.
         assert!(Security::parse_text(r#"{"members":{"names":["é"],"other":1},"readers":5}"#.as_bytes()).is_ok());

@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::refused::Kind;
+    use crate::refused::RefusalKind;
 
     const NOW: u64 = 0x5F00_0000;
 
@@ -208,7 +208,7 @@ mod tests {
     fn malformed_cookies() {
         for cookie in ["nonsense", "!!!", "YWRtaW46NUY6=", "YWRtaW4", "YTpi", "a", "YWRtaW46NUY", "YTpi\u{e9}", " "] {
             let refused = Session::parse(cookie).unwrap_err();
-            assert_eq!(refused.kind, Kind::BadRequest, "{cookie}");
+            assert_eq!(refused.kind, RefusalKind::BadRequest, "{cookie}");
             assert_eq!(refused.reason, "Malformed AuthSession cookie. Please clear your cookies.");
         }
         assert_eq!(Session::parse(""), Ok(None));

@@ -162,7 +162,7 @@ impl AccountLookup {
         match &self.account {
             Some(account) if account.may_sign_in() && account.hash().iterations() > iterations_max => {
                 let refused =
-                    Refused::new(flatbed_auth::Kind::Forbidden, "Iteration count is too high for this server");
+                    Refused::new(flatbed_auth::RefusalKind::Forbidden, "Iteration count is too high for this server");
                 AccountLookup { account: None, refused: Some(refused), ..self }
             }
             _ => self,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_auth::security::{self, Access, Security};
-use flatbed_auth::{ADMIN_ROLE, Kind, Principal, Refused};
+use flatbed_auth::{ADMIN_ROLE, Principal, RefusalKind, Refused};
 use flatbed_layer::channels::{ReadPrincipal, SignInUser, SignsIn};
 use flatbed_layer::{
     Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, REPLICATOR, Reader, Refusal, SecurityOf,
@@ -68,7 +68,7 @@ impl Needs {
             _ if principal.is_admin => Ok(()),
             Needs::Metrics => {
                 let reason = "You are not a server admin or read-only metrics user";
-                Err(Refused::new(Kind::Unauthorized, reason))
+                Err(Refused::new(RefusalKind::Unauthorized, reason))
             }
             Needs::Server | Needs::Member | Needs::Whole | Needs::Admin | Needs::Maintainer => {
                 Err(security::not_a_server_admin())
@@ -111,7 +111,7 @@ impl Needs {
         self.suffices(principal, access, security.has_channels())?;
         match access {
             Access::Member | Access::Nobody if security.closed().is_any() && !principal.is_admin => {
-                Err(Refused::new(Kind::Unavailable, Refusal::Closed.to_string()))
+                Err(Refused::new(RefusalKind::Unavailable, Refusal::Closed.to_string()))
             }
             _ => Ok(()),
         }
@@ -125,7 +125,7 @@ impl Needs {
             (Needs::Whole, Access::Member) if !has_channels => Ok(()),
             // Anonymous clients must not learn that the database exists.
             (Needs::Whole, _) if has_channels && (access == Access::Member || principal.name.is_some()) => {
-                Err(Refused::new(Kind::Forbidden, "Only administrators may read this."))
+                Err(Refused::new(RefusalKind::Forbidden, "Only administrators may read this."))
             }
             (_, Access::Nobody) => Err(security::not_a_member(principal)),
             (Needs::Admin, Access::Member) => Err(security::not_its_admin(principal)),
@@ -531,9 +531,9 @@ fn design_refusal(principal: &Principal) -> Refusal {
 
 pub(crate) fn refusal(Refused { kind, reason }: Refused) -> Refusal {
     match kind {
-        Kind::NotFound => Refusal::DocumentNotFound(NotFound::Missing),
-        Kind::Unauthorized => Refusal::Unauthorized(reason.into_owned()),
-        Kind::Unavailable => Refusal::Closed,
+        RefusalKind::NotFound => Refusal::DocumentNotFound(NotFound::Missing),
+        RefusalKind::Unauthorized => Refusal::Unauthorized(reason.into_owned()),
+        RefusalKind::Unavailable => Refusal::Closed,
         _ => Refusal::Forbidden(reason.into_owned()),
     }
 }

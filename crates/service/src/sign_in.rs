@@ -159,7 +159,7 @@ impl SignIn {
         let Some(account) = &found.account else { return Err(Refused::wrong_password().into()) };
         if !account.may_have_sessions() {
             let reason = "This user's password has no salt, without which there are no sessions: set it again.";
-            return Err(Refused::new(flatbed_auth::Kind::Forbidden, reason).into());
+            return Err(Refused::new(flatbed_auth::RefusalKind::Forbidden, reason).into());
         }
         let secrets = self.accounts.secrets(Fresh::Second).await?;
         let principal = account.principal(SignedIn::Cookie);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use flatbed_auth::jwt::VerifiedBy;
-use flatbed_auth::{Credentials, Kind, Principal, Refused, SignedIn, proxy};
+use flatbed_auth::{Credentials, Principal, RefusalKind, Refused, SignedIn, proxy};
 use flatbed_layer::channels::SessionHash;
 use flatbed_layer::{RevId, SettingFence, UserFence};
 
@@ -172,7 +172,7 @@ impl Standing {
 
     pub(crate) fn lost(&self) -> Refused {
         match self.rests_on() {
-            RightsBasis::Nothing => Refused::new(Kind::Unauthorized, "Authentication required."),
+            RightsBasis::Nothing => Refused::new(RefusalKind::Unauthorized, "Authentication required."),
             _ => Refused::wrong_password(),
         }
     }

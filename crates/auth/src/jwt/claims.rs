@@ -222,7 +222,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::refused::Kind;
+    use crate::refused::RefusalKind;
 
     const NOW: u64 = 1_000_000;
 
@@ -231,7 +231,7 @@ mod tests {
         binding.judge(&claims, NOW, skew).map_err(|refused| {
             let unauthorized = ["exp not in future", "nbf not in past", "iat not in past", "Token missing sub claim."];
             let is_unauthorized = unauthorized.contains(&&*refused.reason);
-            let expected = if is_unauthorized { Kind::Unauthorized } else { Kind::BadRequest };
+            let expected = if is_unauthorized { RefusalKind::Unauthorized } else { RefusalKind::BadRequest };
             assert_eq!(refused.kind, expected, "{}", refused.reason);
             refused.reason.into_owned()
         })

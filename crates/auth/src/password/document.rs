@@ -101,7 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::refused::Kind;
+    use crate::refused::RefusalKind;
 
     fn of(text: &str) -> Result<Option<PasswordHash>, Refused> {
         PasswordHash::of_document(&parse(text.as_bytes(), &Limits::default()).unwrap())
@@ -175,7 +175,7 @@ mod tests {
             [("0", "low"), ("-0", "low"), ("-5", "low"), ("2000001", "high"), ("99999999999999999999", "high")]
         {
             let refused = with(n).unwrap_err();
-            assert_eq!(refused.kind, Kind::Forbidden);
+            assert_eq!(refused.kind, RefusalKind::Forbidden);
             assert_eq!(refused.reason, format!("Iteration count is too {word} for this server"), "{n}");
         }
         let long = "0".repeat(128);

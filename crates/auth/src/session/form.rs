@@ -48,13 +48,13 @@ mod tests {
     use flatbed_flatten::json::{Limits, parse};
 
     use super::*;
-    use crate::refused::Kind;
+    use crate::refused::RefusalKind;
 
     fn told(found: Result<Credentials, Refused>) -> String {
         match found {
             Ok(found) => format!("{}:{}", found.name, found.password),
             Err(refused) => {
-                assert_eq!(refused.kind, Kind::BadRequest);
+                assert_eq!(refused.kind, RefusalKind::BadRequest);
                 refused.reason.into_owned()
             }
         }

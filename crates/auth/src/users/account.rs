@@ -102,7 +102,7 @@ mod tests {
     use flatbed_flatten::json::{Limits, parse};
 
     use super::*;
-    use crate::refused::Kind;
+    use crate::refused::RefusalKind;
 
     const SHA: &str = r#""password_sha":"04d13fd0aa6f0197cf2c999019a607c36c81eb9f","salt":"s""#;
 
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn conflicts_are_solved_first() {
         let refused = Account::of_document("anna", &Value::Null, true).unwrap_err();
-        assert_eq!(refused.kind, Kind::Unauthorized);
+        assert_eq!(refused.kind, RefusalKind::Unauthorized);
         assert_eq!(
             refused.reason,
             "User document conflicts must be resolved before the document is used for authentication purposes."

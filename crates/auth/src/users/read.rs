@@ -72,7 +72,7 @@ mod tests {
     use flatbed_flatten::json::{Limits, parse, write};
 
     use super::*;
-    use crate::refused::Kind;
+    use crate::refused::RefusalKind;
 
     const BODY: &str = r#"{"name":"bob","roles":["r"],"email":"b@x","nick":"B","derived_key":"k"}"#;
 
@@ -104,7 +104,7 @@ mod tests {
         for name in [None, Some("anna")] {
             for none in ["", " , ", "phone", "Email"] {
                 let refused = seen(id, name, false, none).unwrap_err();
-                assert_eq!((refused.kind, &*refused.reason), (Kind::NotFound, "missing"), "{none}");
+                assert_eq!((refused.kind, &*refused.reason), (RefusalKind::NotFound, "missing"), "{none}");
             }
             assert_eq!(seen(id, name, false, "nick , email,phone").unwrap(), r#"{"email":"b@x","nick":"B"}"#);
         }
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(seen(id, None, true, "").unwrap(), BODY);
         for name in [None, Some("_auth")] {
             let refused = seen(id, name, false, "nick").unwrap_err();
-            assert_eq!(refused.kind, Kind::Forbidden);
+            assert_eq!(refused.kind, RefusalKind::Forbidden);
             assert_eq!(refused.reason, "Only administrators can view design docs in the users database.");
         }
     }

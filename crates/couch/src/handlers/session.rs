@@ -1,7 +1,7 @@
 //! `/_session`: the client's identity, and cookie sessions.
 
 use flatbed_auth::session::{of_form, of_json};
-use flatbed_auth::{Credentials, Kind};
+use flatbed_auth::{Credentials, RefusalKind};
 use flatbed_layer::json::{self, Limits, Object};
 use flatbed_service::SignInError;
 use hyper::{Method, StatusCode, header};
@@ -78,7 +78,7 @@ async fn begin(state: &State, request: &mut Request) -> Result<Reply> {
             reply.header(header::SET_COOKIE, &begun.set_cookie);
             Ok(reply)
         }
-        Err(SignInError::Refused(refused)) if refused.kind == Kind::Unauthorized => {
+        Err(SignInError::Refused(refused)) if refused.kind == RefusalKind::Unauthorized => {
             let mut reply = failed(&refused.into());
             send_on(request, "fail", &mut reply)?;
             reply.header(header::SET_COOKIE, &state.service.end_session(request.is_secure));

@@ -135,7 +135,7 @@ impl SignIn {
                 Ok(Some(credentials)) => return found(self.by_name(database, &credentials, &others).await?),
                 Ok(None) => {}
                 // A header without a name and a password counts as no credentials.
-                Err(refused) if refused.kind == flatbed_auth::Kind::BadRequest => {}
+                Err(refused) if refused.kind == flatbed_auth::RefusalKind::BadRequest => {}
                 Err(refused) => return Err(SignInError::from(refused).into()),
             }
         }
