@@ -26,7 +26,7 @@ use std::time::Duration;
 use flatbed_client::Url;
 use flatbed_clock::Clock;
 use flatbed_javascript::Runner;
-use flatbed_jobs::{Backoff, Owner, Status, Together};
+use flatbed_jobs::{Backoff, LeaseBatch, Owner, Status};
 use flatbed_layer::{Layer, ServerActor};
 use flatbed_outward::{Network, Tls, connect, secure};
 use flatbed_worker::connect::{Local, Reach, Secrets};
@@ -183,7 +183,7 @@ fn inward(connect: Connect) -> Dial {
 pub struct Dispatcher {
     home: Home,
     /// Takes leases for the jobs of this process and renews them together.
-    leases: Arc<Together<Home>>,
+    leases: Arc<LeaseBatch<Home>>,
     options: DispatcherOptions,
     lease_ms: AtomicU64,
     store: Store,
@@ -230,7 +230,7 @@ impl Dispatcher {
         let rooms = Arc::new(Semaphore::new(options.jobs_max.min(Semaphore::MAX_PERMITS)));
         let (jobs, leaving, metrics) = (Mutex::default(), Mutex::default(), Arc::default());
         let follower = Status::new(&options.reach.clock);
-        let leases = Arc::new(Together::new(home.clone(), &options.reach.clock));
+        let leases = Arc::new(LeaseBatch::new(home.clone(), &options.reach.clock));
         Ok(Arc::new(Dispatcher {
             home,
             leases,

@@ -70,13 +70,13 @@ struct Inner<L> {
 }
 
 /// Leases whose renewals are batched. Taking and releasing are not delayed.
-pub struct Together<L>(Arc<Inner<L>>);
+pub struct LeaseBatch<L>(Arc<Inner<L>>);
 
-impl<L: HoldMany> Together<L> {
+impl<L: HoldMany> LeaseBatch<L> {
     /// Creates the batch of all jobs of a process. They share the clock.
-    pub fn new(leases: L, clock: &Clock) -> Together<L> {
+    pub fn new(leases: L, clock: &Clock) -> LeaseBatch<L> {
         let (gathered, since, clock) = (Mutex::default(), clock.now(), clock.clone());
-        Together(Arc::new(Inner { leases, clock, gathered, since }))
+        LeaseBatch(Arc::new(Inner { leases, clock, gathered, since }))
     }
 }
 
@@ -123,7 +123,7 @@ impl<L: HoldMany> Inner<L> {
     }
 }
 
-impl<L: HoldMany> Leases for Together<L> {
+impl<L: HoldMany> Leases for LeaseBatch<L> {
     async fn take(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease, LeaseError> {
         self.0.leases.take(id, owner, stale).await
     }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     /// Starts this many jobs of a process, each led from a moment of its own.
-    async fn begin(leases: &Arc<Together<Arc<Memory>>>, count: usize) -> Vec<Arc<Idle>> {
+    async fn begin(leases: &Arc<LeaseBatch<Arc<Memory>>>, count: usize) -> Vec<Arc<Idle>> {
         let mut jobs = Vec::new();
         for at in 0..count {
             let claim = Claim::new([1; 16], SILENCE_MAX, &Clock::system());
@@ -295,7 +295,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn jobs_that_began_one_by_one_are_renewed_together() {
         let memory = Arc::<Memory>::default();
-        let leases = Arc::new(Together::new(memory.clone(), &Clock::system()));
+        let leases = Arc::new(LeaseBatch::new(memory.clone(), &Clock::system()));
         let jobs = begin(&leases, 250).await;
         pass(SILENCE_MAX).await;
         let before = memory.transactions.load(Ordering::Relaxed);
@@ -316,7 +316,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_is_lost_is_lost_for_its_job_alone() {
         let memory = Arc::<Memory>::default();
-        let leases = Arc::new(Together::new(memory.clone(), &Clock::system()));
+        let leases = Arc::new(LeaseBatch::new(memory.clone(), &Clock::system()));
         let jobs = begin(&leases, 20).await;
         pass(SILENCE_MAX).await;
         memory.leases.lock().unwrap().get_mut("j7").unwrap().owner = vec![2; 16];
@@ -333,7 +333,7 @@ mod tests {
     async fn what_cannot_be_renewed_ends_in_time() {
         for hangs in [false, true] {
             let memory = Arc::<Memory>::default();
-            let leases = Arc::new(Together::new(memory.clone(), &Clock::system()));
+            let leases = Arc::new(LeaseBatch::new(memory.clone(), &Clock::system()));
             let jobs = begin(&leases, 20).await;
             pass(SILENCE_MAX).await;
             // An occasional failure is retried.
@@ -353,7 +353,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn large_states_share_no_transaction_that_is_too_large() {
         let memory = Arc::<Memory>::default();
-        let leases = Arc::new(Together::new(memory.clone(), &Clock::system()));
+        let leases = Arc::new(LeaseBatch::new(memory.clone(), &Clock::system()));
         let state = vec![b'x'; LEASE_STATE_BYTES_MAX];
         // Some are renewed twice at once, and the first caller does not wait for the result.
         let mut asked = Vec::new();
