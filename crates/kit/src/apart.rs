@@ -20,18 +20,18 @@ type Made = HashMap<Digest, Arc<dyn Any + Send + Sync>>;
 pub type Lacking<E> = BoxFuture<'static, Result<(), E>>;
 
 /// The values that all attempts of one operation share.
-pub struct Apart<E> {
+pub struct AttemptCache<E> {
     made: Arc<Mutex<Made>>,
     lacking: Mutex<Option<Lacking<E>>>,
 }
 
-impl<E> Default for Apart<E> {
+impl<E> Default for AttemptCache<E> {
     fn default() -> Self {
-        Apart { made: Arc::default(), lacking: Mutex::new(None) }
+        AttemptCache { made: Arc::default(), lacking: Mutex::new(None) }
     }
 }
 
-impl<E: From<FdbError> + 'static> Apart<E> {
+impl<E: From<FdbError> + 'static> AttemptCache<E> {
     /// Returns the value made from `of` by an earlier attempt or before this one.
     pub fn get<T: Clone + Send + Sync + 'static>(&self, of: &Digest) -> Option<T> {
         lock(&self.made).get(of)?.downcast_ref::<T>().cloned()
@@ -78,7 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_lacking_is_there_later() {
-        let (apart, of) = (Apart::<TestError>::default(), [1; 32]);
+        let (apart, of) = (AttemptCache::<TestError>::default(), [1; 32]);
         assert_eq!(apart.get::<u32>(&of), None);
         assert!(matches!(apart.lack(of, async { Ok(7_u32) }), TestError::Storage(error) if error.code() == 1007));
         let _ = apart.lack([2; 32], async { Ok(8_u32) });

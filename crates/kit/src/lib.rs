@@ -23,7 +23,7 @@ mod transaction;
 pub mod tuple;
 pub mod waits;
 
-pub use apart::{Apart, Digest, Lacking};
+pub use apart::{AttemptCache, Digest, Lacking};
 pub use context::{Corruption, ErrorCode, TransactionContext, TransactionCounters, TransactionError};
 pub use keys::{KeyRange, METADATA_VERSION};
 pub use lease::{HoldLease, LeaseRecords, Release, TakeLease};

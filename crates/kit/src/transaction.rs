@@ -13,7 +13,7 @@ use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
 use foundationdb::{Database, FdbError, FdbResult, KeySelector};
 use tokio::time::Instant;
 
-use crate::apart::Apart;
+use crate::apart::AttemptCache;
 use crate::context::TransactionContext;
 use crate::keys::METADATA_VERSION;
 pub use crate::transaction::ranges::{BoxedPageRead, Page, PageRead, RangeQuery, Rows};
@@ -46,7 +46,7 @@ struct Tally<C: TransactionContext> {
     /// True if the transaction has writes to commit.
     is_written: AtomicBool,
     operation: Option<InOperation>,
-    apart: Apart<C::Error>,
+    apart: AttemptCache<C::Error>,
 }
 
 /// A transaction's part in a counted operation.
@@ -270,13 +270,13 @@ impl<C: TransactionContext> Transaction<C> {
             is_pinned: AtomicBool::new(false),
             is_written: AtomicBool::new(false),
             operation,
-            apart: Apart::default(),
+            apart: AttemptCache::default(),
         };
         Ok(Transaction { trx, tally: Arc::new(tally), began })
     }
 
     /// Returns the values that are made between the attempts.
-    pub fn apart(&self) -> &Apart<C::Error> {
+    pub fn apart(&self) -> &AttemptCache<C::Error> {
         &self.tally.apart
     }
 
