@@ -10,7 +10,7 @@ use crate::key::SortKey;
 
 /// A row as ordered by [`arrange()`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Arranged {
+pub struct ArrangedRow {
     /// Its index among the given rows.
     pub at: usize,
     /// The sort form of its key.
@@ -44,7 +44,7 @@ pub fn arrange<'v>(
     collation: &Collation,
     keys: &[Value<'_>],
     values: impl Fn(&[usize]) -> Vec<Value<'v>>,
-) -> Vec<Arranged> {
+) -> Vec<ArrangedRow> {
     let raw = Collation::raw();
     let mut sorted: Vec<Row<'_, '_>> =
         keys.iter().enumerate().map(|(at, key)| (at, key, collation.sort_key(key))).collect();
@@ -80,7 +80,7 @@ pub fn arrange<'v>(
         tails.push(tail);
         previous = Some(row);
     }
-    sorted.into_iter().zip(tails).map(|((at, _, sort_key), tail)| Arranged { at, sort_key, tail }).collect()
+    sorted.into_iter().zip(tails).map(|((at, _, sort_key), tail)| ArrangedRow { at, sort_key, tail }).collect()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ mod search;
 mod signature;
 mod weights;
 
-pub use arrange::{Arranged, Tail, arrange};
+pub use arrange::{ArrangedRow, Tail, arrange};
 pub use collation::{Collation, NoData};
 pub use key::{CUT_BYTES, HIGHEST, SortKey, cut_to_level, group_prefix, split};
-pub use search::{Ask, Boundary, Place, Search};
+pub use search::{Boundary, LabelPlace, Search, SearchRequest};

@@ -30,7 +30,7 @@ pub struct Search {
 /// The next row to read: of the rows with the cut prefix and a label after `after` and before `before`, if given, the
 /// first whose label is not before `pivot`, else the last one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask<'a> {
+pub struct SearchRequest<'a> {
     /// An exclusive lower bound of the label.
     pub after: Option<&'a [u8]>,
     /// An exclusive upper bound of the label.
@@ -41,7 +41,7 @@ pub struct Ask<'a> {
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum LabelPlace {
     /// The rows with exactly this key have this label.
     Label(Vec<u8>),
     /// No row has the key; it belongs between these labels.
@@ -78,18 +78,18 @@ impl Search {
     }
 
     /// Returns the next row to read.
-    pub fn ask(&self) -> Ask<'_> {
+    pub fn ask(&self) -> SearchRequest<'_> {
         let (after, before) = self.between();
         let pivot = self.pivots.get(self.pivots.len() / 2).cloned();
-        Ask { after, before, pivot: pivot.unwrap_or_else(|| middle(after, before)) }
+        SearchRequest { after, before, pivot: pivot.unwrap_or_else(|| middle(after, before)) }
     }
 
     /// Reports the row read: its label, and the order of the searched key relative to the row's. `None` if no row lies
     /// between the labels. Returns the place once it is found.
-    pub fn saw(&mut self, row: Option<(&[u8], Ordering)>) -> Option<Place> {
+    pub fn saw(&mut self, row: Option<(&[u8], Ordering)>) -> Option<LabelPlace> {
         match row {
-            None => return Some(Place::Gap { after: self.after.take(), before: self.before.take() }),
-            Some((label, Ordering::Equal)) => return Some(Place::Label(label.to_vec())),
+            None => return Some(LabelPlace::Gap { after: self.after.take(), before: self.before.take() }),
+            Some((label, Ordering::Equal)) => return Some(LabelPlace::Label(label.to_vec())),
             Some((label, Ordering::Greater)) => self.after = Some(label.to_vec()),
             Some((label, Ordering::Less)) => self.before = Some(label.to_vec()),
         }
@@ -109,12 +109,12 @@ impl Search {
     }
 }
 
-impl Place {
+impl LabelPlace {
     /// Returns the label for a row with the key; `None` without room for it ([`between`]).
     pub fn label(&self) -> Option<Vec<u8>> {
         match self {
-            Place::Label(label) => Some(label.clone()),
-            Place::Gap { after, before } => between(after.as_deref(), before.as_deref()),
+            LabelPlace::Label(label) => Some(label.clone()),
+            LabelPlace::Gap { after, before } => between(after.as_deref(), before.as_deref()),
         }
     }
 }
@@ -130,13 +130,13 @@ pub enum Boundary {
 
 impl Boundary {
     /// Returns the boundary before or after the rows with a key. A cut key needs its place.
-    pub fn of(key: &SortKey, place: Option<&Place>, is_behind: bool) -> Boundary {
+    pub fn of(key: &SortKey, place: Option<&LabelPlace>, is_behind: bool) -> Boundary {
         let exactly = |bytes| if is_behind { Boundary::Behind(bytes) } else { Boundary::Before(bytes) };
         match place {
-            Some(Place::Label(label)) => exactly([key.bytes(), label].concat()),
-            Some(Place::Gap { after: Some(label), .. }) => Boundary::Behind([key.bytes(), label].concat()),
+            Some(LabelPlace::Label(label)) => exactly([key.bytes(), label].concat()),
+            Some(LabelPlace::Gap { after: Some(label), .. }) => Boundary::Behind([key.bytes(), label].concat()),
             // All rows with this prefix are after the key: the prefix alone sorts before their labels.
-            Some(Place::Gap { after: None, .. }) => Boundary::Before(key.bytes().to_vec()),
+            Some(LabelPlace::Gap { after: None, .. }) => Boundary::Before(key.bytes().to_vec()),
             None => exactly(key.bytes().to_vec()),
         }
     }
@@ -145,7 +145,7 @@ impl Boundary {
     /// [`items_key`](crate::Collation::items_key). If that is cut it needs the place from a search that compares the
     /// rows' keys cut to as many items ([`cut_to_level`](crate::cut_to_level)), with equal ones counted as after or
     /// before it.
-    pub fn of_items(items: &SortKey, place: Option<&Place>, is_behind: bool) -> Boundary {
+    pub fn of_items(items: &SortKey, place: Option<&LabelPlace>, is_behind: bool) -> Boundary {
         match place {
             None if is_behind => Boundary::Before([items.bytes(), &[HIGHEST]].concat()),
             place => Boundary::of(items, place, false),

@@ -15,10 +15,10 @@ const CUT: usize = 12;
 type Rows = BTreeMap<(Vec<u8>, u32), Value<'static>>;
 
 /// Searches with `compare`. Returns the place and the number of rows read.
-fn place_of(rows: &Rows, form: &[u8], compare: impl Fn(&Value<'_>) -> Ordering) -> (Place, usize) {
+fn place_of(rows: &Rows, form: &[u8], compare: impl Fn(&Value<'_>) -> Ordering) -> (LabelPlace, usize) {
     let mut search = Search::new();
     for asked in 1.. {
-        let Ask { after, before, pivot } = search.ask();
+        let SearchRequest { after, before, pivot } = search.ask();
         let mut found: Vec<(&[u8], &Value<'_>)> = rows
             .iter()
             .map(|((element, _), key)| (split_within(element, CUT), key))
@@ -38,7 +38,7 @@ fn place_of(rows: &Rows, form: &[u8], compare: impl Fn(&Value<'_>) -> Ordering) 
     unreachable!()
 }
 
-fn search(collation: &Collation, rows: &Rows, key: &Value<'_>, sort_key: &SortKey) -> (Place, usize) {
+fn search(collation: &Collation, rows: &Rows, key: &Value<'_>, sort_key: &SortKey) -> (LabelPlace, usize) {
     place_of(rows, sort_key.bytes(), |found| collation.compare(key, found))
 }
 
@@ -148,7 +148,7 @@ fn searches_are_short() {
     for at in 0..500 {
         let sort_key = collation.sort_key_within(&key(at), CUT);
         let (place, asked) = search(&collation, &rows, &key(at), &sort_key);
-        assert!(matches!(place, Place::Label(_)));
+        assert!(matches!(place, LabelPlace::Label(_)));
         assert!(asked <= 40, "{asked}");
     }
 }
@@ -160,7 +160,7 @@ fn place_by_levels(
     levels: &[Vec<Vec<u8>>],
     sought: &[u8],
     rows: &[Vec<u8>],
-) -> (Place, usize, usize) {
+) -> (LabelPlace, usize, usize) {
     assert!(labels.is_sorted());
     let (mut search, mut asked, mut read) = (Search::new(), 0, 0);
     let mut levels = levels.iter().rev();
@@ -171,7 +171,7 @@ fn place_by_levels(
             read += 1;
             search.offer(level.iter().cloned());
         }
-        let Ask { after, before, pivot } = search.ask();
+        let SearchRequest { after, before, pivot } = search.ask();
         assert_eq!((after, before), search.between());
         let is_in = |label: &&Vec<u8>| {
             after.is_none_or(|after| after < &label[..]) && before.is_none_or(|before| &label[..] < before)
@@ -218,11 +218,11 @@ fn searches_by_levels_are_short_whatever_the_order() {
     let levels = levels_of(&labels);
     for (at, label) in labels.iter().enumerate().step_by(7) {
         let (place, asked, read) = place_by_levels(&labels, &levels, label, &labels);
-        assert_eq!(place, Place::Label(label.clone()));
+        assert_eq!(place, LabelPlace::Label(label.clone()));
         assert!(asked <= 20 && read <= levels.len(), "{at}: {asked}, {read}");
         let behind = [&label[..], &[1]].concat();
         let (place, asked, _) = place_by_levels(&labels, &levels, &behind, &labels);
-        assert_eq!(place, Place::Gap { after: Some(label.clone()), before: labels.get(at + 1).cloned() });
+        assert_eq!(place, LabelPlace::Gap { after: Some(label.clone()), before: labels.get(at + 1).cloned() });
         assert!(asked <= 20, "{at}: {asked}");
     }
     let halved = place_by_levels(&labels, &[], &labels[1_000], &labels).1;
@@ -253,8 +253,8 @@ proptest! {
         let sought = sought.get(&labels).clone();
         let (place, ..) = place_by_levels(&labels, &levels, &sought, &rows);
         let expected = match rows.binary_search(&sought) {
-            Ok(_) => Place::Label(sought),
-            Err(at) => Place::Gap { after: at.checked_sub(1).map(|at| rows[at].clone()), before: rows.get(at).cloned() },
+            Ok(_) => LabelPlace::Label(sought),
+            Err(at) => LabelPlace::Gap { after: at.checked_sub(1).map(|at| rows[at].clone()), before: rows.get(at).cloned() },
         };
         prop_assert_eq!(place, expected);
     }

@@ -64,7 +64,7 @@ async fn entry_of(among: Among<'_>, bookmark: &Bookmark) -> Result<Vec<u8>> {
     let collation = collation()?;
     let place = Box::pin(among.search(&key.sort_key, |other| collation.compare(&key.values, other))).await?;
     Ok(match &place {
-        flatbed_collate::Place::Label(label) => entry(&[key.sort_key.bytes(), label].concat()),
+        flatbed_collate::LabelPlace::Label(label) => entry(&[key.sort_key.bytes(), label].concat()),
         gap => among.at(&Boundary::of(&key.sort_key, Some(gap), false)),
     })
 }

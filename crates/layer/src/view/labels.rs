@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use flatbed_collate::{Place, Search, SortKey};
+use flatbed_collate::{LabelPlace, Search, SortKey};
 use flatbed_flatten::json::Value;
 use foundationdb::options::ConflictRangeType;
 use sha2::{Digest, Sha256};
@@ -73,7 +73,7 @@ impl<'a> Labels<'a> {
         at: (usize, RowPlaces<'_>),
         sort_key: &SortKey,
         compare: impl Fn(&Value<'_>) -> Ordering,
-    ) -> Result<Place> {
+    ) -> Result<LabelPlace> {
         let compare = |text: &[u8]| value_of(text).map(|key| compare(&key)).ok_or_else(bad_key);
         let (cut, mut search) = (sort_key.bytes(), Search::new());
         if let Some(place) = self.among_known(at, cut, &mut search, &compare)? {
@@ -109,7 +109,7 @@ impl<'a> Labels<'a> {
         cut: &[u8],
         search: &mut Search,
         compare: &impl Fn(&[u8]) -> Result<Ordering>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<LabelPlace>> {
         let from = (tree, places.0.map(str::to_owned), cut.to_vec());
         let is_alike = |known: &KeyPosition| known.0 == tree && known.1 == from.1 && known.2.starts_with(cut);
         let known: Vec<_> = self.known.range(&from..).take_while(|(known, _)| is_alike(known)).collect();

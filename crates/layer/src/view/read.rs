@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_clock::Clock;
-use flatbed_collate::{Collation, Place, SortKey, cut_to_level};
+use flatbed_collate::{Collation, LabelPlace, SortKey, cut_to_level};
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{KeyRange, Shape};
 use futures_util::future::BoxFuture;
@@ -226,8 +226,8 @@ impl<'a> Reading<'a> {
         let compare = |found: &Value<'_>| self.open.group.collation(self.open.tree).compare(key, found);
         let place = self.labels().place((self.open.tree, places), &sort_key, compare).await?;
         Ok(match &place {
-            Place::Label(label) => exactly(&[sort_key.bytes(), label].concat()),
-            Place::Gap { .. } => at_gap(places, &sort_key, &place),
+            LabelPlace::Label(label) => exactly(&[sort_key.bytes(), label].concat()),
+            LabelPlace::Gap { .. } => at_gap(places, &sort_key, &place),
         })
     }
 
@@ -276,12 +276,12 @@ impl<'a> Reading<'a> {
 }
 
 /// Returns the key behind the label before the gap, or before all rows with the same beginning.
-fn at_gap(places: RowPlaces<'_>, sort_key: &SortKey, place: &Place) -> Vec<u8> {
+fn at_gap(places: RowPlaces<'_>, sort_key: &SortKey, place: &LabelPlace) -> Vec<u8> {
     match place {
-        Place::Label(label) | Place::Gap { after: Some(label), .. } => {
+        LabelPlace::Label(label) | LabelPlace::Gap { after: Some(label), .. } => {
             places.behind_element(&[sort_key.bytes(), label].concat())
         }
-        Place::Gap { after: None, .. } => places.before_prefix(sort_key.bytes()),
+        LabelPlace::Gap { after: None, .. } => places.before_prefix(sort_key.bytes()),
     }
 }
 

@@ -8,7 +8,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flatbed_collate::Place;
+use flatbed_collate::LabelPlace;
 use flatbed_flatten::json::Value;
 use flatbed_mango::Index;
 use foundationdb::future::FdbSlice;
@@ -206,7 +206,7 @@ impl Maintainer {
         within: &Within<'_>,
         (index, places): (&Index, RowPlaces<'_>),
         key: &DocumentKey,
-    ) -> Result<Place> {
+    ) -> Result<LabelPlace> {
         let collation = collation()?;
         let among = Among { within, number: self.number, index, places, snapshot: false, written: Some(&self.written) };
         Box::pin(among.search(&key.sort_key, |other: &Value<'_>| collation.compare(&key.values, other))).await

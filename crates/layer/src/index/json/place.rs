@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use flatbed_collate::{Boundary, Place, Search, SortKey, split};
+use flatbed_collate::{Boundary, LabelPlace, Search, SortKey, split};
 use flatbed_flatten::json::Value;
 use futures_util::future::try_join_all;
 
@@ -34,7 +34,7 @@ pub(crate) type Written = HashMap<String, Vec<Value<'static>>>;
 
 impl Among<'_> {
     /// Finds the position of a cut key. `compare` orders the key against another one.
-    pub(crate) async fn search(&self, key: &SortKey, compare: impl Fn(&Value<'_>) -> Ordering) -> Result<Place> {
+    pub(crate) async fn search(&self, key: &SortKey, compare: impl Fn(&Value<'_>) -> Ordering) -> Result<LabelPlace> {
         let beginning = self.within.instance.keys.index_beginning(self.number, self.places, key.bytes());
         let at = |label: &[u8], behind| self.beside(&[key.bytes(), label].concat(), behind);
         let pivots = Pivots::new(&self.within.instance.keys, self.number, self.places, key.bytes());
