@@ -61,7 +61,7 @@ pub use flatten::{
     FieldIds, FlattenOptions, LITERAL_BYTES_MAX, PART_BYTES, PERMUTED_DEPTH_MAX, flatten, unknown_names,
 };
 pub use json::text_len as json_len;
-pub use pick::{Picked, pick};
+pub use pick::{PickResult, pick};
 pub use rows::Rows;
 pub use run::{PackOptions, VALUE_BYTES_MAX, pack, pack_with};
 pub use subtree::{SubtreeRange, read_subtree, subtree_range};

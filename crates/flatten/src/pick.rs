@@ -10,7 +10,7 @@ use crate::unflatten::FieldNames;
 
 /// The result of [`pick`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Picked {
+pub enum PickResult {
     /// The value at each path; `None`: the path has no value.
     Values(Vec<Option<Value<'static>>>),
     /// An object or array around one of the paths is stored packed: the whole body must be read.
@@ -24,7 +24,7 @@ pub enum Picked {
 ///
 /// # Errors
 /// [`DecodeError`], for skipped rows only if they cannot be skipped.
-pub fn pick<'k, P>(pairs: P, paths: &[Vec<u8>], names: &impl FieldNames) -> Result<Picked, DecodeError>
+pub fn pick<'k, P>(pairs: P, paths: &[Vec<u8>], names: &impl FieldNames) -> Result<PickResult, DecodeError>
 where
     P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
 {
@@ -70,7 +70,7 @@ where
             Ok(())
         })?;
         if is_packed {
-            return Ok(Picked::Packed);
+            return Ok(PickResult::Packed);
         }
         if at == paths.len() {
             break;
@@ -81,7 +81,7 @@ where
             *slot = read_subtree(pairs.clone(), path, names)?;
         }
     }
-    Ok(Picked::Values(values))
+    Ok(PickResult::Values(values))
 }
 
 /// Returns whether a row that is a packed part belongs to an object or array around `path`.

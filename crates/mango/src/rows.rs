@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use flatbed_flatten::json::Value;
 use flatbed_flatten::path::{Step, of_steps};
-use flatbed_flatten::{DecodeError, FieldIds, FieldNames, Picked, pick, read_body};
+use flatbed_flatten::{DecodeError, FieldIds, FieldNames, PickResult, pick, read_body};
 
 use crate::Selector;
 use crate::field::{Field, FieldValue, place};
@@ -285,13 +285,15 @@ impl Reader {
         P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
     {
         let picked = match self.whole {
-            true => Picked::Packed,
-            false if self.paths.is_empty() => Picked::Values(Vec::new()),
+            true => PickResult::Packed,
+            false if self.paths.is_empty() => PickResult::Values(Vec::new()),
             false => pick(pairs.clone(), &self.paths, names)?,
         };
         Ok(match picked {
-            Picked::Values(values) => BodyValues::Values { reader: self, values, special: self.special.then(special) },
-            Picked::Packed => {
+            PickResult::Values(values) => {
+                BodyValues::Values { reader: self, values, special: self.special.then(special) }
+            }
+            PickResult::Packed => {
                 let mut document = special();
                 if let (Value::Object(members), Value::Object(body)) = (&mut document, read_body(pairs, names)?) {
                     members.extend(body);

@@ -4,7 +4,7 @@
 use crate::support::{Names, any_body, parse, slices};
 use flatbed_flatten::json::Value;
 use flatbed_flatten::path::{Step, of_steps};
-use flatbed_flatten::{FlattenOptions, PackOptions, Picked, flatten, pack, pack_with, pick};
+use flatbed_flatten::{FlattenOptions, PackOptions, PickResult, flatten, pack, pack_with, pick};
 use proptest::prelude::*;
 
 #[test]
@@ -24,7 +24,8 @@ fn values_are_picked() {
     ];
     wanted.sort();
     let (paths, expected): (Vec<Vec<u8>>, Vec<_>) = wanted.into_iter().unzip();
-    let expected = Picked::Values(expected.into_iter().map(|text| text.map(|text| parse(text).into_owned())).collect());
+    let expected =
+        PickResult::Values(expected.into_iter().map(|text| text.map(|text| parse(text).into_owned())).collect());
     for run_bytes in [0, 10, 40, 1_000] {
         let pairs = pack(&flatten(&body, &names, &FlattenOptions::default()), run_bytes);
         assert_eq!(pick(slices(&pairs), &paths, &names).as_ref(), Ok(&expected), "{run_bytes}");
@@ -62,8 +63,8 @@ proptest! {
         wanted.sort_by(|a, b| a.0.cmp(&b.0));
         let (paths, expected): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
         match pick(slices(&pairs), &paths, &names).unwrap() {
-            Picked::Packed => prop_assert!(path_bytes_max == 40),
-            Picked::Values(values) => prop_assert_eq!(values.iter().map(Option::as_ref).collect::<Vec<_>>(), expected),
+            PickResult::Packed => prop_assert!(path_bytes_max == 40),
+            PickResult::Values(values) => prop_assert_eq!(values.iter().map(Option::as_ref).collect::<Vec<_>>(), expected),
         }
     }
 }
