@@ -84,6 +84,6 @@ pub use random::{Random, length, number, seed};
 pub use storage::{Faults, Storage, boot, engine, pages_are_full};
 pub use torture::Torture;
 pub use waiting::{
-    Begun, PATIENCE, RunningTime, Waiting, pass, pass_blocking, soon, until, until_blocking, until_some, until_wanted,
-    within,
+    PATIENCE, RequestStart, RunningTime, Waiting, pass, pass_blocking, soon, until, until_blocking, until_some,
+    until_wanted, within,
 };

@@ -72,20 +72,20 @@ impl RunningTime {
     }
 
     /// Begins to measure a request.
-    pub fn begin(&self) -> Begun {
-        Begun { running: self.clone(), at: Instant::now(), steps: self.0.load(Ordering::Relaxed) }
+    pub fn begin(&self) -> RequestStart {
+        RequestStart { running: self.clone(), at: Instant::now(), steps: self.0.load(Ordering::Relaxed) }
     }
 }
 
 /// The begin of a request, by [`RunningTime`].
 #[derive(Debug)]
-pub struct Begun {
+pub struct RequestStart {
     running: RunningTime,
     at: Instant,
     steps: u32,
 }
 
-impl Begun {
+impl RequestStart {
     /// Returns whether the machine delayed the request: `limit` has passed since its begin, and this process has run
     /// for less than half of that. If a server then refuses the request after its own limit, the machine is the reason.
     pub fn is_held_up(&self, limit: Duration) -> bool {

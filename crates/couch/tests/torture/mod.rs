@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_client::{Connection, Url};
-use flatbed_testkit::{Begun, Random, RunningTime, Torture, pass, seed, within};
+use flatbed_testkit::{Random, RequestStart, RunningTime, Torture, pass, seed, within};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -125,7 +125,7 @@ impl World {
     }
 
     /// Counts a request that the server gave up without writing.
-    fn count_given_up(&self, request: &Begun) {
+    fn count_given_up(&self, request: &RequestStart) {
         let is_held_up = request.is_held_up(GIVES_UP_AFTER);
         self.torture.count(if is_held_up { "given up on a slow machine" } else { "given up" });
     }
