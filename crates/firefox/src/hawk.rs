@@ -18,7 +18,7 @@ const HEADER_BYTES_MAX: usize = 8_192;
 
 /// The host and port to which a client sent its request, as the client sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct HawkAuthority {
     /// The host's name or address, without a port.
     pub host: String,
     /// The port, even if it is the scheme's default.
@@ -27,13 +27,13 @@ pub struct Place {
 
 /// The signed parts of a request outside of the header.
 #[derive(Debug, Clone, Copy)]
-pub struct Signed<'r> {
+pub struct SignedRequest<'r> {
     /// The method, such as `GET`.
     pub method: &'r str,
     /// Path and query as sent.
     pub target: &'r str,
     /// The host and port.
-    pub place: &'r Place,
+    pub place: &'r HawkAuthority,
 }
 
 /// A signature header.
@@ -55,7 +55,7 @@ pub struct Header<'h> {
 
 /// The reason why a signature is refused. It is logged, and the client does not learn it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unsigned {
+pub enum SignatureError {
     /// The request has no `Authorization`.
     #[error("the request has no Authorization header")]
     Missing,
@@ -122,14 +122,14 @@ impl<'h> Header<'h> {
     }
 
     /// Returns the text that the MAC covers.
-    pub fn normalized(&self, signed: &Signed<'_>) -> String {
+    pub fn normalized(&self, signed: &SignedRequest<'_>) -> String {
         let Header { ts, nonce, hash, ext, .. } = self;
-        let Signed { method, target, place: Place { host, port } } = signed;
+        let SignedRequest { method, target, place: HawkAuthority { host, port } } = signed;
         let method = method.to_ascii_uppercase();
         format!("hawk.1.header\n{ts}\n{nonce}\n{method}\n{target}\n{host}\n{port}\n{hash}\n{ext}\n")
     }
 
-    fn is_right(&self, key: &hmac::Key, mac: &[u8], signed: &Signed<'_>) -> bool {
+    fn is_right(&self, key: &hmac::Key, mac: &[u8], signed: &SignedRequest<'_>) -> bool {
         hmac::verify(key, self.normalized(signed).as_bytes(), mac).is_ok()
     }
 
@@ -137,34 +137,34 @@ impl<'h> Header<'h> {
     /// expired.
     ///
     /// # Errors
-    /// [`Unsigned`].
+    /// [`SignatureError`].
     pub fn check(
         &self,
         secret: &Secret,
         now: f64,
-        signed: &Signed<'_>,
+        signed: &SignedRequest<'_>,
         may_be_expired: bool,
-    ) -> Result<Token, Unsigned> {
-        let token = secret.open(self.id).ok_or(Unsigned::Token)?;
+    ) -> Result<Token, SignatureError> {
+        let token = secret.open(self.id).ok_or(SignatureError::Token)?;
         if token.expires <= now && !may_be_expired {
-            return Err(Unsigned::Expired);
+            return Err(SignatureError::Expired);
         }
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.key_of(self.id, &token.salt).as_bytes());
-        let mac = STANDARD.decode(self.mac).map_err(|_| Unsigned::Malformed)?;
+        let mac = STANDARD.decode(self.mac).map_err(|_| SignatureError::Malformed)?;
         if !self.is_right(&key, &mac, signed) {
             // For the log: this happens when a proxy ends TLS and the server is not told.
             let port = match signed.place.port {
                 443 => 80,
                 80 => 443,
-                _ => return Err(Unsigned::Mac),
+                _ => return Err(SignatureError::Mac),
             };
-            let place = Place { host: signed.place.host.clone(), port };
-            let is_other = self.is_right(&key, &mac, &Signed { place: &place, ..*signed });
-            return Err(if is_other { Unsigned::Scheme } else { Unsigned::Mac });
+            let place = HawkAuthority { host: signed.place.host.clone(), port };
+            let is_other = self.is_right(&key, &mac, &SignedRequest { place: &place, ..*signed });
+            return Err(if is_other { SignatureError::Scheme } else { SignatureError::Mac });
         }
-        let ts: u64 = self.ts.parse().map_err(|_| Unsigned::Malformed)?;
+        let ts: u64 = self.ts.parse().map_err(|_| SignatureError::Malformed)?;
         if (now as u64).abs_diff(ts) > SKEW_SECONDS_MAX {
-            return Err(Unsigned::Skew);
+            return Err(SignatureError::Skew);
         }
         Ok(token)
     }

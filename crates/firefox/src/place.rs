@@ -3,13 +3,13 @@
 use flatbed_http::Request;
 use hyper::header;
 
-use crate::hawk::Place;
+use crate::hawk::HawkAuthority;
 
 /// The URL by which clients know this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicUrl {
     text: String,
-    place: Place,
+    place: HawkAuthority,
     prefix: String,
 }
 
@@ -34,7 +34,8 @@ impl std::str::FromStr for PublicUrl {
             return Err(InvalidUrl);
         }
         // In lower case, as browsers sign it.
-        let place = Place { host: authority.host().to_ascii_lowercase(), port: authority.port_u16().unwrap_or(port) };
+        let place =
+            HawkAuthority { host: authority.host().to_ascii_lowercase(), port: authority.port_u16().unwrap_or(port) };
         Ok(PublicUrl { text: text.to_owned(), place, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
 }
@@ -59,7 +60,7 @@ pub(crate) fn behind<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
 
 /// Returns the host and port to which a request was sent: those of the public URL, else those that a trusted proxy
 /// states, else those of the request itself. `None`: there are none.
-pub(crate) fn place_of(request: &Request, public_url: Option<&PublicUrl>) -> Option<Place> {
+pub(crate) fn place_of(request: &Request, public_url: Option<&PublicUrl>) -> Option<HawkAuthority> {
     if let Some(url) = public_url {
         return Some(url.place.clone());
     }
@@ -68,8 +69,8 @@ pub(crate) fn place_of(request: &Request, public_url: Option<&PublicUrl>) -> Opt
     let default = if request.is_secure { 443 } else { 80 };
     // The colons of an IPv6 address are inside brackets.
     match said.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
-        None => Some(Place { host: said.to_owned(), port: default }),
-        Some((host, port)) => Some(Place { host: host.to_owned(), port: port.parse().ok()? }),
+        None => Some(HawkAuthority { host: said.to_owned(), port: default }),
+        Some((host, port)) => Some(HawkAuthority { host: host.to_owned(), port: port.parse().ok()? }),
     }
 }
 
@@ -78,7 +79,7 @@ pub(crate) fn url_of(request: &Request, public_url: Option<&PublicUrl>, mount: &
     if let Some(url) = public_url {
         return Some(url.to_string());
     }
-    let Place { host, port } = place_of(request, None)?;
+    let HawkAuthority { host, port } = place_of(request, None)?;
     let is_plain = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte));
     let (scheme, default) = if request.is_secure { ("https", 443) } else { ("http", 80) };
     let port = if port == default { String::new() } else { format!(":{port}") };
@@ -92,7 +93,7 @@ mod tests {
     #[test]
     fn urls() {
         let of = |text: &str| text.parse::<PublicUrl>().ok().map(|url| (url.to_string(), url.place, url.prefix));
-        let place = |host: &str, port| Place { host: host.into(), port };
+        let place = |host: &str, port| HawkAuthority { host: host.into(), port };
         let sync = place("sync.example", 443);
         assert_eq!(of("https://Sync.example/"), Some(("https://Sync.example".into(), sync, "".into())));
         let deep = ("http://a.example:8080/x/sync".into(), place("a.example", 8080), "/x/sync".into());

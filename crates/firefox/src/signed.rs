@@ -5,7 +5,7 @@ use flatbed_syncstorage::Uid;
 use hyper::{Method, header};
 
 use crate::error::{Failure, Result};
-use crate::hawk::{Header, Signed, Unsigned};
+use crate::hawk::{Header, SignatureError, SignedRequest};
 use crate::path::Info;
 use crate::path::Of;
 use crate::place::place_of;
@@ -32,12 +32,12 @@ fn check_signature(
     request: &Request,
     uid: Uid,
     of: &Of,
-) -> std::result::Result<(Uid, SignedBody), Unsigned> {
-    let text = request.header(header::AUTHORIZATION).ok_or(Unsigned::Missing)?;
-    let header = Header::parse(text).ok_or(Unsigned::Malformed)?;
-    let place = place_of(request, state.public_url()).ok_or(Unsigned::Mac)?;
+) -> std::result::Result<(Uid, SignedBody), SignatureError> {
+    let text = request.header(header::AUTHORIZATION).ok_or(SignatureError::Missing)?;
+    let header = Header::parse(text).ok_or(SignatureError::Malformed)?;
+    let place = place_of(request, state.public_url()).ok_or(SignatureError::Mac)?;
     let target = state.signed_target(&request.uri);
-    let signed = Signed { method: request.method.as_str(), target: &target, place: &place };
+    let signed = SignedRequest { method: request.method.as_str(), target: &target, place: &place };
     // A device with an expired token then learns at once whether there are changes.
     let may_be_expired = request.method == Method::GET && *of == Of::Info(Info::Collections);
     let now = state.store.now().hundredths() as f64 / 100.0;
@@ -47,7 +47,7 @@ fn check_signature(
 }
 
 /// Returns 401, and logs the reason, which the client does not learn.
-fn refuse(state: &State, request: &Request, uid: Uid, unsigned: Unsigned) -> Failure {
+fn refuse(state: &State, request: &Request, uid: Uid, unsigned: SignatureError) -> Failure {
     state.metrics.sync_unsigned.add(1);
     if let Some(passed_over) = state.sparing.may_write() {
         let peer = request.peer.map(tracing::field::display);
@@ -65,6 +65,6 @@ impl SignedBody {
         let Some(hash) = &self.0 else { return Ok(()) };
         let kind = request.header(header::CONTENT_TYPE).unwrap_or_default();
         let header = Header { hash, ..Header::default() };
-        if header.has_body(kind, body) { Ok(()) } else { Err(refuse(state, request, uid, Unsigned::Body)) }
+        if header.has_body(kind, body) { Ok(()) } else { Err(refuse(state, request, uid, SignatureError::Body)) }
     }
 }

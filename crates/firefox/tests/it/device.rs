@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_clock::{Clock, ManualClock};
-use flatbed_firefox::hawk::Place;
+use flatbed_firefox::hawk::HawkAuthority;
 use hyper::Request;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ struct Device {
     credentials: Credentials,
     /// The server's clock.
     clock: Clock,
-    place: Place,
+    place: HawkAuthority,
     root: String,
     /// The latest `X-Last-Modified` that this device has seen of the collection, as it is sent back.
     seen: String,
@@ -34,7 +34,7 @@ impl Device {
             connection: Connection::open(server.address).await,
             credentials: Credentials::new(SECRET, uid, seconds(&server.clock) + 3_600),
             clock: server.clock.clone(),
-            place: Place { host: server.address.ip().to_string(), port: server.address.port() },
+            place: HawkAuthority { host: server.address.ip().to_string(), port: server.address.port() },
             root: format!("/1.5/{uid}"),
             seen: "0".to_owned(),
         }

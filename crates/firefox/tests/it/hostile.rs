@@ -4,7 +4,7 @@ use std::io::Write;
 
 use bytes::Bytes;
 use flatbed_firefox::PublicUrl;
-use flatbed_firefox::hawk::Place;
+use flatbed_firefox::hawk::HawkAuthority;
 use flatbed_testkit::soon;
 use hyper::Request;
 use serde_json::json;
@@ -27,7 +27,7 @@ async fn signed(
     body: Vec<u8>,
 ) -> Answer {
     let target = format!("/1.5/{uid}{path}");
-    let place = Place { host: server.address.ip().to_string(), port: server.address.port() };
+    let place = HawkAuthority { host: server.address.ip().to_string(), port: server.address.port() };
     let signing = Signing { method, target: &target, place, at: now(), ext: "", body: None };
     let authorization = signing.sign(&Credentials::new(SECRET, uid, now() + HOUR)).text();
     let mut request = Request::builder().method(method).uri(&target).header("host", server.address.to_string());
@@ -107,7 +107,7 @@ async fn what_is_signed_is_the_public_url() {
     let public_url: PublicUrl = "https://Example.org/sync".parse().unwrap();
     let server = Running::on(&disk, Options { public_url: Some(public_url), ..Options::default() }).await;
     let ask = async |signed: &str, host: &str, port: u16, sent: &str| {
-        let place = Place { host: host.to_owned(), port };
+        let place = HawkAuthority { host: host.to_owned(), port };
         let signing = Signing { method: "GET", target: signed, place, at: now(), ext: "", body: None };
         let authorization = signing.sign(&Credentials::new(SECRET, 5, now() + HOUR)).text();
         let request = Request::get(sent).header("host", "127.0.0.1").header("authorization", authorization);
@@ -138,8 +138,8 @@ async fn under_a_path_of_another_surface() {
     {
         let server = Running::on(&disk, options(public_url)).await;
         let ask = async |signed: &str, public: bool, sent: &str| {
-            let own = Place { host: server.address.ip().to_string(), port: server.address.port() };
-            let place = if public { Place { host: "example.org".to_owned(), port: 443 } } else { own };
+            let own = HawkAuthority { host: server.address.ip().to_string(), port: server.address.port() };
+            let place = if public { HawkAuthority { host: "example.org".to_owned(), port: 443 } } else { own };
             let signing = Signing { method: "GET", target: signed, place, at: now(), ext: "", body: None };
             let authorization = signing.sign(&Credentials::new(SECRET, 5, now() + HOUR)).text();
             let request = Request::get(sent).header("host", server.address.to_string());
@@ -179,7 +179,7 @@ async fn forwarding_headers_of_strangers_count_for_nothing() {
     let disk = Disk::new();
     let server = Running::on(&disk, Options::default()).await;
     let target = "/1.5/5/info/collections";
-    let place = Place { host: "example.com".to_owned(), port: 443 };
+    let place = HawkAuthority { host: "example.com".to_owned(), port: 443 };
     let signing = Signing { method: "GET", target, place, at: now(), ext: "", body: None };
     let authorization = signing.sign(&Credentials::new(SECRET, 5, now() + HOUR)).text();
     for headers in [

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_clock::ManualClock;
-use flatbed_firefox::hawk::Place;
+use flatbed_firefox::hawk::HawkAuthority;
 use hyper::Request;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::Value;
@@ -144,7 +144,7 @@ impl Script {
             credentials.id.truncate(credentials.id.len() - 60);
         }
         let path = word("path").map(|path| path.replacen('~', &format!("/1.5/{}", self.uid), 1));
-        let place = Place {
+        let place = HawkAuthority {
             host: word("host").map_or_else(|| address.ip().to_string(), str::to_owned),
             port: word("port").map_or(address.port(), |port| port.parse().unwrap()),
         };

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flatbed_firefox::Secret;
-use flatbed_firefox::hawk::{Header, Place, Signed, payload_hash};
+use flatbed_firefox::hawk::{HawkAuthority, Header, SignedRequest, payload_hash};
 use ring::hmac;
 
 /// Returns the seconds since 1970.
@@ -35,7 +35,7 @@ impl Credentials {
 pub struct Signing<'s> {
     pub method: &'s str,
     pub target: &'s str,
-    pub place: Place,
+    pub place: HawkAuthority,
     /// The time of signing, in seconds since 1970.
     pub at: i64,
     pub ext: &'s str,
@@ -64,7 +64,7 @@ impl Signing<'_> {
             ext: self.ext.to_owned(),
             mac: String::new(),
         };
-        let signed = Signed { method: self.method, target: self.target, place: &self.place };
+        let signed = SignedRequest { method: self.method, target: self.target, place: &self.place };
         let key = hmac::Key::new(hmac::HMAC_SHA256, credentials.key.as_bytes());
         let text = parts.header().normalized(&signed);
         parts.mac = STANDARD.encode(hmac::sign(&key, text.as_bytes()));

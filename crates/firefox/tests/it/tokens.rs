@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use flatbed_firefox::hawk::Place;
+use flatbed_firefox::hawk::HawkAuthority;
 use flatbed_firefox::{JwksOptions, Secret, TokenOptions};
 use flatbed_syncstorage::accounts::Admission;
 use hyper::Request;
@@ -262,7 +262,7 @@ async fn a_token_opens_a_storage() {
     assert_eq!(token["api_endpoint"], format!("http://{}/1.5/{}", server.address, token["uid"]));
     let text = |name: &str| token[name].as_str().unwrap().to_owned();
     let credentials = Credentials { id: text("id"), key: text("key") };
-    let place = Place { host: server.address.ip().to_string(), port: server.address.port() };
+    let place = HawkAuthority { host: server.address.ip().to_string(), port: server.address.port() };
     let signing = Signing { method: "GET", target: &target, place, at: now(), ext: "", body: None };
     let request = Request::get(&target)
         .header("host", server.address.to_string())

@@ -3,7 +3,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use flatbed_firefox::hawk::{Header, Place, Signed, payload_hash};
+use flatbed_firefox::hawk::{HawkAuthority, Header, SignedRequest, payload_hash};
 use flatbed_firefox::{KeyId, Secret, fxa_kid, hashed_ids};
 use serde_json::Value;
 
@@ -14,11 +14,11 @@ fn text<'v>(vector: &'v Value, name: &str) -> &'v str {
 }
 
 /// Splits a URL into host and port, and path with query.
-fn split(url: &str) -> (Place, String) {
+fn split(url: &str) -> (HawkAuthority, String) {
     let uri: hyper::Uri = url.parse().unwrap();
     let default = if uri.scheme_str() == Some("https") { 443 } else { 80 };
     let authority = uri.authority().unwrap();
-    let place = Place { host: authority.host().to_lowercase(), port: authority.port_u16().unwrap_or(default) };
+    let place = HawkAuthority { host: authority.host().to_lowercase(), port: authority.port_u16().unwrap_or(default) };
     (place, uri.path_and_query().unwrap().to_string())
 }
 
@@ -45,7 +45,7 @@ fn hawk(vector: &Value) {
     };
     assert_eq!(header, expected);
     let (place, target) = split(text(vector, "url"));
-    let signed = Signed { method: text(vector, "method"), target: &target, place: &place };
+    let signed = SignedRequest { method: text(vector, "method"), target: &target, place: &place };
     assert_eq!(header.normalized(&signed), text(vector, "normalized"));
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, text(vector, "key").as_bytes());
     ring::hmac::verify(&key, header.normalized(&signed).as_bytes(), &STANDARD.decode(header.mac).unwrap()).unwrap();
@@ -54,7 +54,7 @@ fn hawk(vector: &Value) {
 fn check(vector: &Value) {
     let secret = Secret::new(text(vector, "secret"));
     let (place, target) = split(text(vector, "url"));
-    let signed = Signed { method: text(vector, "method"), target: &target, place: &place };
+    let signed = SignedRequest { method: text(vector, "method"), target: &target, place: &place };
     let of_path: u64 = target.split('/').nth(2).unwrap().parse().unwrap();
     let may_be_expired = target.ends_with("/info/collections");
     let header = Header::parse(text(vector, "authorization")).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_clock::Clock;
-use flatbed_firefox::hawk::Place;
+use flatbed_firefox::hawk::HawkAuthority;
 use flatbed_syncstorage::{Limits, Timestamp};
 use flatbed_testkit::{self as testkit, PATIENCE, Random, Torture, Waiting, pass, within};
 use http_body_util::{BodyExt, Full};
@@ -218,7 +218,7 @@ impl Client {
     }
 
     fn request(&self, asked: &ApiRequest, slot: Slot) -> Request<Full<Bytes>> {
-        let place = Place { host: slot.address.ip().to_string(), port: slot.address.port() };
+        let place = HawkAuthority { host: slot.address.ip().to_string(), port: slot.address.port() };
         let target = format!("/1.5/{}{}", self.uid, asked.target);
         let host = slot.address.to_string();
         let body = asked.body.as_ref().map(|body| ("application/json", body.as_bytes()));
