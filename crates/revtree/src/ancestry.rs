@@ -22,7 +22,7 @@ pub struct Ancestry {
 
 /// A segment of sealed ancestors.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sealed {
+pub struct AncestrySegment {
     /// Newest first, 1 to [`ANCESTORS_INLINE_MAX`]. The first names the segment.
     pub revisions: Vec<RevId>,
     /// The newest revision of the next older segment.
@@ -31,20 +31,21 @@ pub struct Sealed {
 
 impl Ancestry {
     /// Splits a whole line into the recent part and the segments to write for the rest, newest first.
-    pub fn of_line(mut line: Vec<RevId>) -> (Ancestry, Vec<Sealed>) {
+    pub fn of_line(mut line: Vec<RevId>) -> (Ancestry, Vec<AncestrySegment>) {
         // Half full, so that the next edits write no segment.
         let older = line.split_off(line.len().min(ANCESTORS_INLINE_MAX / 2));
         let runs: Vec<_> = older.chunks(ANCESTORS_INLINE_MAX).collect();
         let first_of = |run: Option<&&[RevId]>| run.and_then(|run| run.first()).cloned();
         let segments = runs.iter().enumerate();
-        let segments = segments.map(|(at, run)| Sealed { revisions: run.to_vec(), next: first_of(runs.get(at + 1)) });
+        let segments =
+            segments.map(|(at, run)| AncestrySegment { revisions: run.to_vec(), next: first_of(runs.get(at + 1)) });
         let ancestry = Ancestry { recent: line, sealed: older.first().cloned(), sealed_count: older.len() as u64 };
         (ancestry, segments.collect())
     }
 
     /// Returns the ancestry of a child of `leaf`, whose ancestry this is: `leaf` comes first. If the recent ancestors
     /// would exceed the limit, it also returns the older half, to be written as a segment.
-    pub fn extend(mut self, leaf: RevId) -> (Ancestry, Option<Sealed>) {
+    pub fn extend(mut self, leaf: RevId) -> (Ancestry, Option<AncestrySegment>) {
         self.recent.insert(0, leaf);
         if self.recent.len() <= ANCESTORS_INLINE_MAX {
             return (self, None);
@@ -53,7 +54,7 @@ impl Ancestry {
         self.sealed_count += revisions.len() as u64;
         let newest = revisions.first().cloned();
         let next = std::mem::replace(&mut self.sealed, newest);
-        (self, Some(Sealed { revisions, next }))
+        (self, Some(AncestrySegment { revisions, next }))
     }
 
     /// The number of ancestors, sealed ones included.
@@ -78,7 +79,7 @@ mod tests {
     }
 
     /// Joins the line and its segments.
-    fn line(ancestry: &Ancestry, segments: &HashMap<RevId, Sealed>) -> Vec<RevId> {
+    fn line(ancestry: &Ancestry, segments: &HashMap<RevId, AncestrySegment>) -> Vec<RevId> {
         let (mut line, mut next) = (ancestry.recent.clone(), ancestry.sealed.as_ref());
         while let Some(segment) = next.map(|newest| &segments[newest]) {
             line.extend(segment.revisions.iter().cloned());

@@ -13,7 +13,7 @@ mod document_id;
 mod rev_id;
 mod tree;
 
-pub use ancestry::{ANCESTORS_INLINE_MAX, Ancestry, Sealed};
+pub use ancestry::{ANCESTORS_INLINE_MAX, Ancestry, AncestrySegment};
 pub use document_id::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, LOCAL, design_id, local_id};
 pub use rev_id::{GENERATION_MAX, HASH_BYTES_MAX, Hash, InvalidRevision, RevId};
-pub use tree::{Branch, Merged, Tree, rank};
+pub use tree::{Branch, MergeOutcome, Tree, rank};

@@ -37,7 +37,7 @@ pub fn rank(deleted: bool, leaf: &RevId) -> (bool, &RevId) {
 
 /// The effect of a path on a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Merged {
+pub enum MergeOutcome {
     /// The revision was known; the path may have added ancestors.
     Known,
     /// The revision is a new leaf.
@@ -125,10 +125,10 @@ impl Tree {
 
     /// Adds a revision with its ancestors: `path` begins with the revision, then its ancestors, newest first, each one
     /// generation below its successor. An ancestor that was a leaf stops being one.
-    pub fn merge(&mut self, path: &[RevId], deleted: bool) -> Merged {
-        let Some((leaf, ancestors)) = path.split_first() else { return Merged::Known };
-        let merged = if self.contains(leaf) { Merged::Known } else { Merged::New };
-        if merged == Merged::New {
+    pub fn merge(&mut self, path: &[RevId], deleted: bool) -> MergeOutcome {
+        let Some((leaf, ancestors)) = path.split_first() else { return MergeOutcome::Known };
+        let merged = if self.contains(leaf) { MergeOutcome::Known } else { MergeOutcome::New };
+        if merged == MergeOutcome::New {
             let branch = Branch { leaf: leaf.clone(), deleted, ancestors: Vec::new() };
             self.branches.insert(leaf.clone(), branch);
         }

@@ -1,7 +1,7 @@
 //! Trees from paths: the same tree for any order and any cut of the paths.
 #![allow(clippy::unwrap_used)]
 
-use flatbed_revtree::{Branch, Merged, RevId, Tree};
+use flatbed_revtree::{Branch, MergeOutcome, RevId, Tree};
 use proptest::prelude::*;
 
 fn rev(text: &str) -> RevId {
@@ -53,16 +53,16 @@ fn paths_make_trees() {
 fn a_parent_is_a_generation_below() {
     let mut tree = Tree::default();
     assert!(tree.is_empty() && tree.revisions().is_empty());
-    assert_eq!(tree.merge(&path("3-c 3-b 2-a"), false), Merged::New);
+    assert_eq!(tree.merge(&path("3-c 3-b 2-a"), false), MergeOutcome::New);
     assert_eq!(tree.branch(&rev("3-c")).map(|branch| branch.ancestors.len()), Some(0));
 }
 
 #[test]
 fn a_tree_answers_about_its_revisions() {
     let mut tree = Tree::default();
-    assert_eq!(tree.merge(&path("3-c 2-b 1-a"), false), Merged::New);
-    assert_eq!(tree.merge(&path("3-d 2-b 1-a"), true), Merged::New);
-    assert_eq!(tree.merge(&path("2-b 1-a"), false), Merged::Known);
+    assert_eq!(tree.merge(&path("3-c 2-b 1-a"), false), MergeOutcome::New);
+    assert_eq!(tree.merge(&path("3-d 2-b 1-a"), true), MergeOutcome::New);
+    assert_eq!(tree.merge(&path("2-b 1-a"), false), MergeOutcome::Known);
     assert!(tree.contains(&rev("1-a")) && !tree.contains(&rev("1-b")));
     assert_eq!((tree.len(), tree.is_empty()), (2, false));
     assert_eq!(tree.revisions(), path("3-c 3-d 2-b 1-a").iter().collect());

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use flatbed_kit::Room;
-use flatbed_revtree::{Ancestry, Branch, RevId, Sealed, Tree, rank};
+use flatbed_revtree::{Ancestry, AncestrySegment, Branch, RevId, Tree, rank};
 use foundationdb::future::{FdbSlice, FdbValues};
 
 use crate::document::attachments;
@@ -122,7 +122,7 @@ impl Leaves {
 
 /// The sealed segments of a document, by their newest revision.
 #[derive(Debug, Default)]
-pub(crate) struct Segments(HashMap<RevId, Sealed>);
+pub(crate) struct Segments(HashMap<RevId, AncestrySegment>);
 
 impl Segments {
     /// Decodes the pages of [`DocumentKeys::ancestor_segments`].
@@ -164,7 +164,7 @@ impl Segments {
         Ok(true)
     }
 
-    pub(crate) fn insert(&mut self, sealed: Sealed) {
+    pub(crate) fn insert(&mut self, sealed: AncestrySegment) {
         if let Some(newest) = sealed.revisions.first() {
             self.0.insert(newest.clone(), sealed);
         }
@@ -188,7 +188,7 @@ impl Segments {
     }
 
     /// Visits the segments of a leaf's line, newest first, while `each` returns true.
-    fn walk<'s>(&'s self, leaf: &'s Leaf, mut each: impl FnMut(&'s Sealed) -> bool) {
+    fn walk<'s>(&'s self, leaf: &'s Leaf, mut each: impl FnMut(&'s AncestrySegment) -> bool) {
         let mut next = leaf.ancestry.sealed.as_ref();
         // At most as many as there are segments, because a damaged chain may be a cycle.
         for _ in 0..=self.0.len() {
@@ -201,7 +201,7 @@ impl Segments {
     }
 
     /// Returns the segments of the leaves' lines, each once.
-    pub(crate) fn of<'s>(&'s self, leaves: &'s Leaves) -> Vec<&'s Sealed> {
+    pub(crate) fn of<'s>(&'s self, leaves: &'s Leaves) -> Vec<&'s AncestrySegment> {
         let (mut seen, mut found) = (HashSet::new(), Vec::new());
         for leaf in &leaves.0 {
             self.walk(leaf, |sealed| {
@@ -243,7 +243,7 @@ pub(crate) fn put_leaf(
     trx: &Transaction,
     keys: &DocumentKeys,
     leaf: &Leaf,
-    sealed: impl IntoIterator<Item = Sealed>,
+    sealed: impl IntoIterator<Item = AncestrySegment>,
 ) -> Result<()> {
     let quiet = Quiet(trx);
     for segment in sealed {

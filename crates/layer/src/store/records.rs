@@ -1,7 +1,7 @@
 //! Conversions between the protobuf messages and the layer's types.
 
 use flatbed_clock::Clock;
-use flatbed_revtree::{Ancestry, Hash, RevId, Sealed};
+use flatbed_revtree::{Ancestry, AncestrySegment, Hash, RevId};
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -283,20 +283,20 @@ pub(crate) fn decode_ancestry(leaf: &RevId, bytes: &[u8]) -> Result<Ancestry> {
     Ok(Ancestry { recent, sealed, sealed_count: message.sealed_count })
 }
 
-pub(crate) fn encode_segment(sealed: &Sealed) -> Vec<u8> {
+pub(crate) fn encode_segment(sealed: &AncestrySegment) -> Vec<u8> {
     let (ancestors_md5, ancestors_text) = hashes(&sealed.revisions);
     let next = sealed.next.as_ref().map(revision_message);
     proto::AncestorSegment { ancestors_md5, ancestors_text, next }.encode_to_vec()
 }
 
-pub(crate) fn decode_segment(newest: &RevId, bytes: &[u8]) -> Result<Sealed> {
+pub(crate) fn decode_segment(newest: &RevId, bytes: &[u8]) -> Result<AncestrySegment> {
     let message = proto::AncestorSegment::decode(bytes)?;
     let revisions = revisions(Some(newest.generation()), &message.ancestors_md5, &message.ancestors_text)?;
     if revisions.first() != Some(newest) {
         return Err(bad("ancestors"));
     }
     let next = message.next.as_ref().map(|next| revision(Some(next))).transpose()?;
-    Ok(Sealed { revisions, next })
+    Ok(AncestrySegment { revisions, next })
 }
 
 /// Checks that a record's format is the one that this program reads.

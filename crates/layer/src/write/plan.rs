@@ -2,7 +2,7 @@
 //! and edits are refused here.
 
 use flatbed_flatten::etf::{AttachmentDigest, revision};
-use flatbed_revtree::{DocumentId, Hash, Merged, RevId, Tree};
+use flatbed_revtree::{DocumentId, Hash, MergeOutcome, RevId, Tree};
 
 use crate::document::attachments::{self, Attachment, ListRead, NewAttachments, Resolve, has_stubs};
 use crate::document::body::{BODY_BYTES_MAX, Prepared, Reading};
@@ -324,9 +324,9 @@ impl Planner<'_, '_> {
         };
         let mut after = whole.tree.clone();
         let brings = match after.merge(path, self.edit.deleted) {
-            Merged::New => Contribution::Leaf,
-            Merged::Known if self.is_wanted(rev, &after).await? => Contribution::OldBody,
-            Merged::Known => Contribution::Nothing,
+            MergeOutcome::New => Contribution::Leaf,
+            MergeOutcome::Known if self.is_wanted(rev, &after).await? => Contribution::OldBody,
+            MergeOutcome::Known => Contribution::Nothing,
         };
         if brings == Contribution::Nothing && after == whole.tree {
             return Ok(EditPlan::Known(rev.clone()));
