@@ -23,8 +23,8 @@ pub use numbers::{Counter, Gauge, GaugeGuard};
 pub use text::text;
 
 /// Defines a struct of metrics: `field: Type = "Description."` per family, whose name is `flatbed_` and the field's
-/// name. Types are [`Counter`], [`Gauge`], [`Histogram`], [`KeyedCounter`] and [`LabelledMetrics`] of these. Durations are in
-/// seconds and their names end in `_seconds`. The export appends `_total` to counters.
+/// name. Types are [`Counter`], [`Gauge`], [`Histogram`], [`KeyedCounter`] and [`LabelledMetrics`] of these. Durations are
+/// in seconds and their names end in `_seconds`. The export appends `_total` to counters.
 ///
 /// The struct implements `Default` and has `families()`, which reads all metrics.
 #[macro_export]

@@ -254,7 +254,10 @@ proptest! {
         let (place, ..) = place_by_levels(&labels, &levels, &sought, &rows);
         let expected = match rows.binary_search(&sought) {
             Ok(_) => LabelPlace::Label(sought),
-            Err(at) => LabelPlace::Gap { after: at.checked_sub(1).map(|at| rows[at].clone()), before: rows.get(at).cloned() },
+            Err(at) => LabelPlace::Gap {
+                after: at.checked_sub(1).map(|at| rows[at].clone()),
+                before: rows.get(at).cloned(),
+            },
         };
         prop_assert_eq!(place, expected);
     }

@@ -64,7 +64,9 @@ proptest! {
         let (paths, expected): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
         match pick(slices(&pairs), &paths, &names).unwrap() {
             PickResult::Packed => prop_assert!(path_bytes_max == 40),
-            PickResult::Values(values) => prop_assert_eq!(values.iter().map(Option::as_ref).collect::<Vec<_>>(), expected),
+            PickResult::Values(values) => {
+                prop_assert_eq!(values.iter().map(Option::as_ref).collect::<Vec<_>>(), expected);
+            }
         }
     }
 }

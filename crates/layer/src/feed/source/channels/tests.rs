@@ -568,11 +568,8 @@ async fn each_sees_what_is_theirs() {
     assert_eq!(ids(&store, ReadPrincipal::All).await, ["d0", "d1", "d2"]);
     assert_eq!(ids(&store, alice()).await, ["_user/alice", "d1"]);
     assert_eq!(ids(&store, account("bob", true)).await, ["d1"]);
-    for (stranger, is_named) in [
-        (account("bob", false), true),
-        (ReadPrincipal::Guest, false),
-        (ReadPrincipal::Principal("nobody".into()), true),
-    ] {
+    let unknown = ReadPrincipal::Principal("nobody".into());
+    for (stranger, is_named) in [(account("bob", false), true), (ReadPrincipal::Guest, false), (unknown, true)] {
         match store.feed(ChangesQuery::default(), &stranger).next_page().await {
             Err(crate::Error::Refused(Refusal::Forbidden(_))) if is_named => {}
             Err(crate::Error::Refused(Refusal::Unauthorized(_))) if !is_named => {}
