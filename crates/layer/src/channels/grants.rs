@@ -25,7 +25,7 @@ use crate::store::transaction::{Quiet, Transaction, conflict_with};
 const OWN_STAMP: Stamp = Stamp([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
 
 /// A principal, and the channel or role that it may hold.
-pub(crate) type Thing = (Kind, String, GrantedItem);
+pub(crate) type Entitlement = (Kind, String, GrantedItem);
 
 /// The id of the granting document; `None`: an administrator.
 type GrantSource = Option<String>;
@@ -33,7 +33,7 @@ type GrantSource = Option<String>;
 /// The grants and revocations of a transaction, of all its documents.
 #[derive(Default)]
 pub(crate) struct Shared {
-    things: BTreeMap<Thing, GrantChange>,
+    things: BTreeMap<Entitlement, GrantChange>,
     /// Further principals that have changed.
     touched: BTreeSet<(Kind, String)>,
     /// True if revocations leave no past period.
@@ -50,7 +50,7 @@ struct GrantChange {
 }
 
 /// Returns the thing that a document's grant gives; `None` for a grant without meaning.
-pub(crate) fn thing_of(grant: &Grant) -> Option<Thing> {
+pub(crate) fn thing_of(grant: &Grant) -> Option<Entitlement> {
     let (kind, name) = match &grant.to {
         Grantee::User(name) => (Kind::User, name),
         Grantee::Role(name) => (Kind::Role, name),
@@ -90,13 +90,13 @@ impl Shared {
     }
 
     /// Adds a grant of a document or an administrator.
-    pub(crate) fn give(&mut self, trx: &Transaction, keys: &Keys, thing: Thing, by: Option<&str>) {
+    pub(crate) fn give(&mut self, trx: &Transaction, keys: &Keys, thing: Entitlement, by: Option<&str>) {
         trx.set(&way(keys, &thing, by), b"");
         self.things.entry(thing).or_default().made.insert(by.map(str::to_owned));
     }
 
     /// Removes a grant of a document or an administrator, if it exists.
-    pub(crate) fn take(&mut self, trx: &Transaction, keys: &Keys, thing: Thing, by: Option<&str>) {
+    pub(crate) fn take(&mut self, trx: &Transaction, keys: &Keys, thing: Entitlement, by: Option<&str>) {
         trx.clear(&way(keys, &thing, by));
         let moved = self.things.entry(thing).or_default();
         moved.made.remove(&by.map(str::to_owned));
@@ -175,7 +175,7 @@ fn set_stamped(trx: &Transaction, key: &[u8], periods: &Periods) {
     trx.atomic_op(key, &value, MutationType::SetVersionstampedValue);
 }
 
-fn way(keys: &Keys, (kind, name, what): &Thing, by: Option<&str>) -> Vec<u8> {
+fn way(keys: &Keys, (kind, name, what): &Entitlement, by: Option<&str>) -> Vec<u8> {
     match by {
         Some(id) => keys.given_by_document(*kind, name, what, id),
         None => keys.given_by_administrator(*kind, name, what),

@@ -6,7 +6,7 @@ use flatbed_channels::{ChannelDeparture, ChannelEntry, Periods, Stamp};
 use futures_util::future::try_join_all;
 use prost::Message;
 
-use crate::channels::grants::{Thing, thing_of};
+use crate::channels::grants::{Entitlement, thing_of};
 use crate::document::verdict::Verdict;
 use crate::error::Result;
 use crate::index::channels::{all_left, decode_stays, entry_of, names, said_of_winner, second_of};
@@ -133,7 +133,7 @@ pub(crate) async fn check_document(
     }
     let things: Vec<_> = said.grants.iter().filter_map(thing_of).collect();
     for some in things.chunks(READ_AT_ONCE) {
-        let way = |(kind, name, what): &Thing| keys.given_by_document(*kind, name, what, id);
+        let way = |(kind, name, what): &Entitlement| keys.given_by_document(*kind, name, what, id);
         let found = try_join_all(some.iter().map(|thing| trx.get(&way(thing), true))).await?;
         if let Some((_, (kind, name, what))) = found.iter().zip(some).find(|(found, _)| found.is_none()) {
             return Ok(Some(format!("no row has its grant of {what:?} to {kind:?} {name:?}")));
