@@ -290,6 +290,7 @@ pub(crate) async fn serve(
     tokio::join!(server.serve(shutdown, beside), sync, gateway);
     drop((replicator, worker));
     layer.shutdown();
+    layer.until_groups_released().await;
     drop(layer);
     storage.close();
     tracing::info!("stopped");

@@ -89,6 +89,8 @@ pub(crate) struct ViewUpdates {
     /// The mark of this process.
     pub owner: [u8; 16],
     pub knowing: KnowingGroups,
+    /// Each task of a group has a receiver. The channel is closed when all of them have ended.
+    pub followers: watch::Sender<()>,
     groups: Mutex<HashMap<GroupId, Arc<GroupState>>>,
     loaded: Mutex<HashMap<(u64, Signature), Arc<LoadedGroup>>>,
     waiting: Arc<AtomicU64>,
@@ -239,6 +241,7 @@ impl ViewUpdates {
             reduced_row_writes: MemoryBudget::new(ROW_WRITES_MAX * memory::UNIT_BYTES),
             large_json: Arc::new(Semaphore::new(1)),
             knowing: KnowingGroups::default(),
+            followers: watch::Sender::new(()),
             functions: OnceLock::new(),
             clock: clock.clone(),
             bounds,

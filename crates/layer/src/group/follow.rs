@@ -112,13 +112,16 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
         let mut feed = Feed { changes, is_at_end: false, rest: None };
         let mut ahead = None;
         let (purged, ended_as_of) = loop {
+            if job.is_closing() {
+                return Ok(Outcome::Elsewhere);
+            }
             let run = match ahead.take() {
                 Some(run) => run,
                 None => match feed.next(job).await? {
                     Some(run) => run,
                     None if job.is_closing() => return Ok(Outcome::Elsewhere),
                     None => {
-                        let _ = Step::run(job, LetGo { stamp: place.stamp().to_vec() }).await?;
+                        let _ = Step::run(job, LetGo { stamp: Some(place.stamp().to_vec()) }).await?;
                         return Ok(Outcome::Idle);
                     }
                 },

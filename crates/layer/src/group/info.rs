@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 
@@ -21,6 +22,9 @@ use crate::view::undo::shown;
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::ViewFunctions;
 use crate::view_updates::{ViewTask, ViewWait, hex};
+
+/// The longest wait of a stopping process for the release of its groups.
+const RELEASED_IN: Duration = Duration::from_secs(2);
 
 /// The state of a group of views.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -120,6 +124,13 @@ impl Layer {
     /// Gives the layer the runtime of views' functions, once. Without it this process builds no groups.
     pub fn run_views_by(&self, functions: Arc<dyn ViewFunctions>) {
         self.inner.views.run_by(functions);
+    }
+
+    /// Waits after [`Layer::shutdown`] until this process has released its groups of views, for at most 2 s. Another
+    /// process waits 5 s before it takes over a group that is not released.
+    pub async fn until_groups_released(&self) {
+        let (views, clock) = (&self.inner.views, &self.inner.clock);
+        let _ = clock.timeout(RELEASED_IN, views.followers.closed()).await;
     }
 
     /// Lists the groups of views that this process builds, or that catch up with many changes.

@@ -213,8 +213,10 @@ impl Work for Take {
     }
 }
 
+/// Releases a group that this process holds.
 pub(super) struct LetGo {
-    pub stamp: Vec<u8>,
+    /// The position at which it is released; `None`: any.
+    pub stamp: Option<Vec<u8>>,
 }
 
 impl Work for LetGo {
@@ -222,7 +224,8 @@ impl Work for LetGo {
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<()>> {
         let (progress, ..) = begin_standing(within.trx, within.instance, within.job.number(), true).await?;
-        let is_ours = |progress: &ViewProgress| progress.holder == within.owner() && progress.stamp == self.stamp;
+        let is_there = |progress: &ViewProgress| self.stamp.as_ref().is_none_or(|stamp| progress.stamp == *stamp);
+        let is_ours = |progress: &ViewProgress| progress.holder == within.owner() && is_there(progress);
         if let Some(mut progress) = progress.filter(is_ours) {
             progress.holder.clear();
             within.write(&progress);

@@ -8,7 +8,7 @@ use flatbed_clock::Clock;
 
 use crate::error::{Error, Result, ViewFailure};
 use crate::group::job::Job;
-use crate::group::steps::{Step, Take, beginning_of};
+use crate::group::steps::{LetGo, Step, Take, beginning_of};
 use crate::group::{build, find, follow, others};
 use crate::handle::Reader;
 use crate::index::groups::groups_of;
@@ -54,6 +54,7 @@ pub(super) fn ensure(reader: &Reader, id: GroupId) {
 }
 
 async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
+    let _follows = reader.inner.views.followers.subscribe();
     let _held = reader.inner.metrics.view_updates_running.hold();
     let (mut pause, clock) = (PAUSE_FIRST, &reader.inner.clock);
     loop {
@@ -142,8 +143,26 @@ fn handle_failure(reader: &Reader, id: GroupId, state: &GroupState, error: Error
     }
 }
 
+/// Builds and follows a group until it is idle. A process that stops releases the group, so that the next one does not
+/// wait until this one counts as silent.
 async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result<()> {
     let mut job: Option<Arc<Job>> = None;
+    let updated = Box::pin(build_and_follow(reader, id, state, &mut job)).await;
+    if let Some(job) = job.filter(|_| reader.inner.is_closing()) {
+        // The group's other transactions have ended. An attempt whose result is unknown has read the progress that this
+        // one writes, so it commits before this one or fails.
+        let _ = Step::run(&job, LetGo { stamp: None }).await;
+    }
+    updated
+}
+
+/// Does the work of [`update`]. `job`: set when the work begins.
+async fn build_and_follow(
+    reader: &Reader,
+    id: GroupId,
+    state: &Arc<GroupState>,
+    job: &mut Option<Arc<Job>>,
+) -> Result<()> {
     let (mut looks, mut full) = (0, 0);
     loop {
         if reader.inner.is_closing() {
@@ -151,7 +170,7 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
         }
         let Some(standing) = others::wait_for_holder(reader, id, state).await? else { return Ok(()) };
         let Some(design) = standing.group.named_by.first() else { return Ok(()) };
-        let at = match &job {
+        let at = match &*job {
             Some(job) => Arc::clone(job),
             None => {
                 let Some(loaded) = find::load(reader, &standing.instance, &standing.group).await? else {

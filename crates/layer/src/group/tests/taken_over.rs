@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
+use flatbed_clock::ManualClock;
 use flatbed_testkit::{Storage, until};
+use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 use super::functions::Texts;
 use super::purges::{forget_log, purge};
 use super::together::{job, prepared};
 use super::{compare, define, put, standing, violations};
-use crate::fenced::{layer, open};
+use crate::fenced::{layer, open, open_at};
 use crate::group::large::Finished;
 use crate::group::purges::enter_documents;
 use crate::group::reconcile::reconcile;
@@ -64,4 +66,25 @@ async fn what_was_read_before_another_process_took_over_is_not_entered() {
     assert!(matches!(comparing.await.unwrap().unwrap(), Finished::Stands(_)));
     assert_eq!(standing(&ones).await.progress.unwrap().purges, before.purges + 1);
     assert_eq!(violations(&ones).await, Vec::<String>::new());
+}
+
+/// The successor's clock stands still, so it never counts another process as silent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_stops_releases_its_groups() {
+    let (layer, authority, storage) = layer().await;
+    layer.run_views_by(Arc::new(Texts::default()));
+    let db = layer.database("db", authority.for_job("test"));
+    define(&db, "_design/v", &[("n", "n")]).await;
+    put(&db, "a", Some(r#"{"n":1}"#)).await;
+    compare(&db, "_design/v", "n", "n").await;
+    assert!(layer.until_groups_released().now_or_never().is_none(), "it follows the group");
+    layer.shutdown();
+    until("its tasks have ended", async || layer.inner.metrics.view_updates_running.get() == 0).await;
+    layer.until_groups_released().await;
+    let writer = database(&storage).await;
+    put(&writer, "b", Some(r#"{"n":2}"#)).await;
+    assert!(standing(&writer).await.progress.unwrap().holder.is_empty(), "it still holds the group");
+    let (successor, others) = open_at(&storage, &ManualClock::new()).await;
+    successor.run_views_by(Arc::new(Texts::default()));
+    compare(&successor.database("db", others.for_job("test")), "_design/v", "n", "n").await;
 }
