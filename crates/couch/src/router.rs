@@ -193,7 +193,7 @@ async fn rights_lost(mut watch: RightsWatch) {
 }
 
 /// Runs the handler. A writing request continues when its client disconnects, so that a commit in flight is not
-/// dropped.
+/// dropped. A handler with much work watches the request's `client`.
 async fn run(state: &Arc<State>, mut request: Box<Request>, target: Target) -> Result<Reply> {
     if target.only_reads(&request.method) {
         return dispatch(state, request, target).await;

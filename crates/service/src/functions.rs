@@ -12,6 +12,7 @@ use flatbed_layer::{
     Refusal, RevId, Room, Rule, USERS, User, Verdict, WORKER, Writing,
 };
 
+use crate::function_limit::unless_ended;
 use crate::json_out;
 use crate::rights::Rights;
 use crate::user_documents::UsersRule;
@@ -86,7 +87,7 @@ impl Judge for Functions {
         bytes: usize,
     ) -> Pin<Box<dyn Future<Output = std::result::Result<Room, Refusal>> + Send + 'a>> {
         Box::pin(async move {
-            let room = self.runner.room(database, bytes, false).await.map_err(to_refusal)?;
+            let room = unless_ended(self.runner.room(database, bytes, false)).await.map_err(to_refusal)?;
             Ok(Box::new(room) as Room)
         })
     }
@@ -130,14 +131,19 @@ struct SyncFunctionRule {
 
 impl Rule for SyncFunctionRule {
     fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
-        Box::pin(async move { to_judgement(self.runner.route(&self.function, self.sync_input(&write)).await) })
+        Box::pin(async move {
+            let route = self.runner.route(&self.function, self.sync_input(&write));
+            to_judgement(unless_ended(route).await)
+        })
     }
 
     fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> Pin<Box<dyn Future<Output = Vec<Judgement>> + Send + 'a>> {
         Box::pin(async move {
-            let asked = writes.iter().map(|write| self.sync_input(write)).collect();
-            let said = self.runner.route_all(&self.function, asked).await;
-            said.into_iter().map(to_judgement).collect()
+            let asked: Vec<SyncWrite> = writes.iter().map(|write| self.sync_input(write)).collect();
+            match unless_ended(async { Ok(self.runner.route_all(&self.function, asked).await) }).await {
+                Ok(said) => said.into_iter().map(to_judgement).collect(),
+                Err(error) => writes.iter().map(|_| Err(to_refusal(error.clone()))).collect(),
+            }
         })
     }
 }
@@ -212,7 +218,7 @@ impl Rule for DesignRule {
             let caller = Caller { number: write.caller, client: write.user.client };
             let user = user_context(write.user, write.database);
             let write = Validation { document: &document, old: &old, user: &user, security: &security };
-            self.runner.validate(&self.design, caller, &write).await.map_err(to_refusal)?;
+            unless_ended(self.runner.validate(&self.design, caller, &write)).await.map_err(to_refusal)?;
             Ok(Verdict::default())
         })
     }

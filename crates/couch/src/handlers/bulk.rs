@@ -1,9 +1,11 @@
 //! `_bulk_docs`, and helpers for JSON objects in bodies.
 
-use flatbed_http::Reply;
+use std::time::Duration;
+
+use flatbed_http::{Client, Reply};
 use flatbed_layer::json::{self, Array, Limits, Value, name};
-use flatbed_layer::{DocumentId, Edit, Outcome, Refusal, WrittenRevision, check_partitioned_id};
-use flatbed_service::{Uploads, Write, Writer};
+use flatbed_layer::{DocumentId, Edit, NotJudged, Outcome, Refusal, Updated, check_partitioned_id};
+use flatbed_service::{Uploads, Write, Writer, with_functions_until};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
@@ -47,6 +49,10 @@ pub(crate) fn too_many(what: &str) -> Failure {
     let reason = format!("at most {ENTRIES_MAX} {what} in a request");
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
 }
+
+/// The longest time in which the functions of a `_bulk_docs` run. Beyond it the remaining documents are not written, and
+/// the request gets 503.
+const FUNCTIONS_MAX: Duration = Duration::from_secs(300);
 
 type EditOutcome<'e> = (Edit<'e>, Outcome);
 
@@ -130,7 +136,17 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     }
     database.enter(edits.iter().map(|edit| &edit.id))?;
     uploads.stage().await?;
-    let outcomes = write(&database, edits).await?;
+    // The request outlives its client, and may have 100,000 documents that are judged for seconds each.
+    let (client, mut is_late) = (request.client.as_ref(), false);
+    let ended = async { is_late = tokio::time::timeout(FUNCTIONS_MAX, Client::gone(client)).await.is_err() };
+    let outcomes = with_functions_until(ended, write(&database, edits)).await?;
+    let is_unjudged =
+        |(_, outcome): &EditOutcome<'_>| matches!(outcome, Err(Refusal::NotJudged { because: NotJudged::Busy, .. }));
+    // Replicators retry a request but skip a document. The retry finds the written revisions.
+    if is_late && outcomes.iter().any(is_unjudged) {
+        let reason = "The functions of the database took too long for so many documents";
+        return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason));
+    }
     // A replicated revision may be known already, and then its uploads are unused.
     if new_edits && outcomes.iter().all(|(_, outcome)| outcome.is_ok()) {
         uploads.taken();

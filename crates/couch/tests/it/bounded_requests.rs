@@ -3,6 +3,7 @@
 use crate::support::{Running, ServerOptions, Store, within_a_second};
 use flatbed_auth::PasswordHash;
 use flatbed_layer::LayerOptions;
+use flatbed_testkit::until;
 use serde_json::{Value, json};
 
 async fn serve(store: &Store) -> Running {
@@ -89,6 +90,30 @@ async fn revisions_are_found_wherever_they_lie() {
     let mut expected = vec![json!({"missing": "9-x"})];
     expected.extend(leaves.iter().map(|leaf| json!({"ok": {"_id": "d", "_rev": leaf}})));
     assert_eq!(found, json!(expected));
+    server.stop().await;
+}
+
+/// The validations of 5,000 documents that loop until their time limit outlast the wait of this test.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_validations_of_a_bulk_end_with_its_client() {
+    const TREES: &str = "flatbed_memory_used_bytes{part=\"request_tree\"}";
+    let store = Store::new();
+    let layer = store.layer().await;
+    let functions = layer.functions.clone();
+    let server = store.serve_on(layer, ServerOptions::default()).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    let validator = "function (doc) { if (doc.loops) for (;;) {} }";
+    server.ok("PUT", "/db/_design/v", json!({"validate_doc_update": validator})).await;
+    let docs = vec![json!({"loops": true}); 5_000];
+    let body = json!({ "docs": docs }).to_string();
+    let calls = functions.figures().function_calls.get();
+    let mut client = server.connect().await;
+    client.send("POST", "/db/_bulk_docs", &[], body.as_bytes()).await;
+    until("a validation runs", async || functions.figures().function_calls.get() > calls).await;
+    assert!(server.figure(TREES).await > 0);
+    drop(client);
+    until("the request ends", async || server.figure(TREES).await == 0).await;
+    assert_eq!(server.ok("GET", "/db/_all_docs", Value::Null).await["rows"].as_array().unwrap().len(), 1);
     server.stop().await;
 }
 

@@ -241,7 +241,7 @@ pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
 pub struct Layer {
     layer: flatbed_layer::Layer,
     pub actor: ServerActor,
-    functions: Runner,
+    pub functions: Runner,
 }
 
 impl std::ops::Deref for Layer {
