@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flatbed_http::{Client, Reply};
 use flatbed_layer::json::{self, Array, Limits, Value, name};
-use flatbed_layer::{DocumentId, Edit, NotJudged, Outcome, Refusal, Updated, check_partitioned_id};
+use flatbed_layer::{DocumentId, Edit, NotJudged, Outcome, Refusal, WrittenRevision, check_partitioned_id};
 use flatbed_service::{Uploads, Write, Writer, with_functions_until};
 use hyper::{Method, StatusCode};
 
