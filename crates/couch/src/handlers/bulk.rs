@@ -50,8 +50,7 @@ pub(crate) fn too_many(what: &str) -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
 }
 
-/// The longest time in which the functions of a `_bulk_docs` run. Beyond it the remaining documents are not written, and
-/// the request gets 503.
+/// The longest time in which the functions of a `_bulk_docs` run. Beyond it the remaining documents are not written.
 const FUNCTIONS_MAX: Duration = Duration::from_secs(300);
 
 type EditOutcome<'e> = (Edit<'e>, Outcome);
@@ -137,15 +136,16 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     database.enter(edits.iter().map(|edit| &edit.id))?;
     uploads.stage().await?;
     // The request outlives its client, and may have 100,000 documents that are judged for seconds each.
-    let (client, mut is_late) = (request.client.as_ref(), false);
-    let ended = async { is_late = tokio::time::timeout(FUNCTIONS_MAX, Client::gone(client)).await.is_err() };
+    let client = request.client.as_ref();
+    let ended = async {
+        let _ = tokio::time::timeout(FUNCTIONS_MAX, Client::gone(client)).await;
+    };
     let outcomes = with_functions_until(ended, write(&database, edits)).await?;
+    // A replicator retries a request but skips a document. Its retry does not judge the written revisions again.
     let is_unjudged =
-        |(_, outcome): &EditOutcome<'_>| matches!(outcome, Err(Refusal::NotJudged { because: NotJudged::Busy, .. }));
-    // Replicators retry a request but skip a document. The retry finds the written revisions.
-    if is_late && outcomes.iter().any(is_unjudged) {
-        let reason = "The functions of the database took too long for so many documents";
-        return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason));
+        |(_, outcome): &&EditOutcome<'_>| matches!(outcome, Err(Refusal::NotJudged { because: NotJudged::Busy, .. }));
+    if !new_edits && let Some((_, Err(refusal))) = outcomes.iter().find(is_unjudged) {
+        return Err(refusal.clone().into());
     }
     // A replicated revision may be known already, and then its uploads are unused.
     if new_edits && outcomes.iter().all(|(_, outcome)| outcome.is_ok()) {

@@ -224,4 +224,9 @@ async fn endless_functions_keep_no_other_database_waiting() {
     let errors: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["error"].as_str().unwrap()).collect();
     assert!(errors.contains(&"service_unavailable"), "{rows}");
     assert!(errors.iter().all(|error| ["timeout", "service_unavailable"].contains(error)), "{rows}");
+    // A replicator skips a refused document, and retries a request.
+    let docs: Vec<Value> = (0..8).map(|n| json!({"_id": format!("doc{n}"), "_rev": "1-a", "n": 1})).collect();
+    let replicated = json!({"docs": docs, "new_edits": false});
+    let (status, answer) = server.json("POST", "/bad/_bulk_docs", replicated).await;
+    assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")), "{answer}");
 }
