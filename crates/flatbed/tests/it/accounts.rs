@@ -27,7 +27,7 @@ fn done(data: &Path, arguments: &[&str], password: &str, fails: Option<&str>) ->
 fn accounts_are_added_and_removed() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
-    done(&data, &["admin", "add", "anna"], "", Some("there is none"));
+    done(&data, &["admin", "add", "anna"], "", Some("which is empty"));
     done(&data, &["admin", "add", "anna"], "secret\n", None);
     assert_eq!(done(&data, &["admin", "list"], "", None), "anna\n");
     done(&data, &["admin", "remove", "bea"], "", Some("unknown_config_value"));
