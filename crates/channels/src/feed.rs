@@ -89,7 +89,7 @@ impl FeedScope {
     /// Returns the row of a document.
     pub fn row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
         let row = self.held.row_of(doc, state).or_else(|| self.revoked(doc, state, LostDocuments::Known))?;
-        // Of several rows of a document that is not visible the last one counts.
+        // The last of several rows of an invisible document counts.
         let row = match row.kind {
             RowKind::Removed => {
                 let revoked = self.revoked(doc, state, LostDocuments::Known);

@@ -2,6 +2,7 @@
 
 flatbed_metrics::labels! {
     /// A family of CouchDB's paths. Most values are the path.
+    // The value of each variant is its path: a doc comment would repeat it.
     #[allow(missing_docs)]
     pub enum Route: "route" {
         Root = "/",

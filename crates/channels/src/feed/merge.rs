@@ -189,7 +189,7 @@ impl Merge {
                 StreamPhase::Usual(since) => !entry.removed || stamp > since,
                 // Documents that enter with the change that grants the channel come as usual.
                 StreamPhase::Given(since) if stamp == since => entry.removed,
-                // Of the documents at the grant, tombstones and departed ones are no rows.
+                // Tombstones and documents that had left at the grant are no rows.
                 StreamPhase::Given(_) => stream.is_again || !(entry.deleted || entry.removed),
                 StreamPhase::Lost(_) => true,
             };

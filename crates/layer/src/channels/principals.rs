@@ -357,7 +357,7 @@ impl Operation for Delete<'_> {
         };
         if kind == Kind::User {
             forget(trx, &instance.keys, name).await?;
-            // Of the user as an account, too.
+            // The user as an account has local documents, too.
             for whose in [name, &format!(":{name}")] {
                 let locals = instance.keys.principal_locals(whose);
                 trx.clear_range(&locals.begin, &locals.end);

@@ -149,7 +149,7 @@ impl Work for TakeLease<'_> {
         for (from, lease, place) in listed {
             if self.others.is_free(clock, &lease, &from, &within.owner()) {
                 let key = keys.lease(&from);
-                // Of two processes that take it one retries.
+                // If two processes take it, one of them retries.
                 if trx.get(&key, false).await?.is_none_or(|found| *found != *lease.encode_to_vec()) {
                     continue;
                 }

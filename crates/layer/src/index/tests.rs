@@ -237,7 +237,7 @@ async fn a_builder_that_is_killed_at_any_step_is_resumed() {
         drop(killed);
         assert_eq!(entries(&db, 1).await, before);
         assert_clean(&db).await;
-        // Of two concurrent steps one commits.
+        // One of two concurrent steps commits.
         let (one, other) = (begin(&db), begin(&db));
         let found = attempt.attempt(&one, FIRST).await.unwrap();
         attempt.attempts = 0;

@@ -179,7 +179,7 @@ async fn what_an_ended_document_gave_goes_where_another_server_has_changed_what_
         db.put_principal(&alice).await.expect("written");
         put(&db, "secret", None, "{}").await.expect("written");
         db.update(&ends("key", None, -5)).await.expect("written");
-        // Whether she may read it at either server, which also caches the record at the other one.
+        // Returns at which servers alice may read it. The read also caches the record at the other server.
         let may_read = async || {
             let mut may_read = [false; 2];
             for (may_read, layer) in may_read.iter_mut().zip([&layer, &other]) {

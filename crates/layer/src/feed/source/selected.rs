@@ -67,7 +67,7 @@ impl Source for Selected {
             // The old database is gone; its feed must not end as if it had been read completely.
             return Err(Error::DatabaseNotFound);
         }
-        // Of the same read version as the entries, so no entry lies behind it.
+        // It has the read version of the entries, so no entry lies behind it.
         let newest = instance.buckets.begin_last_seq(trx, incarnation);
         let begin = cursor.filter(|_| !page.descending).map(|cursor| of_incarnation(incarnation, cursor));
         let Some(after) = begin.or(page.since(incarnation)) else {
