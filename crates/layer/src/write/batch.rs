@@ -37,6 +37,7 @@ use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::document_write::DocumentWrite;
 use crate::write::plan::{Contribution, EditPlan, Planner};
+use crate::write::retries::WriteRetries;
 
 pub(crate) use all::write_all;
 
@@ -67,15 +68,6 @@ const SHARED_LEAVES_MAX: u32 = 100;
 /// Bytes of the winner's body beyond which a document is written in a transaction of its own request, because the edit
 /// may move the body. New bodies have the same limit.
 const SHARED_BODY_BYTES_MAX: u64 = 32_000;
-
-/// Retries of edits whose rules changed meanwhile.
-const JUDGED_ANEW_MAX: usize = 32;
-
-/// Retries of an edit whose judged state, beside the rules, changed meanwhile; after that the writer waits.
-const STALE_MAX: usize = 3;
-
-/// Retries of a write whose database was deleted and created again, or restored, meanwhile.
-const BEGUN_ANEW_MAX: usize = 8;
 
 /// Counts the leaves that a request's edits have read: an edit reads all leaves of its document, whatever its own size.
 /// The task outlives its client, so the work itself must be bounded.
@@ -118,7 +110,8 @@ pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Resu
     }
     let (edits, work) = (std::slice::from_ref(edit), Work::new(inner));
     check_size(database, edits).await?;
-    for _ in 0..BEGUN_ANEW_MAX {
+    let mut retries = WriteRetries::default();
+    loop {
         let instance = instance_of(inner, name).await?;
         let PreparedEdits { batches, refused } = prepare(database, &instance, edits, &[0]).await?;
         if let Some((_, refusal)) = refused.into_iter().next() {
@@ -136,8 +129,10 @@ pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Resu
                 return Ok(outcome?);
             }
         }
+        if !retries.may_follow_database() {
+            return Err(Error::DatabaseNotFound);
+        }
     }
-    Err(Error::DatabaseNotFound)
 }
 
 /// Refuses a user's edits if the database is full. The whole request fails: a replicator skips a document that is
@@ -190,8 +185,8 @@ type Placed<T> = Vec<(usize, T)>;
 async fn write_wave(database: &Database, edits: &[Edit<'_>], wave: Vec<usize>, work: &Work) -> Result<Placed<Outcome>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let mut outcomes = Vec::with_capacity(wave.len());
-    let mut wanted = wave;
-    for _ in 0..BEGUN_ANEW_MAX {
+    let (mut wanted, mut retries) = (wave, WriteRetries::default());
+    loop {
         let instance = instance_of(inner, name).await?;
         let PreparedEdits { batches, refused } = prepare(database, &instance, edits, &wanted).await?;
         outcomes.extend(refused.into_iter().map(|(at, refusal)| (at, Err(refusal))));
@@ -215,8 +210,10 @@ async fn write_wave(database: &Database, edits: &[Edit<'_>], wave: Vec<usize>, w
         if wanted.is_empty() {
             return Ok(outcomes);
         }
+        if !retries.may_follow_database() {
+            return Err(Error::DatabaseNotFound);
+        }
     }
-    Err(Error::DatabaseNotFound)
 }
 
 /// The state of a document's edit over all attempts.
@@ -354,7 +351,7 @@ async fn write_batch(
     let mut written = BatchOutcome { outcomes: Vec::with_capacity(batch.len()), left: Vec::new() };
     let inner = &*database.inner;
     let mut rest = batch;
-    let (mut changes, mut stale) = (0, 0);
+    let mut retries = WriteRetries::default();
     while !rest.is_empty() {
         if judged_by != Some(instance.record.rules) {
             judge_items(database, &instance, edits, &mut rest).await?;
@@ -380,10 +377,9 @@ async fn write_batch(
         drop(turn);
         let Some(outcomes) = outcomes else {
             let found = resolved(inner, &database.name).await?;
-            if found.id() == instance.id() && changes < JUDGED_ANEW_MAX {
+            if found.id() == instance.id() && retries.may_follow_rules() {
                 // The rules or preparations have changed: the same items are judged again, and keep the state of their
                 // attempts.
-                changes += 1;
                 instance = found;
                 continue;
             }
@@ -402,12 +398,13 @@ async fn write_batch(
             }
             written.outcomes.push((item.at, outcome));
         }
-        stale = if later.iter().any(|item| item.is_stale) { stale + 1 } else { 0 };
-        if stale > STALE_MAX {
+        if !later.iter().any(|item| item.is_stale) {
+            retries.note_current();
+        } else if retries.may_judge_again() {
+            judged_by = None;
+        } else {
             let given_up = later.extract_if(.., |item| item.is_stale);
             written.outcomes.extend(given_up.map(|item| (item.at, Err(Refusal::stale()))));
-        } else if stale > 0 {
-            judged_by = None;
         }
         rest = later;
     }

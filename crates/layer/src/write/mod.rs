@@ -6,4 +6,5 @@ pub(crate) mod document_write;
 pub(crate) mod expire;
 pub(crate) mod plan;
 pub(crate) mod purge;
+mod retries;
 pub(crate) mod winner;

@@ -20,9 +20,10 @@ use crate::store::once::Once;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::{
-    BATCH_DOCUMENTS_MAX, BEGUN_ANEW_MAX, Item, JUDGED_ANEW_MAX, PreparedEdits, TRANSACTION_BYTES_MAX, Work, WriteBatch,
-    check_size, instance_of, judge_items, prepare, resolved, transaction_bytes,
+    BATCH_DOCUMENTS_MAX, Item, PreparedEdits, TRANSACTION_BYTES_MAX, Work, WriteBatch, check_size, instance_of,
+    judge_items, prepare, resolved, transaction_bytes,
 };
+use crate::write::retries::WriteRetries;
 
 /// The state of the operation over all its attempts.
 struct Attempts {
@@ -52,7 +53,8 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
     check_size(database, edits).await?;
     let mut attempts = Attempts { once: inner.once()?, revs: Vec::new(), maybe_committed: false };
     let wanted: Vec<usize> = (0..edits.len()).collect();
-    for _ in 0..BEGUN_ANEW_MAX {
+    let mut retries = WriteRetries::default();
+    loop {
         let instance = instance_of(inner, name).await?;
         let PreparedEdits { batches, refused } = prepare(database, &instance, edits, &wanted).await?;
         let mut items: Vec<Item> = batches.into_iter().flatten().collect();
@@ -67,7 +69,8 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
                 return Ok(revs.into_iter().map(|rev| WrittenRevision { rev }).collect());
             }
             // The database was replaced.
-            Ok(None) => {}
+            Ok(None) if retries.may_follow_database() => {}
+            Ok(None) => return Err(Error::DatabaseNotFound),
             Err(error) => {
                 if let Error::NoneWritten(refused) = &error {
                     let conflicts = refused.iter().filter(|(_, refusal)| *refusal == Refusal::Conflict).count();
@@ -85,7 +88,6 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
             }
         }
     }
-    Err(Error::DatabaseNotFound)
 }
 
 /// Judges and writes items. `None`: the database was replaced.
@@ -105,7 +107,8 @@ async fn write_items(
     }
     let work = Work::new(inner);
     let asked: Vec<&Edit<'_>> = edits.iter().collect();
-    for _ in 0..=JUDGED_ANEW_MAX {
+    let mut retries = WriteRetries::default();
+    loop {
         judge_items(database, &instance, edits, items).await?;
         let preparations = Preparations::of(&instance);
         if preparations.are_wanted() {
@@ -131,12 +134,11 @@ async fn write_items(
             return Ok(written);
         }
         let found = resolved(inner, &database.name).await?;
-        if found.id() != instance.id() {
+        if found.id() != instance.id() || !retries.may_follow_rules() {
             return Ok(None);
         }
         instance = found;
     }
-    Ok(None)
 }
 
 struct WriteAll<'a, 'e> {

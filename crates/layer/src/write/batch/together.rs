@@ -32,9 +32,9 @@ use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::waits;
 use crate::write::batch::{
-    Item, JUDGED_ANEW_MAX, Placed, SHARED_BODY_BYTES_MAX, STALE_MAX, Work, WriteBatch, judge_items, note, resolved,
-    transaction_bytes, write_batch,
+    Item, Placed, SHARED_BODY_BYTES_MAX, Work, WriteBatch, judge_items, note, resolved, transaction_bytes, write_batch,
 };
+use crate::write::retries::WriteRetries;
 
 /// Attempts of a shared transaction: with contended documents each attempt conflicts on one of them.
 const ATTEMPTS_MAX: u32 = 2;
@@ -59,8 +59,8 @@ pub(super) async fn write(
 ) -> Result<Option<Outcome>> {
     let (inner, name) = (&database.inner, &database.name);
     let (edits, id) = (std::slice::from_ref(edit), Arc::<str>::from(&*edit.id));
-    let mut stale = 0;
-    for _ in 0..=JUDGED_ANEW_MAX {
+    let mut retries = WriteRetries::default();
+    loop {
         item.at = 0;
         judge_items(database, &instance, edits, std::slice::from_mut(&mut item)).await?;
         let judged_by = Some(instance.record.rules);
@@ -79,12 +79,8 @@ pub(super) async fn write(
                 note(inner, &outcome);
                 return Ok(Some(outcome));
             }
-            WriteFate::Stale => {
-                stale += 1;
-                if stale > STALE_MAX {
-                    return Ok(Some(Err(Refusal::stale())));
-                }
-            }
+            WriteFate::Stale if retries.may_judge_again() => {}
+            WriteFate::Stale => return Ok(Some(Err(Refusal::stale()))),
             WriteFate::Alone => {
                 item.at = 0;
                 let written = write_batch(database, instance, edits, vec![item], work, judged_by).await?;
@@ -92,7 +88,7 @@ pub(super) async fn write(
             }
             WriteFate::Anew => {
                 let found = resolved(inner, name).await?;
-                if found.id() != instance.id() {
+                if found.id() != instance.id() || !retries.may_follow_rules() {
                     return Ok(None);
                 }
                 // The rules have changed: the same item is judged again, and keeps the state of its attempts.
@@ -100,7 +96,6 @@ pub(super) async fn write(
             }
         }
     }
-    Ok(None)
 }
 
 /// The outcome of a write that waited.
