@@ -202,6 +202,7 @@ bench: need-rust bench-engine ## measure beside pouchdb-server and the raw engin
 	if command -v npm >/dev/null; then \
 	  $(MAKE) --no-print-directory tests/node_modules/.package-lock.json; \
 	  FLATBED_BIN='$(abspath $(target))/release/flatbed' node tests/bench/pouchdb.mjs | tee $(target)/bench/pouchdb.md; \
+	  FLATBED_BIN='$(abspath $(target))/release/flatbed' node tests/bench/functions.mjs | tee $(target)/bench/functions.md; \
 	else echo 'npm is missing: replication with PouchDB is not measured' >&2; fi
 
 # make bench-feeds CASE=1000of1-100 ROUNDS=3 runs one case three times; a star at the end stands for any end.

@@ -21,7 +21,7 @@ export const binary = process.env.FLATBED_BIN ?? join(targetDirectory, 'debug', 
  * it no time to end, `restart` gives a server on the same storage and port. For that `again.port` is an `ownPort`. `again.env` is what
  * its environment has besides. With `again.tls`, the files of a `certificate` and its `key`, it is reached over TLS too, at `secure`.
  * With `again.gateway` it serves Sync Gateway's API at `publicUrl` and `adminUrl`. With `again.sync`, where the accounts' keys are, it
- * serves Firefox Sync at `syncUrl`, and at the path `/sync` of `url`, to the first account that comes.
+ * serves Firefox Sync at `syncUrl`, and at the path `/sync` of `url`, to the first account that comes. `again.binary` is another program.
  */
 export async function startServer(again) {
   if (process.env.FLATBED_TEST_URL) return { url: process.env.FLATBED_TEST_URL, stop: async () => {} };
@@ -51,7 +51,7 @@ export async function startServer(again) {
     env.FLATBED_FDB_BUGGIFY = [probability, seed, ...shortPages].join(',');
     console.error(`FLATBED_TEST_FAULTS=${env.FLATBED_FDB_BUGGIFY}`);
   }
-  const server = spawn(binary, ['serve', '--listen', listen.join(), '--log-level', 'warn', ...ports, ...sync, ...storage], {
+  const server = spawn(again?.binary ?? binary, ['serve', '--listen', listen.join(), '--log-level', 'warn', ...ports, ...sync, ...storage], {
     env,
     stdio: ['ignore', 'pipe', 'inherit'],
   });
