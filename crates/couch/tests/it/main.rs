@@ -1,5 +1,4 @@
-//! The tests of the HTTP API in one program, because linking takes longer than compiling. Tests that need a process of
-//! their own are programs beside this one.
+//! The tests of the HTTP API in one program, because linking takes longer than compiling.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 #![allow(clippy::duplicate_mod, reason = "`under_faults` has some modules once more")]
 
@@ -39,6 +38,7 @@ mod purged_infos;
 mod raw_urls;
 mod replication;
 mod replication_bounds;
+mod replication_options;
 mod replication_owners;
 mod replication_peers;
 mod replication_sessions;

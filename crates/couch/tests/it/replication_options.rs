@@ -1,25 +1,21 @@
 //! Options of replications, in `POST /_replicate` and in documents of `_replicator`, and the secrecy of their
 //! credentials.
-//!
-//! A program of its own, because a test reads the log of the whole process.
-#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
-
-#[path = "it/support.rs"]
-#[allow(dead_code, reason = "the tests of `it` use the rest")]
-mod support;
 
 use std::fmt::Write;
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use flatbed_auth::PasswordHash;
 use flatbed_replicator::ReplicatorOptions;
-
-use crate::support::ServerOptions;
 use serde_json::{Value, json};
-use support::{Options, Running, Store};
 use tracing::field::{Field, Visit};
 use tracing::span;
+
+use crate::support::{Options, Running, ServerOptions, Store};
+
+/// Set for the process whose whole log a test reads.
+const ALONE: &str = "FLATBED_TEST_ALONE";
 
 fn options() -> ReplicatorOptions {
     ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }
@@ -246,8 +242,23 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
+/// Runs [`alone`] in a process of its own, because it reads the log of the whole process.
+#[test]
+fn secrets_open_doors_and_are_shown_nowhere() {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "replication_options::alone", "--nocapture"]).env(ALONE, "1");
+    let output = command.output().expect("a child");
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    // Without a test of that name the process succeeds too.
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+}
+
+/// The code of the process that [`secrets_open_doors_and_are_shown_nowhere`] starts; not a test of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_open_doors_and_are_shown_nowhere() {
+async fn alone() {
+    if std::env::var_os(ALONE).is_none() {
+        return;
+    }
     tracing::subscriber::set_global_default(Log).unwrap();
     let (store, guarded_store) = (Store::new(), Store::new());
     let server = store.serve(options()).await;
