@@ -32,10 +32,12 @@ pub fn broken(text: &str) -> Vec<String> {
     broken
 }
 
-/// Returns whether a file has code of tests alone by its path: below `tests`, or with the name `tests.rs` or `*_tests.rs`.
+/// Returns whether a file has code of tests alone by its path: below `tests`, in the crate `scenarios`, or with the name
+/// `tests.rs` or `*_tests.rs`.
 pub fn is_test(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    path.components().any(|part| part.as_os_str() == "tests") || name == "tests.rs" || name.ends_with("_tests.rs")
+    let is_below = |directory: &str| path.components().any(|part| part.as_os_str() == directory);
+    is_below("tests") || is_below("scenarios") || name == "tests.rs" || name.ends_with("_tests.rs")
 }
 
 /// Returns what makes a test depend on how fast the machine is, each as `line: what`. A file that is a test by its path
@@ -105,6 +107,7 @@ mod tests {
         for line in [sleep, short, elapsed, concat!("assert!(Instant::", "now() < deadline);")] {
             assert_eq!(waits("crates/couch/tests/it/feeds.rs", line), 1, "{line}");
             assert_eq!(waits("crates/layer/src/group/tests.rs", line), 1, "{line}");
+            assert_eq!(waits("crates/scenarios/src/lib.rs", line), 1, "{line}");
             assert_eq!(
                 waits("crates/layer/src/lease.rs", &format!("#[cfg(test)]\nmod tests {{\n{line}\n}}")),
                 1,
