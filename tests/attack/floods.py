@@ -14,7 +14,7 @@ from server import MB
 from tools import Peak
 
 SECONDS = 12
-CERTIFICATE = Path(__file__).resolve().parents[2] / "crates/couch/tests/data"
+CERTIFICATE = Path(__file__).resolve().parents[2] / "crates/scenarios/tests/data"
 # Bounds by address hold for the attackers; the client that is measured is 127.0.0.1.
 SETUP = {"config": 'unlimited = ["127.0.0.1"]\n'}
 

@@ -35,8 +35,8 @@ use crate::{
 };
 
 /// The self-signed certificate of the tests, for `localhost`, and its key.
-const CERTIFICATE: &[u8] = include_bytes!("../../couch/tests/data/localhost.pem");
-const KEY: &[u8] = include_bytes!("../../couch/tests/data/localhost.key.pem");
+const CERTIFICATE: &[u8] = include_bytes!("../../scenarios/tests/data/localhost.pem");
+const KEY: &[u8] = include_bytes!("../../scenarios/tests/data/localhost.key.pem");
 
 /// The administrator, and the user that reads.
 pub(crate) const ADMIN: &str = "Basic YWRtaW46c2VjcmV0";

@@ -1,4 +1,5 @@
-//! Shared helpers of the tests of all crates. It is a dev-dependency only, and depends on no crate above the engine.
+//! Shared helpers of the tests of all crates. Only tests and `flatbed-scenarios` depend on it, and it depends on no crate
+//! above the engine.
 //!
 //! # How to write a test
 //!
@@ -34,12 +35,12 @@
 //!
 //! # How a test sends requests to a server
 //!
-//! Each crate starts its servers in its `tests/it/support.rs`. This crate depends on none of them, or cargo would build
-//! each of them twice: once for its own tests and once below this crate. Such a server has an address, and
-//! [`http::Client`] connects to it:
+//! `flatbed-scenarios` starts servers for its own tests and those of `flatbed-couch`; other crates start theirs in their
+//! tests. This crate depends on none of them, or cargo would build each of them twice: once for its own tests and once
+//! below this crate. Such a server has an address, and [`http::Client`] connects to it:
 //!
 //! ```text
-//! use crate::support::{ServerOptions, Store};
+//! use flatbed_scenarios::{ServerOptions, Store};
 //!
 //! #[tokio::test]
 //! async fn a_document_comes_by_a_feed() {

@@ -1,9 +1,9 @@
-//! The tests of the HTTP API in one program, because linking takes longer than compiling.
+//! The tests of the HTTP API in one program, because linking takes longer than compiling. `crates/scenarios` has the tests
+//! of several servers, jobs and hostile clients.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 #![allow(clippy::duplicate_mod, reason = "`under_faults` has some modules once more")]
 
 mod access;
-mod accounts;
 mod answering;
 mod any_requests;
 mod attachments;
@@ -15,19 +15,14 @@ mod couchdb_sessions;
 mod db_updates;
 mod documents;
 mod ended;
-mod fair_places;
 mod feed_parameters;
 mod feeds;
 mod full_database;
 mod functions;
-mod further_replicators;
 mod gate;
 mod hidden_documents;
-mod hostile_connections;
 mod hostile_revisions;
 mod keys;
-mod listening;
-mod locked;
 mod mango;
 mod multipart;
 mod parameters;
@@ -36,14 +31,6 @@ mod password_line;
 mod proxies;
 mod purged_infos;
 mod raw_urls;
-mod replication;
-mod replication_bounds;
-mod replication_options;
-mod replication_owners;
-mod replication_peers;
-mod replication_sessions;
-mod replication_tls;
-mod replicator;
 mod revisions;
 mod rights;
 mod sample_views;
@@ -51,20 +38,17 @@ mod selector_indexes;
 mod selector_turns;
 mod selectors;
 mod sessions;
-mod slow_followers;
 mod stuck_index;
-mod support;
 mod sync_functions;
 mod taken_away;
 mod tenant_replies;
 mod tokens;
-mod two_servers;
 mod under_faults;
 mod validation;
 mod views;
 mod websocket;
-mod worker;
 
+use flatbed_scenarios as support;
 use support::Store;
 
 /// Returns a store without faults, for modules that also run under faults. Never `None`.

@@ -7,8 +7,7 @@ use flatbed_testkit::pass;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-use super::accounts::basic;
-use crate::support::{Client, Running, ServerOptions, Store, soon};
+use crate::support::{Client, Running, ServerOptions, Store, basic, soon};
 
 /// One line per form of path, one letter per method.
 const TABLE: &str = include_str!("../../src/path/rights.txt");

@@ -15,12 +15,6 @@ mod functions;
 mod mango;
 #[path = "partitioned.rs"]
 mod partitioned;
-#[path = "replication.rs"]
-mod replication;
-#[path = "replicator.rs"]
-mod replicator;
-#[path = "two_servers.rs"]
-mod two_servers;
 #[path = "validation.rs"]
 mod validation;
 #[path = "views.rs"]

@@ -1,7 +1,7 @@
 //! The built server under writers and followers, killed and restarted meanwhile: see `torture`. `FLATBED_TEST_SECONDS`
 //! is the duration.
 
-#[path = "../../../couch/tests/torture/mod.rs"]
+#[path = "../../../scenarios/tests/torture/mod.rs"]
 mod torture;
 
 use std::net::SocketAddr;

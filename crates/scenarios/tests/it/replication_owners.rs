@@ -5,8 +5,8 @@ use std::time::Duration;
 use flatbed_testkit::pass;
 use serde_json::{Value, json};
 
-use super::accounts::{ADMIN, asked, basic, ok, options, options_without_admin, until, user};
-use crate::support::{Running, ServerOptions, Store};
+use super::accounts::{ADMIN, asked, ok, options, options_without_admin, until, user};
+use crate::support::{Running, ServerOptions, Store, basic};
 
 /// Writes a document into `from` and waits until it is in `to`.
 async fn goes_over(server: &Running, id: &str, (from, to): (&str, &str)) {

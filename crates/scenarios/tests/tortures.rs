@@ -12,9 +12,8 @@ mod channels_torture;
 mod feeds_torture;
 mod queries_torture;
 mod rights_torture;
-#[path = "it/support.rs"]
-#[allow(dead_code, reason = "the tests of `it` use the rest")]
-mod support;
+
+use flatbed_scenarios as support;
 
 /// Locked by the running torture test.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

@@ -4,8 +4,8 @@ use flatbed_testkit::until_wanted;
 use foundationdb::tuple::{Bytes, pack};
 use serde_json::{Value, json};
 
-use super::accounts::{ADMIN, asked, basic, ok, options, options_without_admin, until, user};
-use crate::support::Store;
+use super::accounts::{ADMIN, asked, ok, options, options_without_admin, until, user};
+use crate::support::{Store, basic};
 
 /// Renames a database that no server has open, without notifying the servers.
 async fn rename(store: &Store, from: &str, to: &str) {

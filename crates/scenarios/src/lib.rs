@@ -1,10 +1,14 @@
-//! The shared setup of the tests: servers in this process on one store.
+//! The start of whole servers for tests: several in one process, on one store. The tests of `couch` and those beside
+//! this file use it.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use flatbed_auth::PasswordHash;
 use flatbed_couch::{Couch, CouchOptions, server_header};
 use flatbed_dispatcher::{Dispatcher, DispatcherOptions, check_document};
@@ -28,7 +32,14 @@ use tokio::task::JoinHandle;
 /// A store of its own for one test.
 pub struct Store(Storage);
 
+impl Default for Store {
+    fn default() -> Self {
+        Store::new()
+    }
+}
+
 impl Store {
+    /// Makes a store without faults.
     pub fn new() -> Store {
         Store(Storage::new())
     }
@@ -40,7 +51,6 @@ impl Store {
 
     /// Like [`Store::with_faults`], on an engine with the latency of a cluster whose one server serves all
     /// transactions.
-    #[allow(dead_code, reason = "for the program `feeds_torture`")]
     pub fn as_a_cluster_with_faults() -> Option<Store> {
         Storage::as_a_cluster(Faults::of_environment()).map(Store)
     }
@@ -56,11 +66,11 @@ impl Store {
     }
 
     /// Returns the first tuple element of all keys of the store.
-    #[allow(dead_code, reason = "for the program `it`")]
     pub fn root(&self) -> &[u8] {
         &self.0.root
     }
 
+    /// Opens a layer with the default options.
     pub async fn layer(&self) -> Layer {
         self.layer_with(LayerOptions::default()).await
     }
@@ -99,7 +109,9 @@ impl Store {
 /// The setup of a server and of its replicator.
 #[derive(Default)]
 pub struct Options {
+    /// The setup of the server.
     pub server: ServerOptions,
+    /// The setup of the replicator.
     pub replicator: ReplicatorOptions,
     /// The setup of the worker; `None`: no jobs run.
     pub worker: Option<WorkerOptions>,
@@ -108,7 +120,9 @@ pub struct Options {
 /// The setup of the worker's jobs.
 #[derive(Default)]
 pub struct WorkerOptions {
+    /// The directory that jobs may write into.
     pub files: Option<std::path::PathBuf>,
+    /// The secrets that jobs may name.
     pub secrets: Secrets,
     /// The addresses that jobs may reach besides the internet.
     pub allow: &'static str,
@@ -143,6 +157,7 @@ pub struct Bound {
 }
 
 impl Bound {
+    /// Returns the addresses of the listeners.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.server.addresses()
     }
@@ -240,7 +255,9 @@ pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
 #[derive(Clone)]
 pub struct Layer {
     layer: flatbed_layer::Layer,
+    /// The server as the author of writes.
     pub actor: ServerActor,
+    /// The JavaScript runner.
     pub functions: Runner,
 }
 
@@ -262,18 +279,31 @@ impl Layer {
 /// The setup of a server without its background services.
 #[derive(Clone)]
 pub struct ServerOptions {
+    /// The listeners; [`Store::serve`] replaces them by a free port.
     pub listen: Vec<Listen>,
+    /// The administrators and their passwords.
     pub admins: HashMap<String, PasswordHash>,
+    /// The origins that browsers may send requests from.
     pub cors: Cors,
+    /// Most bytes of one request body.
     pub body_bytes_max: usize,
+    /// The memory of all request bodies, in bytes.
     pub body_memory_bytes: usize,
+    /// Most connections at once.
     pub connections_max: usize,
+    /// The limits of one client address.
     pub limits: Limits,
+    /// The addresses without limits.
     pub unlimited: Blocks,
+    /// The trusted proxies.
     pub proxies: Proxies,
+    /// The time after which a client that reads nothing is disconnected.
     pub stall_max: Duration,
+    /// The setup of password checks.
     pub checks: CheckOptions,
+    /// The setup of selectors.
     pub selectors: SelectorOptions,
+    /// The time within which the body of `POST /_session` must arrive.
     pub session_body_max: Duration,
     /// Further entries of the configuration file: section, key, value.
     pub settings: Vec<(String, String, String)>,
@@ -306,13 +336,16 @@ impl Default for ServerOptions {
     }
 }
 
+/// A running server; it runs until [`Running::stop`].
 pub struct Running {
+    /// The address of its listener.
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl Running {
+    /// Opens a connection.
     pub async fn connect(&self) -> Client {
         Client::to(self.address).await
     }
@@ -337,6 +370,7 @@ impl Running {
         answer
     }
 
+    /// Returns the URL of a database.
     pub fn url(&self, database: &str) -> String {
         format!("http://{}/{database}", self.address)
     }
@@ -364,9 +398,15 @@ impl Running {
         self.task
     }
 
+    /// Stops the server and waits for its end.
     pub async fn stop(self) {
         soon(self.begin_to_stop()).await.expect("the server ends");
     }
+}
+
+/// Returns the value of the header `authorization` for a name and a password.
+pub fn basic(name: &str, password: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
 }
 
 /// Returns a figure of a text of `/metrics`, selected with its labels.

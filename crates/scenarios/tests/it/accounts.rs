@@ -3,8 +3,6 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use flatbed_auth::PasswordHash;
 use flatbed_replicator::ReplicatorOptions;
 use flatbed_testkit::until_wanted;
@@ -65,8 +63,4 @@ pub fn user(name: &str, password: &str) -> Value {
     document["type"] = json!("user");
     document["roles"] = json!([]);
     document
-}
-
-pub fn basic(name: &str, password: &str) -> String {
-    format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
 }
