@@ -12,6 +12,7 @@ use flatbed_layer::{
     ViewBounds, ViewFunctions,
 };
 
+use crate::function_limit::unless_ended;
 use crate::functions::Functions;
 use FunctionFailure::TooMuch;
 
@@ -38,7 +39,7 @@ struct ViewGroup {
 
 impl GroupFunctions for ViewGroup {
     fn check(&self) -> FunctionFuture<'_, ()> {
-        Box::pin(async { self.runner.check(&self.group).await.map_err(failure) })
+        Box::pin(async { unless_ended(self.runner.check(&self.group)).await.map_err(failure) })
     }
 
     fn map(&self, documents: Vec<Vec<u8>>) -> FunctionFuture<'_, MapOutcome> {
@@ -105,6 +106,7 @@ fn failure(error: Error) -> FunctionFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::function_limit::with_functions_until;
     use flatbed_javascript::RunnerOptions;
 
     fn load(maps: &[(&str, &str)], reduces: &[(&str, &str)], lib: Option<&str>) -> Arc<dyn GroupFunctions> {
@@ -134,6 +136,15 @@ mod tests {
         assert_eq!(rows(0, 1), [pair("\"b\"", "{\"n\":1}")]);
         assert_eq!(rows(1, 0)[0], pair("[2,7]", "null"));
         assert!(matches!(mapped.documents[1][1], Err(FunctionFailure::Thrown { .. })), "{:?}", mapped.documents[1]);
+    }
+
+    /// The same check succeeds outside of the request.
+    #[tokio::test]
+    async fn a_check_ends_with_the_request_that_it_is_for() {
+        let functions = load(&[("a", "function (doc) { emit(doc._id); }")], &[], None);
+        let ended = with_functions_until(std::future::ready(()), functions.check()).await.unwrap_err();
+        assert!(matches!(ended, FunctionFailure::Busy(_)), "{ended:?}");
+        functions.check().await.unwrap();
     }
 
     #[tokio::test]
