@@ -121,7 +121,7 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
                     Some(run) => run,
                     None if job.is_closing() => return Ok(Outcome::Elsewhere),
                     None => {
-                        let _ = Step::run(job, LetGo { stamp: Some(place.stamp().to_vec()) }).await?;
+                        let _ = Step::run(job, LetGo { stamp: place.stamp().to_vec() }).await?;
                         return Ok(Outcome::Idle);
                     }
                 },

@@ -18,6 +18,7 @@ pub(crate) mod attend;
 mod build;
 mod find;
 mod follow;
+mod holder;
 pub(crate) mod info;
 mod job;
 mod large;

@@ -69,7 +69,7 @@ pub(super) fn begin_standing(
     }
 }
 
-fn group_of(instance: &Instance, (namespace, number): (u64, u64)) -> Option<&proto::Index> {
+pub(super) fn group_of(instance: &Instance, (namespace, number): (u64, u64)) -> Option<&proto::Index> {
     let is_it = |index: &&proto::Index| is_group(index) && index.number == number;
     instance.record.indexes.iter().filter(|_| instance.record.namespace == namespace).find(is_it)
 }
@@ -213,10 +213,9 @@ impl Work for Take {
     }
 }
 
-/// Releases a group that this process holds.
+/// Releases a group that this process holds and has followed up to a position.
 pub(super) struct LetGo {
-    /// The position at which it is released; `None`: any.
-    pub stamp: Option<Vec<u8>>,
+    pub stamp: Vec<u8>,
 }
 
 impl Work for LetGo {
@@ -224,8 +223,7 @@ impl Work for LetGo {
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<()>> {
         let (progress, ..) = begin_standing(within.trx, within.instance, within.job.number(), true).await?;
-        let is_there = |progress: &ViewProgress| self.stamp.as_ref().is_none_or(|stamp| progress.stamp == *stamp);
-        let is_ours = |progress: &ViewProgress| progress.holder == within.owner() && is_there(progress);
+        let is_ours = |progress: &ViewProgress| progress.holder == within.owner() && progress.stamp == self.stamp;
         if let Some(mut progress) = progress.filter(is_ours) {
             progress.holder.clear();
             within.write(&progress);

@@ -7,12 +7,14 @@ use std::time::Duration;
 use flatbed_clock::Clock;
 
 use crate::error::{Error, Result, ViewFailure};
+use crate::group::holder::Release;
 use crate::group::job::Job;
-use crate::group::steps::{LetGo, Step, Take, beginning_of};
+use crate::group::steps::{Step, Take, beginning_of};
 use crate::group::{build, find, follow, others};
 use crate::handle::Reader;
 use crate::index::groups::groups_of;
 use crate::store::proto::ViewProgress;
+use crate::store::transaction;
 use crate::view::build::{FOLLOWED, NODES, ROWS};
 use crate::view_functions::FunctionFailure;
 use crate::view_updates::{GroupId, GroupState, LoggedFailure};
@@ -57,10 +59,11 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
     let _follows = reader.inner.views.followers.subscribe();
     let _held = reader.inner.metrics.view_updates_running.hold();
     let (mut pause, clock) = (PAUSE_FIRST, &reader.inner.clock);
+    let mut may_hold = false;
     loop {
         let seen = state.asked.load(Ordering::Acquire);
         let began = clock.now();
-        let again = match Box::pin(update(&reader, id, &state)).await {
+        let again = match Box::pin(build_and_follow(&reader, id, &state, &mut may_hold)).await {
             Ok(()) => {
                 state.is_through();
                 None
@@ -83,6 +86,13 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
             if !reader.inner.is_closing() {
                 continue;
             }
+        }
+        if may_hold && reader.inner.is_closing() {
+            // The next process would wait until this one counts as silent. The group's other transactions have ended.
+            // An attempt whose result is unknown has read the progress that this one writes, so it commits before this
+            // one or fails.
+            let (inner, mut release) = (&reader.inner, Release { reader: &reader, id });
+            let _ = Box::pin(transaction::write(&inner.db, &inner.metrics, &mut release)).await;
         }
         state.is_running.store(false, Ordering::Release);
         let is_asked = state.asked.load(Ordering::Acquire) != seen && state.failure().is_none();
@@ -143,34 +153,18 @@ fn handle_failure(reader: &Reader, id: GroupId, state: &GroupState, error: Error
     }
 }
 
-/// Builds and follows a group until it is idle. A process that stops releases the group, so that the next one does not
-/// wait until this one counts as silent.
-async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result<()> {
+/// Builds and follows a group until it is idle. `may_hold`: set once this process may be the group's holder.
+async fn build_and_follow(reader: &Reader, id: GroupId, state: &Arc<GroupState>, may_hold: &mut bool) -> Result<()> {
     let mut job: Option<Arc<Job>> = None;
-    let updated = Box::pin(build_and_follow(reader, id, state, &mut job)).await;
-    if let Some(job) = job.filter(|_| reader.inner.is_closing()) {
-        // The group's other transactions have ended. An attempt whose result is unknown has read the progress that this
-        // one writes, so it commits before this one or fails.
-        let _ = Step::run(&job, LetGo { stamp: None }).await;
-    }
-    updated
-}
-
-/// Does the work of [`update`]. `job`: set when the work begins.
-async fn build_and_follow(
-    reader: &Reader,
-    id: GroupId,
-    state: &Arc<GroupState>,
-    job: &mut Option<Arc<Job>>,
-) -> Result<()> {
     let (mut looks, mut full) = (0, 0);
     loop {
         if reader.inner.is_closing() {
             return Err(Error::ShuttingDown);
         }
         let Some(standing) = others::wait_for_holder(reader, id, state).await? else { return Ok(()) };
+        *may_hold |= standing.progress.as_ref().is_some_and(|progress| progress.holder == reader.inner.views.owner);
         let Some(design) = standing.group.named_by.first() else { return Ok(()) };
-        let at = match &*job {
+        let at = match &job {
             Some(job) => Arc::clone(job),
             None => {
                 let Some(loaded) = find::load(reader, &standing.instance, &standing.group).await? else {
@@ -188,6 +182,7 @@ async fn build_and_follow(
                 };
                 let made = Job::new(reader.clone(), id, design.clone(), loaded, Arc::clone(state))?;
                 made.functions.check().await?;
+                *may_hold = true;
                 Arc::clone(job.insert(Arc::new(made)))
             }
         };

@@ -11,13 +11,14 @@ use tokio::sync::Semaphore;
 use super::functions::Texts;
 use super::purges::{forget_log, purge};
 use super::together::{job, prepared};
-use super::{compare, define, put, standing, violations};
+use super::{compare, define, put, rows, standing, violations};
 use crate::fenced::{layer, open, open_at};
 use crate::group::large::Finished;
 use crate::group::purges::enter_documents;
 use crate::group::reconcile::reconcile;
-use crate::group::steps::{EnteredPurges, purges_of};
+use crate::group::steps::{EnteredPurges, Step, Take, purges_of};
 use crate::handle::Database;
+use crate::{Layer, ViewUpdate};
 
 /// Opens the database in a process that runs no functions.
 async fn database(storage: &Storage) -> Database {
@@ -87,4 +88,37 @@ async fn a_process_that_stops_releases_its_groups() {
     let (successor, others) = open_at(&storage, &ManualClock::new()).await;
     successor.run_views_by(Arc::new(Texts::default()));
     compare(&successor.database("db", others.for_job("test")), "_design/v", "n", "n").await;
+}
+
+async fn until_ended(layer: &Layer) {
+    layer.shutdown();
+    until("its tasks have ended", async || layer.inner.metrics.view_updates_running.get() == 0).await;
+    layer.until_groups_released().await;
+}
+
+/// Its clock stands still, so the pause does not end by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_stops_releases_a_group_that_pauses_after_a_failure() {
+    let (layer, authority, storage) = layer().await;
+    layer.run_views_by(Arc::new(Texts::default()));
+    let db = layer.database("db", authority.for_job("test"));
+    define(&db, "_design/v", &[("n", "busy:n")]).await;
+    put(&db, "a", Some(r#"{"n":1}"#)).await;
+    compare(&db, "_design/v", "n", "busy:n").await;
+    until_ended(&layer).await;
+    let (pausing, others) = open_at(&storage, &ManualClock::new()).await;
+    pausing.run_views_by(Arc::new(Texts::default()));
+    let db = pausing.database("db", others.for_job("test"));
+    Step::run(&job(&db).await, Take { anew: None }).await.unwrap().expect("it is the holder");
+    put(&db, "b", Some(r#"{"n":2,"busy":true}"#)).await;
+    let query = tokio::spawn({
+        let reader = db.reader().clone();
+        async move { rows(&reader, "_design/v", "n", ViewUpdate::True).await.map(drop) }
+    });
+    until("it has failed", async || pausing.inner.metrics.view_update_failures.get() > 0).await;
+    let writer = database(&storage).await;
+    assert_eq!(standing(&writer).await.progress.unwrap().holder, pausing.inner.views.owner);
+    until_ended(&pausing).await;
+    assert!(standing(&writer).await.progress.unwrap().holder.is_empty(), "it still holds the group");
+    query.abort();
 }
