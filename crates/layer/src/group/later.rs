@@ -176,4 +176,8 @@ impl Work for Enter<'_, '_> {
     fn record_wait(&mut self, time: Duration) {
         self.pace.record_wait(time);
     }
+
+    fn is_of_holder(&self) -> bool {
+        true
+    }
 }

@@ -1,6 +1,7 @@
 //! The transactions that build and follow a group. Each reads its inputs with a conflict, so that of two concurrent
 //! ones one fails; a committed earlier attempt shows in the group's position.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,6 +101,10 @@ pub(super) fn row_bytes(documents: &[PreparedDocument]) -> usize {
     documents.iter().map(PreparedDocument::memory_bytes).sum()
 }
 
+/// The interval at which a process shows that it works while it waits for a turn: well below the time after which others
+/// take the group over.
+pub(super) const BEAT_INTERVAL: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
+
 pub(super) struct Step<'a, W> {
     pub job: &'a Job,
     pub work: W,
@@ -119,6 +124,11 @@ pub(super) trait Work: Send {
 
     /// Records the time that the transaction waited for a permit, before it begins or is retried.
     fn record_wait(&mut self, _time: Duration) {}
+
+    /// Returns whether other processes see this work only by the group's progress. Leases have beats of their own.
+    fn is_of_holder(&self) -> bool {
+        false
+    }
 }
 
 pub(super) struct WithinGroup<'a> {
@@ -213,6 +223,33 @@ impl Work for Take {
     }
 }
 
+/// Shows that this process works on a group, and makes it the holder of a group without one. The output is the replaced
+/// mark and the progress; `None`: another process is the holder.
+pub(super) struct Hold<'a> {
+    /// The progress of a holder that counts as silent. It is replaced unless it has moved since.
+    pub silent: Option<&'a ViewProgress>,
+}
+
+impl Work for Hold<'_> {
+    type Output = (Vec<u8>, ViewProgress);
+
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Self::Output>> {
+        let WithinGroup { job, trx, instance, .. } = *within;
+        let progress = trx.get(&instance.keys.index_progress(job.number()), false).await?;
+        let progress = progress.map(|bytes| ViewProgress::decode(&*bytes)).transpose()?;
+        let may_hold = |progress: &ViewProgress| {
+            let is_free = progress.holder.is_empty() || progress.holder == within.owner();
+            let is_shared = progress.incarnation != instance.incarnation() || progress.phase == ROWS;
+            !is_shared && (is_free || self.silent == Some(progress))
+        };
+        let Some(mut progress) = progress.filter(may_hold) else { return Ok(None) };
+        progress.holder = within.owner().to_vec();
+        let replaced = std::mem::replace(&mut progress.nodes_mark, new_mark()?);
+        within.write(&progress);
+        Ok(Some((replaced, progress)))
+    }
+}
+
 /// Releases a group that this process holds and has followed up to a position.
 pub(super) struct LetGo {
     pub stamp: Vec<u8>,
@@ -269,6 +306,10 @@ impl Work for Nodes<'_> {
     fn record_wait(&mut self, time: Duration) {
         self.began = None;
         *self.waited += time;
+    }
+
+    fn is_of_holder(&self) -> bool {
+        true
     }
 }
 
@@ -369,6 +410,10 @@ impl Work for Enter<'_, '_> {
     fn record_wait(&mut self, time: Duration) {
         self.pace.record_wait(time);
     }
+
+    fn is_of_holder(&self) -> bool {
+        true
+    }
 }
 
 pub(super) fn drained(progress: &ViewProgress) -> i64 {
@@ -448,6 +493,10 @@ impl Work for EnterPurged<'_, '_> {
     fn record_wait(&mut self, time: Duration) {
         self.pace.record_wait(time);
     }
+
+    fn is_of_holder(&self) -> bool {
+        true
+    }
 }
 
 pub(super) fn place_of(progress: &ViewProgress) -> Result<Seq> {
@@ -472,7 +521,8 @@ impl<'a, W: Work> Step<'a, W> {
             return output;
         }
         // Nothing was committed. The permit is awaited outside of the transaction, which would become too old.
-        let (_permit, waited) = job.acquire_large_read().await?;
+        let is_of_holder = step.work.is_of_holder();
+        let (_permit, waited) = wait_visibly(job, is_of_holder, job.acquire_large_read()).await?;
         step.large_reads = LargeReadGate::open();
         step.work.record_wait(waited);
         step.run_in_turn().await
@@ -484,7 +534,8 @@ impl<'a, W: Work> Step<'a, W> {
         let job = self.job;
         let mut turn = None;
         if self.work.bytes() > SMALL_STEP_BYTES {
-            let (acquired, waited) = job.acquire_row_write().await?;
+            let is_of_holder = self.work.is_of_holder();
+            let (acquired, waited) = wait_visibly(job, is_of_holder, job.acquire_row_write()).await?;
             self.work.record_wait(waited);
             turn = Some(acquired);
         }
@@ -492,5 +543,34 @@ impl<'a, W: Work> Step<'a, W> {
         let output = crate::store::transaction::write(&inner.db, &inner.metrics, self).await;
         drop(turn);
         output
+    }
+}
+
+/// Waits for a resource. `is_of_holder`: shows meanwhile that this process works, so that no other process takes the
+/// group over and does the work again, or waits for the same resource.
+async fn wait_visibly<T>(job: &Job, is_of_holder: bool, resource: impl Future<Output = Result<T>>) -> Result<T> {
+    if !is_of_holder {
+        return resource.await;
+    }
+    tokio::select! {
+        biased;
+        acquired = resource => acquired,
+        // A beat that is dropped here may still commit. It conflicts with each later transaction of the group.
+        never = Box::pin(show_work(job)) => match never {},
+    }
+}
+
+/// Writes a beat in each interval, until another process is the holder or the group is gone. The work itself notices
+/// that.
+async fn show_work(job: &Job) -> Infallible {
+    let inner = &job.reader.inner;
+    loop {
+        job.clock().sleep(BEAT_INTERVAL).await;
+        let mut beat = Step { job, work: Hold { silent: None }, large_reads: LargeReadGate::default() };
+        match crate::store::transaction::write(&inner.db, &inner.metrics, &mut beat).await {
+            Ok(Some((replaced, progress))) => job.known.follow_mark(&replaced, &progress.nodes_mark),
+            Ok(None) => std::future::pending::<()>().await,
+            Err(error) => tracing::debug!(%error, "a group of views that waits could not show that it works"),
+        }
     }
 }

@@ -9,7 +9,7 @@ use flatbed_clock::Clock;
 use crate::error::{Error, Result, ViewFailure};
 use crate::group::holder::Release;
 use crate::group::job::Job;
-use crate::group::steps::{Step, Take, beginning_of};
+use crate::group::steps::{Hold, Step, Take, beginning_of};
 use crate::group::{build, find, follow, others};
 use crate::handle::Reader;
 use crate::index::groups::groups_of;
@@ -186,7 +186,16 @@ async fn build_and_follow(reader: &Reader, id: GroupId, state: &Arc<GroupState>,
                 Arc::clone(job.insert(Arc::new(made)))
             }
         };
+        let owner = reader.inner.views.owner;
         let progress = match standing.progress {
+            // Its holder is silent. This process becomes the holder before it works: while it maps documents or waits
+            // for a turn, no third process takes the group over, and the silent one notices.
+            Some(progress) if progress.phase == FOLLOWED && !progress.holder.is_empty() && progress.holder != owner => {
+                match Step::run(&at, Hold { silent: Some(&progress) }).await? {
+                    Some((_, progress)) => progress,
+                    None => continue,
+                }
+            }
             Some(progress) if progress.phase == FOLLOWED => progress,
             _ => match Step::run(&at, Take { anew: None }).await? {
                 Some(progress) => progress,

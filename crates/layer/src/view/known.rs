@@ -93,6 +93,17 @@ impl KnownNodes {
         Ok(())
     }
 
+    /// Keeps the cache after a transaction that has replaced the mark and changed no nodes.
+    pub(crate) fn follow_mark(&self, replaced: &[u8], mark: &[u8]) {
+        let mut state = self.lock();
+        if state.mark == replaced && !replaced.is_empty() {
+            state.mark = mark.to_vec();
+        }
+        if let Some(attempt) = state.attempt.as_mut().filter(|attempt| attempt.mark == replaced) {
+            attempt.mark = mark.to_vec();
+        }
+    }
+
     pub(super) fn get(&self, tree: usize, level: u8, range: &KeyRange) -> Option<Vec<(Key, Summary)>> {
         self.lock().trees.get_mut(tree)?.get(level, range)
     }

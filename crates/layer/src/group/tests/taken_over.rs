@@ -16,8 +16,11 @@ use crate::fenced::{layer, open, open_at};
 use crate::group::large::Finished;
 use crate::group::purges::enter_documents;
 use crate::group::reconcile::reconcile;
-use crate::group::steps::{EnteredPurges, Step, Take, purges_of};
+use crate::group::steps::{BEAT_INTERVAL, EnteredPurges, Hold, Step, Take, purges_of};
 use crate::handle::Database;
+use crate::view::prepare::{Emitted, prepare};
+use crate::view_functions::EmittedRows;
+use crate::view_updates::memory::UNIT_BYTES;
 use crate::{Layer, ViewUpdate};
 
 /// Opens the database in a process that runs no functions.
@@ -121,4 +124,69 @@ async fn a_process_that_stops_releases_a_group_that_pauses_after_a_failure() {
     until_ended(&pausing).await;
     assert!(standing(&writer).await.progress.unwrap().holder.is_empty(), "it still holds the group");
     query.abort();
+}
+
+/// Builds a group and leaves it without a holder.
+async fn built() -> Storage {
+    let (layer, authority, storage) = layer().await;
+    layer.run_views_by(Arc::new(Texts::default()));
+    let db = layer.database("db", authority.for_job("test"));
+    define(&db, "_design/v", &[("n", "n")]).await;
+    put(&db, "a", Some(r#"{"n":1}"#)).await;
+    compare(&db, "_design/v", "n", "n").await;
+    until_ended(&layer).await;
+    storage
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_waits_for_its_turn_shows_that_it_works() {
+    let (storage, manual) = (built().await, ManualClock::new());
+    let (layer, authority) = open_at(&storage, &manual).await;
+    let db = layer.database("db", authority.for_job("test"));
+    let job = Arc::new(job(&db).await);
+    let before = Step::run(&job, Take { anew: None }).await.unwrap().expect("it is the holder");
+    let mut turns = Vec::new();
+    for namespace in [1_000, 1_000, 1_001, 1_001] {
+        turns.push(db.inner.views.row_writes.acquire(namespace, UNIT_BYTES).await.unwrap());
+    }
+    let mut emitted = EmittedRows::default();
+    (0..1_000).for_each(|n| emitted.push(&n.to_string(), "1"));
+    let large = [prepare(&job.storage, Emitted { id: "d".to_owned(), trees: vec![emitted], ..Emitted::default() })];
+    let entering = tokio::spawn({
+        let (job, before) = (Arc::clone(&job), before.clone());
+        async move {
+            let as_before = EnteredPurges::as_before(&before);
+            enter_documents(&job, before, &large, &as_before).await
+        }
+    });
+    until("it waits", async || job.is_waiting()).await;
+    // Twice: it shows it again and again.
+    let mut seen = before.clone();
+    for _ in 0..2 {
+        until("another process sees a change", async || {
+            manual.advance(BEAT_INTERVAL);
+            standing(&db).await.progress.unwrap() != seen
+        })
+        .await;
+        seen = standing(&db).await.progress.unwrap();
+    }
+    assert!(job.is_waiting());
+    assert_eq!((&seen.stamp, &seen.holder), (&before.stamp, &before.holder));
+    drop(turns);
+    assert!(matches!(entering.await.unwrap().unwrap(), Finished::Stands(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_holder_that_has_not_moved_is_replaced() {
+    let storage = built().await;
+    let (ones, twos) = (database(&storage).await, database(&storage).await);
+    let (one, two) = (job(&ones).await, job(&twos).await);
+    let first = Step::run(&one, Take { anew: None }).await.unwrap().expect("it is the holder");
+    assert!(Step::run(&two, Hold { silent: None }).await.unwrap().is_none());
+    let (replaced, second) = Step::run(&one, Hold { silent: None }).await.unwrap().expect("it is the holder");
+    assert_eq!(replaced, first.nodes_mark);
+    assert!(Step::run(&two, Hold { silent: Some(&first) }).await.unwrap().is_none());
+    let (_, third) = Step::run(&two, Hold { silent: Some(&second) }).await.unwrap().expect("it takes over");
+    assert_eq!(third.holder, twos.inner.views.owner);
+    assert!(Step::run(&one, Hold { silent: None }).await.unwrap().is_none());
 }
