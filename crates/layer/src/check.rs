@@ -9,6 +9,7 @@ mod document;
 mod fields;
 mod groups;
 mod locals;
+mod pages;
 mod replicators;
 mod settings;
 mod updates;
@@ -39,7 +40,9 @@ use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use document::{DocumentCheck, Sums};
+use pages::{PageSize, read_page};
 
+/// The most keys of a page: see [`PageSize`].
 const PAGE_KEYS: usize = 1_000;
 
 /// The number of documents or entries of a page that are checked concurrently: each waits for its own reads.
@@ -360,10 +363,11 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
 
     async fn documents(&mut self, all: &mut SubspaceContents) -> Result<u64> {
         let mut keys = 0;
+        let size = &PageSize::new(PAGE_KEYS);
         let mut rest = Some(self.instance.keys.subspace(Subspace::Documents));
         while let Some(range) = rest {
-            let mut page = DocumentPage { inner: self.inner, name: self.name, instance: self.instance, range };
-            let (found, next) = run(self.inner, &mut page).await?;
+            let mut page = DocumentPage { inner: self.inner, name: self.name, instance: self.instance, range, size };
+            let (found, next) = read_page(self.inner, size, &mut page).await?;
             for part in found {
                 keys += part.keys;
                 self.report.documents += 1;
@@ -506,6 +510,7 @@ struct DocumentPage<'a> {
     name: &'a str,
     instance: &'a Instance,
     range: KeyRange,
+    size: &'a PageSize,
 }
 
 impl Operation for DocumentPage<'_> {
@@ -516,7 +521,7 @@ impl Operation for DocumentPage<'_> {
         let indexes: Vec<_> = indexes_of(&now).collect();
         let keys = &self.instance.keys;
         let compacted = trx.get(&keys.compacted(), true);
-        let page = trx.range(&self.range, true).page(PAGE_KEYS).await?;
+        let page = trx.range(&self.range, true).page(self.size.attempt()).await?;
         let compacted = compacted.await?.map(|bytes| proto::Compacted::decode(&*bytes)).transpose()?;
         let compacted = compacted.filter(|compacted| compacted.incarnation == now.incarnation());
         let compacted = &compacted.unwrap_or_default();
@@ -576,9 +581,10 @@ async fn check_index(
         IndexKind::Principals => instance.keys.subspace(Subspace::Principals),
         IndexKind::Defined(index) => instance.keys.index(index.index.number),
     };
-    let mut rest = Some(range);
+    let (size, mut rest) = (&PageSize::new(PAGE_KEYS), Some(range));
     while let Some(range) = rest {
-        let (count, last, violations, next) = run(inner, &mut IndexPage { inner, instance, kind, range }).await?;
+        let mut page = IndexPage { inner, instance, kind, range, size };
+        let (count, last, violations, next) = read_page(inner, size, &mut page).await?;
         entries += count;
         newest = last.or(newest);
         violations.into_iter().for_each(|violation| report.violation(violation));
@@ -592,13 +598,14 @@ struct IndexPage<'a> {
     instance: &'a Instance,
     kind: IndexKind<'a>,
     range: KeyRange,
+    size: &'a PageSize,
 }
 
 impl Operation for IndexPage<'_> {
     type Output = (u64, Option<Seq>, Vec<String>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let page = trx.range(&self.range, true).page(PAGE_KEYS).await?;
+        let page = trx.range(&self.range, true).page(self.size.attempt()).await?;
         let entries = page.to_vec();
         let checks: Vec<BoxFuture<'_, Result<Option<String>>>> =
             entries.iter().map(|(key, value)| Box::pin(self.entry(trx, key, value)) as _).collect();
@@ -638,20 +645,20 @@ async fn read_keys<T: Send>(
     range: KeyRange,
     take: impl Fn(&[u8], &[u8]) -> Result<T> + Send + Sync,
 ) -> Result<Vec<T>> {
-    struct KeysPage<'a, F>(&'a KeyRange, &'a F);
+    struct KeysPage<'a, F>(&'a KeyRange, &'a PageSize, &'a F);
     impl<T: Send, F: Fn(&[u8], &[u8]) -> Result<T> + Send + Sync> Operation for KeysPage<'_, F> {
         type Output = (Vec<T>, Option<KeyRange>);
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-            let page = trx.range(self.0, true).page(PAGE_KEYS).await?;
-            let found = page.iter().map(|row| (self.1)(row.key(), row.value())).collect::<Result<_>>()?;
+            let page = trx.range(self.0, true).page(self.1.attempt()).await?;
+            let found = page.iter().map(|row| (self.2)(row.key(), row.value())).collect::<Result<_>>()?;
             Ok((found, page.rest))
         }
     }
     let mut all = Vec::new();
-    let mut range = range;
+    let (size, mut range) = (&PageSize::new(PAGE_KEYS), range);
     tracing::debug!(database = instance.name, keys = all.len(), "checking");
     loop {
-        let (found, next) = run(inner, &mut KeysPage(&range, &take)).await?;
+        let (found, next) = read_page(inner, size, &mut KeysPage(&range, size, &take)).await?;
         all.extend(found);
         match next {
             Some(rest) => range = rest,

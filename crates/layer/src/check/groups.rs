@@ -4,6 +4,7 @@ use flatbed_flatten::json::{Limits, parse};
 use prost::Message;
 
 use crate::asker::ReadPrincipal;
+use crate::check::pages::{PageSize, read_page};
 use crate::check::{Report, hex, read_keys, run};
 use crate::document::edit::GetOptions;
 use crate::error::{Error, Refusal, Result};
@@ -16,7 +17,7 @@ use crate::store::proto;
 use crate::store::records::decode_counter;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::build::FOLLOWED;
-use crate::view::check::{Checked, check};
+use crate::view::check::{Checked, PAGE_KEYS, check};
 use crate::view::group::ViewGroup;
 use crate::view::written::WrittenReduces;
 use crate::view_definition::GroupDefinition;
@@ -42,9 +43,10 @@ pub(super) async fn check_group(
     let written = written.as_ref().map(|written| written as &dyn WrittenReduces);
     let before = run(inner, &mut ReadCounters { instance, number: index.number }).await?;
     let (mut keys, mut begin, mut found) = (0, Vec::new(), (0, 0));
+    let size = &PageSize::new(PAGE_KEYS);
     loop {
-        let Checked { keys: more, violations, refused, set_aside, next } =
-            run(inner, &mut Part { instance, group: &group, written, begin: &begin }).await?;
+        let mut part = Part { instance, group: &group, written, begin: &begin, size };
+        let Checked { keys: more, violations, refused, set_aside, next } = read_page(inner, size, &mut part).await?;
         keys += more;
         found = (found.0 + refused, found.1 + set_aside);
         violations.into_iter().for_each(|violation| report.violation(violation));
@@ -129,12 +131,14 @@ struct Part<'a> {
     group: &'a ViewGroup,
     written: Option<&'a dyn WrittenReduces>,
     begin: &'a [u8],
+    size: &'a PageSize,
 }
 
 impl Operation for Part<'_> {
     type Output = Checked;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Checked> {
-        check(trx, &self.instance.keys, self.group, self.written, self.begin.to_vec()).await
+        let Part { instance, group, written, begin, size } = *self;
+        check(trx, &instance.keys, group, written, (begin.to_vec(), size.attempt())).await
     }
 }

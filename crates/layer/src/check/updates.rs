@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use prost::Message;
 
+use crate::check::pages::{PageSize, read_page};
 use crate::check::{PAGE_KEYS, Report, hex, run};
 use crate::error::Result;
 use crate::layer::Inner;
@@ -17,13 +18,15 @@ use crate::store::updated::{newest_rows, stamp_of};
 const PAGE_DATABASES: usize = 100;
 
 pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
+    let (size, size_of_databases) = (&PageSize::new(PAGE_KEYS), &PageSize::new(PAGE_DATABASES));
     let mut rest = Some(inner.keys.newest_updates());
     while let Some(range) = rest {
-        rest = page(inner, report, NewestPage { inner, range: &range }).await?;
+        rest = page(inner, report, size, NewestPage { inner, range: &range, size }).await?;
     }
     let mut rest = Some(inner.keys.databases_updated(0, u8::MAX));
     while let Some(range) = rest {
-        rest = page(inner, report, UpdatedPage { inner, range: &range }).await?;
+        let size = size_of_databases;
+        rest = page(inner, report, size, UpdatedPage { inner, range: &range, size }).await?;
     }
     // Reads the log from its end: the newest entry of each name says whether the database exists. A new event during
     // the check makes the comparison with the names invalid.
@@ -32,7 +35,7 @@ pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
     let mut seen = HashSet::new();
     let mut rest = Some(inner.keys.database_events());
     while let Some(range) = rest {
-        rest = page(inner, &mut found, EventsPage { inner, range: &range, seen: &mut seen }).await?;
+        rest = page(inner, &mut found, size, EventsPage { inner, range: &range, seen: &mut seen, size }).await?;
     }
     report.keys += found.keys;
     if run(inner, &mut LastEvent { inner }).await? == before {
@@ -43,8 +46,13 @@ pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
 
 type Page = (usize, Vec<String>, Option<KeyRange>);
 
-async fn page(inner: &Inner, report: &mut Report, mut page: impl Operation<Output = Page>) -> Result<Option<KeyRange>> {
-    let (keys, violations, next) = run(inner, &mut page).await?;
+async fn page(
+    inner: &Inner,
+    report: &mut Report,
+    size: &PageSize,
+    mut page: impl Operation<Output = Page>,
+) -> Result<Option<KeyRange>> {
+    let (keys, violations, next) = read_page(inner, size, &mut page).await?;
     report.keys += keys as u64;
     violations.into_iter().for_each(|violation| report.violation(violation));
     Ok(next)
@@ -53,6 +61,7 @@ async fn page(inner: &Inner, report: &mut Report, mut page: impl Operation<Outpu
 struct NewestPage<'a> {
     inner: &'a Inner,
     range: &'a KeyRange,
+    size: &'a PageSize,
 }
 
 impl Operation for NewestPage<'_> {
@@ -60,7 +69,7 @@ impl Operation for NewestPage<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
         let keys = &self.inner.keys;
-        let page = trx.range(self.range, true).page(PAGE_KEYS).await?;
+        let page = trx.range(self.range, true).page(self.size.attempt()).await?;
         let is_wrong = |key: &[u8], value: &[u8]| keys.newest_update_bucket(key).is_err() || stamp_of(value).is_err();
         let wrong = page.iter().filter(|row| is_wrong(row.key(), row.value()));
         let violations = wrong.map(|row| format!("key {} is no bucket's newest change", hex(row.key()))).collect();
@@ -72,6 +81,7 @@ impl Operation for NewestPage<'_> {
 struct UpdatedPage<'a> {
     inner: &'a Inner,
     range: &'a KeyRange,
+    size: &'a PageSize,
 }
 
 impl Operation for UpdatedPage<'_> {
@@ -80,7 +90,7 @@ impl Operation for UpdatedPage<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
         let keys = &self.inner.keys;
         let newest: HashMap<Vec<u8>, Vec<u8>> = newest_rows(trx, keys).await?.into_iter().collect();
-        let page = trx.range(self.range, true).page(PAGE_DATABASES).await?;
+        let page = trx.range(self.range, true).page(self.size.attempt()).await?;
         let rows = page.to_vec();
         let mut violations = Vec::new();
         for (key, value) in &rows {
@@ -116,6 +126,7 @@ struct EventsPage<'a> {
     inner: &'a Inner,
     range: &'a KeyRange,
     seen: &'a mut HashSet<String>,
+    size: &'a PageSize,
 }
 
 impl Operation for EventsPage<'_> {
@@ -123,7 +134,7 @@ impl Operation for EventsPage<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
         let keys = &self.inner.keys;
-        let page = trx.range(self.range, true).reverse(true).page(PAGE_KEYS).await?;
+        let page = trx.range(self.range, true).reverse(true).page(self.size.attempt()).await?;
         let rows = page.to_vec();
         let mut violations = Vec::new();
         let mut new = HashSet::new();

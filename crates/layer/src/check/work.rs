@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use prost::Message;
 
+use crate::check::pages::{PageSize, read_page};
 use crate::check::{Begin, PAGE_KEYS, Report, hex, run};
 use crate::error::{Error, Result};
 use crate::index::build::unbuilt;
@@ -18,9 +19,9 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 /// `names`: of all databases.
 pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) -> Result<()> {
     let (mut swept, mut built) = (HashSet::new(), HashSet::new());
-    let mut rest = Some(inner.keys.due_all());
+    let (size, mut rest) = (&PageSize::new(PAGE_KEYS), Some(inner.keys.due_all()));
     while let Some(range) = rest {
-        let (entries, violations, next) = run(inner, &mut Page { inner, range }).await?;
+        let (entries, violations, next) = read_page(inner, size, &mut Page { inner, range, size }).await?;
         report.keys += (entries.len() + violations.len()) as u64;
         violations.into_iter().for_each(|violation| report.violation(violation));
         for (kind, name) in entries {
@@ -72,13 +73,14 @@ impl Operation for Secrets<'_> {
 struct Page<'a> {
     inner: &'a Inner,
     range: KeyRange,
+    size: &'a PageSize,
 }
 
 impl Operation for Page<'_> {
     type Output = (Vec<(u64, String)>, Vec<String>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let page = trx.range(&self.range, true).page(PAGE_KEYS).await?;
+        let page = trx.range(&self.range, true).page(self.size.attempt()).await?;
         let (mut entries, mut violations) = (Vec::new(), Vec::new());
         for row in &page {
             match (self.inner.keys.split_due(row.key()), proto::Due::decode(row.value())) {

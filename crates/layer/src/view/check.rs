@@ -33,7 +33,8 @@ const WRITTEN_FOR: Duration = Duration::from_secs(2);
 /// Numbers that differ by less, relative to their size, count as equal: sums depend on the grouping of rows.
 const SAME_NUMBER: f64 = 1e-6;
 
-const PAGE_KEYS: usize = 200;
+/// The most keys of a page.
+pub(crate) const PAGE_KEYS: usize = 200;
 
 /// Once a transaction holds this many stored rows of documents, it reads those of no further document. One document may
 /// have more.
@@ -50,7 +51,7 @@ pub(crate) struct Checked {
     pub next: Option<Vec<u8>>,
 }
 
-/// Checks the keys from `begin` on, which is empty first, as many as a transaction reads.
+/// Checks the keys from `begin` on, which is empty first: at most `page_keys`, but two at least.
 ///
 /// A row must be in its document's list with this content, in order, and sorted by its key. The rows of a document's
 /// list must exist. A node must begin where one begins, and equal the summary of its rows or nodes. Results of
@@ -62,13 +63,13 @@ pub(crate) async fn check(
     keys: &Keys,
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
-    begin: Vec<u8>,
+    (begin, page_keys): (Vec<u8>, usize),
 ) -> Result<Checked> {
     let view = keys.view(group.number());
     let all = keys.index(group.number());
     let range = KeyRange { begin: if begin.is_empty() { all.begin } else { begin }, end: all.end };
     let (progress, page) =
-        futures_util::future::try_join(trx.get(&view.progress(), true), trx.range(&range, true).page(PAGE_KEYS))
+        futures_util::future::try_join(trx.get(&view.progress(), true), trx.range(&range, true).page(page_keys.max(2)))
             .await?;
     let progress = progress.map(|bytes| proto::ViewProgress::decode(&*bytes)).transpose()?;
     let mut checked = Checked { keys: page.len() as u64, ..Checked::default() };

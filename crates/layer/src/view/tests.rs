@@ -18,7 +18,7 @@ use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view::apply::{Applied, At, apply, write_rows};
 use crate::view::build::{FOLLOWED, NodesPace, build_nodes};
-use crate::view::check::{all_rows, check};
+use crate::view::check::{PAGE_KEYS, all_rows, check};
 use crate::view::documents::LargeReadGate;
 use crate::view::group::{Reduction, ViewGroup, ViewTree};
 use crate::view::known::KnownNodes;
@@ -208,7 +208,7 @@ pub(super) async fn violations(db: &Database, group: &ViewGroup) -> Vec<String> 
     let (mut begin, mut all) = (Vec::new(), Vec::new());
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        let checked = check(&trx, &instance.keys, group, None, begin).await.unwrap();
+        let checked = check(&trx, &instance.keys, group, None, (begin, PAGE_KEYS)).await.unwrap();
         all.extend(checked.violations);
         match checked.next {
             Some(next) => begin = next,
