@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fdb_embedded::Restore;
-use flatbed_layer::renew::{self, RenewalReport, roots};
+use flatbed_layer::renew::{self, RenewalReport, Roots, roots};
 
 use crate::{
     backup::{CopyError, directory, draw},
@@ -34,13 +34,21 @@ pub(crate) async fn restore(backup: &Path, settings: &Settings) -> Result<(), Co
     Ok(())
 }
 
-/// Opens the copy and renews it, so that sequences of the lost history are invalid in it.
+/// Opens the copy and renews it, so that sequences of the lost history are invalid in it. Roots of an older format are
+/// named, and stay as they are.
 async fn renew(staging: &Path) -> Result<RenewalReport, CopyError> {
     let storage = Storage::embedded(staging)?;
     let database = storage.database();
     let mut progress = Progress::new("restore".to_owned(), Unit::Documents, None);
     let mut all = RenewalReport::default();
-    for root in roots(&database).await? {
+    let Roots { known, too_old } = roots(&database).await?;
+    for (root, error) in &too_old {
+        eprintln!("flatbed: root {:?} is copied and cannot be served: {error}", String::from_utf8_lossy(root));
+    }
+    if let (true, Some((_, error))) = (known.is_empty(), too_old.into_iter().next()) {
+        return Err(error.into());
+    }
+    for root in known {
         let before = all.entries;
         let renewed =
             renew::renew(&database, &root, true, |moved| progress.draw(before + moved, before + moved)).await?;

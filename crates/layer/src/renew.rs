@@ -37,7 +37,7 @@ use crate::store::root::{begin_renewal, check_store, end_renewal, is_renewing};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{newest_stamps, touch_newest};
 
-pub use roots::roots;
+pub use roots::{Roots, roots};
 
 /// Limits of one transaction: entries, and bytes of keys and values together. A last entry may exceed them by its own
 /// size of a few kilobytes, and in a database with channels by its channel entries. Both are well below FoundationDB's

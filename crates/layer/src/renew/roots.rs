@@ -6,31 +6,44 @@ use async_recursion::async_recursion as boxed;
 use foundationdb::Database as Fdb;
 use prost::Message;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::instruments::Instruments;
 use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::proto;
 use crate::store::root::check_store;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Returns the roots of all layers in a store, in bytewise order.
+/// The roots of all layers in a store, in bytewise order.
+#[derive(Debug, Default)]
+pub struct Roots {
+    /// The roots that this program reads.
+    pub known: Vec<Vec<u8>>,
+    /// The roots of an older format, each with its [`Error::FormatTooOld`]. They do not keep the others from use: no
+    /// program of this format writes to them, and an older one cannot use the others.
+    pub too_old: Vec<(Vec<u8>, Error)>,
+}
+
+/// Returns the roots of all layers in a store.
 ///
 /// Reads one key for each root, and one for each key of other programs that looks like a root.
 ///
 /// # Errors
-/// [`crate::Error::FormatTooNew`] or [`crate::Error::FormatTooOld`] for a root that this program does not know,
-/// [`crate::Error::Storage`].
+/// [`Error::FormatTooNew`] or [`Error::FeatureUnknown`] for a root of a newer program, [`Error::Storage`].
 #[boxed]
-pub async fn roots(db: &Fdb) -> Result<Vec<Vec<u8>>> {
+pub async fn roots(db: &Fdb) -> Result<Roots> {
     let metrics = Arc::new(Instruments::default());
-    let mut roots = Vec::new();
+    let mut roots = Roots::default();
     let mut rest = RootKeys::every_root();
     while let Some((key, instance)) = transaction::read(db, &metrics, &mut FirstRoot { range: &rest }).await? {
         rest.begin = match instance {
             // Behind all keys of this root. The next root may begin with this one.
-            Some((root, is_ours)) => {
+            Some((root, kind)) => {
                 let next = RootKeys::new(&root).end();
-                roots.extend(is_ours.then_some(root));
+                match kind {
+                    RootKind::Foreign => {}
+                    RootKind::Known => roots.known.push(root),
+                    RootKind::TooOld(error) => roots.too_old.push((root, error)),
+                }
                 next
             }
             None => [key.as_slice(), &[0]].concat(),
@@ -39,13 +52,20 @@ pub async fn roots(db: &Fdb) -> Result<Vec<Vec<u8>>> {
     Ok(roots)
 }
 
+enum RootKind {
+    /// The key belongs to another program.
+    Foreign,
+    Known,
+    TooOld(Error),
+}
+
 struct FirstRoot<'a> {
     range: &'a KeyRange,
 }
 
 impl Operation for FirstRoot<'_> {
-    /// A key, and its root if it has that form, with whether the root is a layer's.
-    type Output = Option<(Vec<u8>, Option<(Vec<u8>, bool)>)>;
+    /// A key, and its root if it has that form.
+    type Output = Option<(Vec<u8>, Option<(Vec<u8>, RootKind)>)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let first = trx.range(self.range, true).first(1).await?;
@@ -55,9 +75,12 @@ impl Operation for FirstRoot<'_> {
         let record = bytes.and_then(|bytes| proto::Instance::decode(&*bytes).ok());
         // In a shared store other programs may have keys of this form.
         let record = record.filter(|record| record.uuid.len() == 16 && record.format_version > 0);
-        if let Some(record) = &record {
-            check_store(record)?;
-        }
-        Ok(Some((key, Some((root, record.is_some())))))
+        let kind = match record.as_ref().map(check_store) {
+            None => RootKind::Foreign,
+            Some(Ok(())) => RootKind::Known,
+            Some(Err(error @ Error::FormatTooOld { .. })) => RootKind::TooOld(error),
+            Some(Err(error)) => return Err(error),
+        };
+        Ok(Some((key, Some((root, kind)))))
     }
 }

@@ -2,7 +2,7 @@
 //! cache.
 
 use crate::support::{Store, all_changes, assert_clean, change, create, delete, get, put, rows_between};
-use flatbed_layer::renew::{RenewalReport, renew, roots};
+use flatbed_layer::renew::{RenewalReport, Roots, renew, roots};
 use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, Error, Refusal, Seq, Since, json};
 use foundationdb::tuple::pack;
 
@@ -171,11 +171,43 @@ async fn all_roots_are_found() {
         [b"\0", store.root.as_slice()].concat(),
     ];
     change(&store.fdb, |trx| others.iter().for_each(|key| trx.set(key, b"value"))).await;
-    let mut found = roots(&store.fdb).await.unwrap();
+    let mut found = roots(&store.fdb).await.unwrap().known;
     found.retain(|root| root.starts_with(&store.root));
     expected.sort();
     assert_eq!(found, expected);
     // A single root is renewed.
     let renewed = renew(&store.fdb, &expected[1], false, |_| {}).await.unwrap();
     assert_eq!(renewed, RenewalReport { databases: 1, entries: 1 });
+}
+
+#[tokio::test]
+async fn a_root_of_an_older_format_does_not_hide_the_others() {
+    let store = Store::new();
+    let mut expected = Vec::new();
+    for suffix in ["a", "b", "c"] {
+        let root = [store.root.as_slice(), suffix.as_bytes()].concat();
+        let options = flatbed_layer::LayerOptions { root: root.clone(), ..Default::default() };
+        let layer = crate::support::Layer::open(store.fdb.clone(), options).await.unwrap();
+        create(&layer, "db", None).await;
+        expected.push(root);
+    }
+    let old = expected.remove(1);
+    let key = pack(&(foundationdb::tuple::Bytes::from(old.clone()), 0));
+    let end = [key.as_slice(), &[0]].concat();
+    let rows = loop {
+        if let Ok(rows) = rows_between(&store.fdb.create_trx().unwrap(), &key, &end).await {
+            break rows;
+        }
+    };
+    // `format_version` is field 1.
+    let mut record = rows[0].1.clone();
+    assert_eq!(record[0], 0x08);
+    record[1] = 1;
+    change(&store.fdb, |trx| trx.set(&key, &record)).await;
+    let Roots { mut known, mut too_old } = roots(&store.fdb).await.unwrap();
+    known.retain(|root| root.starts_with(&store.root));
+    too_old.retain(|(root, _)| root.starts_with(&store.root));
+    assert_eq!(known, expected);
+    let [(root, Error::FormatTooOld { found: 1, .. })] = &too_old[..] else { panic!("{too_old:?}") };
+    assert_eq!(*root, old);
 }
