@@ -236,8 +236,10 @@ async fn after(layer: &Layer, entry: DueEntry, done: Result<Outcome>) -> TaskOut
             // The database was renewed or created again meanwhile: the due work now concerns the new instance.
             _ => return nothing,
         },
-        // Or only a newer program can do it.
-        Err(Error::Renewing | Error::FeatureUnknown { .. } | Error::FormatTooNew { .. }) => return nothing,
+        // Or only a newer or an older program can do it.
+        Err(
+            Error::Renewing | Error::FeatureUnknown { .. } | Error::FormatTooNew { .. } | Error::FormatTooOld { .. },
+        ) => return nothing,
         Err(error) => {
             fail(layer, &entry, &error.to_string()).await;
             return nothing;
@@ -432,6 +434,24 @@ mod tests {
         db.delete().await.unwrap();
         assert!(after(&layer, entry().await, Err(Error::DatabaseNotFound)).await.got_on);
         assert_eq!(compactions_due(inner).await, Vec::<u32>::new());
+    }
+
+    #[tokio::test]
+    async fn work_of_another_program_stays_due_and_is_no_failure() {
+        let (layer, authority, _storage) = layer().await;
+        let (db, inner) = (layer.database("db", authority.for_job("test")), &layer.inner);
+        db.compact().await.unwrap();
+        let (what, known) = ("the database".to_owned(), 4);
+        let too_old = Error::FormatTooOld { what: what.clone(), found: 3, known };
+        let too_new = Error::FormatTooNew { what, found: 5, known };
+        for error in [too_old, too_new] {
+            let found = list::read_due(inner, Duration::ZERO, 0).await.unwrap();
+            let mut entries = found.slices.into_values().flatten();
+            let entry = entries.find(|entry| entry.key.kind == Kind::Compaction as u64).expect("it is due");
+            let met = after(&layer, entry, Err(error)).await;
+            assert!(!met.got_on && met.left.is_none());
+            assert_eq!(compactions_due(inner).await, vec![0]);
+        }
     }
 
     #[tokio::test]
