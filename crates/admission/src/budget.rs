@@ -118,9 +118,15 @@ impl Grant {
     }
 
     /// Adds another grant of the same budget.
-    pub fn merge(&mut self, mut more: Grant) {
-        debug_assert!(Arc::ptr_eq(&self.budget, &more.budget), "grants of two budgets");
+    ///
+    /// # Errors
+    /// The grant, if it is of another budget: its units must not be returned to this one.
+    pub fn merge(&mut self, mut more: Grant) -> Result<(), Grant> {
+        if !Arc::ptr_eq(&self.budget, &more.budget) {
+            return Err(more);
+        }
         self.units += std::mem::take(&mut more.units);
+        Ok(())
     }
 
     /// Splits off `bytes`, rounded up to whole units, or all of it if it has fewer.
@@ -156,7 +162,7 @@ mod tests {
         assert_eq!((grant.bytes(), budget.used()), (5_000, 5_000));
         let part = grant.split(1_500);
         assert_eq!((part.bytes(), grant.bytes(), budget.used()), (2_000, 3_000, 5_000));
-        grant.merge(budget.try_take(5_000).unwrap());
+        grant.merge(budget.try_take(5_000).unwrap()).unwrap();
         assert!(budget.try_take(1).is_none() && budget.try_take(0).is_some());
         grant.shrink(20_000);
         assert_eq!((grant.bytes(), budget.free()), (8_000, 0));
@@ -166,6 +172,16 @@ mod tests {
         assert_eq!((all.bytes(), grant.bytes()), (6_000, 0));
         drop((part, grant, all));
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_grant_of_another_budget_is_not_merged() {
+        let budgets = [Budget::new(10, 1), Budget::new(10, 1)];
+        let [mut one, other] = budgets.each_ref().map(|budget| budget.try_take(4).unwrap());
+        let other = one.merge(other).unwrap_err();
+        assert_eq!((one.bytes(), other.bytes()), (4, 4));
+        drop((one, other));
+        assert_eq!(budgets.map(|budget| budget.free()), [10, 10]);
     }
 
     #[tokio::test]

@@ -310,9 +310,10 @@ pub struct Memory {
     share: Option<Share>,
 }
 
+/// `more`: a grant of the same budget. One of another budget is returned to it.
 fn merge(held: &mut Option<Grant>, more: Grant) {
     match held {
-        Some(held) => held.merge(more),
+        Some(held) => drop(held.merge(more)),
         None => *held = Some(more),
     }
 }

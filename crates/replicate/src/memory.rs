@@ -184,7 +184,8 @@ impl RoomUse {
 
     fn add(&mut self, more: Grant) {
         match &mut self.grant {
-            Some(grant) => grant.merge(more),
+            // All are of one budget. A grant of another one would be returned to it.
+            Some(grant) => drop(grant.merge(more)),
             None => self.grant = Some(more),
         }
     }

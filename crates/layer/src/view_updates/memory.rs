@@ -151,8 +151,9 @@ impl MemoryPermit {
             let Some(of_all) = self.memory.all.try_take(more) else { return false };
             match &mut self.grants {
                 Some([held_of_database, held_of_all]) => {
-                    held_of_database.merge(of_database);
-                    held_of_all.merge(of_all);
+                    if held_of_database.merge(of_database).is_err() || held_of_all.merge(of_all).is_err() {
+                        return false;
+                    }
                 }
                 None => self.grants = Some([of_database, of_all]),
             }
