@@ -53,7 +53,7 @@ pub use listing::{Listing, bulk_delete_answer, design_id, find_index, parse_bulk
 use normal::Normal;
 pub use order::compare;
 pub use plan::{Plan, Source, plan, plan_unless};
-pub use projection::project;
+pub use projection::Projector;
 pub use refused::Refused;
 pub use rows::{IndexReader, RowIndex, RowSelector, RowsError, SelectorReader};
 pub use sort::Sort;

@@ -397,7 +397,7 @@ impl Context {
 
     /// Builds a projection of documents of a database's feed to these fields.
     pub fn projection(&self, database: &str, fields: Vec<Field>) -> Projection {
-        Projection::new(self.origin(database), fields, &self.feeds.selectors)
+        Projection::new(self.origin(database), &fields, &self.feeds.selectors)
     }
 
     pub(crate) fn selectors(&self) -> &Selectors {

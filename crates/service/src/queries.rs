@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Value};
 use flatbed_layer::{Document, Error, FindOptions, JsonIndexes, QueryDocument, QueryRow, Reader, Refusal};
-use flatbed_mango::{Bookmark, Catalog, ExecutionStats, Find, Index, Plan, Refused, Source, explain_unless, project};
+use flatbed_mango::{Bookmark, Catalog, ExecutionStats, Find, Index, Plan, Projector, Refused, Source, explain_unless};
 use tokio::time::Instant;
 
 use crate::context::Context;
@@ -78,7 +78,8 @@ impl Context {
         let runtime = self.query_runtime(database);
         let plan = PlannedQuery::new(&runtime, &find, QueryOutput::Documents, None).await?;
         let began = database.clock().now();
-        Ok(Query { find, plan, plans: 1, is_begun: false, runtime, began })
+        let projector = find.fields.as_deref().map(|fields| Arc::new(Projector::new(fields)));
+        Ok(Query { find, projector, plan, plans: 1, is_begun: false, runtime, began })
     }
 
     /// Counts the documents that match a selector.
@@ -248,6 +249,8 @@ impl IndexChoice {
 /// A running query.
 pub struct Query {
     find: Find,
+    /// `None`: whole documents are answered.
+    projector: Option<Arc<Projector>>,
     plan: PlannedQuery,
     plans: usize,
     is_begun: bool,
@@ -370,14 +373,13 @@ impl Query {
     #[boxed]
     pub async fn next_page(&mut self) -> Result<Option<Vec<Vec<u8>>>> {
         let Some(page) = self.read().await? else { return Ok(None) };
-        let Some(fields) = self.find.fields.clone() else {
+        let Some(projector) = self.projector.clone() else {
             return Ok(Some(page.iter().map(|row| text_of_found(&row.document)).collect()));
         };
-        // The cost of a field is the members that are skipped to reach it.
-        let weight = fields.len().max(1);
+        let weight = projector.weight();
         let projected = move |value: &Value<'_>| {
             let mut text = Vec::new();
-            json::write(&project(value, &fields), &mut text);
+            json::write(&projector.project(value), &mut text);
             text
         };
         if page.iter().all(|row| matches!(row.document, QueryDocument::Covered(_))) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flatbed_admission::{Budget, Grant};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ChangeRow, Document, Error as LayerError, RowKind, TailDocument, TailRow};
-use flatbed_mango::{Exhausted, Field, Interrupts, InvalidSelector, Progress, Selector, project, slice_steps};
+use flatbed_mango::{Exhausted, Field, Interrupts, InvalidSelector, Progress, Projector, Selector, slice_steps};
 use flatbed_metrics::{Family, Kind, Value as Measured};
 use tokio::runtime::Handle;
 
@@ -292,14 +292,14 @@ fn is_short(weight: usize, documents: impl Iterator<Item = usize>) -> bool {
 /// A projection of a feed's documents to fields. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Projection {
-    fields: Arc<[Field]>,
+    projector: Arc<Projector>,
     selectors: Selectors,
     origin: Origin,
 }
 
 impl Projection {
-    pub(crate) fn new(origin: Origin, fields: Vec<Field>, selectors: &Selectors) -> Projection {
-        Projection { fields: fields.into(), selectors: selectors.clone(), origin }
+    pub(crate) fn new(origin: Origin, fields: &[Field], selectors: &Selectors) -> Projection {
+        Projection { projector: Arc::new(Projector::new(fields)), selectors: selectors.clone(), origin }
     }
 
     /// Returns the fields of a document as JSON text. Attachments are stubs.
@@ -309,12 +309,11 @@ impl Projection {
     pub async fn of(&self, document: &Document) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         json_out::document(document, &mut text);
-        let fields = self.fields.clone();
-        // The cost of a field is the members that are skipped to reach it.
-        let weight = fields.len().max(1);
+        let projector = self.projector.clone();
+        let weight = projector.weight();
         let projected = self.selectors.each(&self.origin, weight, vec![text], move |value, _| {
             let mut text = Vec::new();
-            json::write(&project(value, &fields), &mut text);
+            json::write(&projector.project(value), &mut text);
             Ok(text)
         });
         let texts = projected.await?;
