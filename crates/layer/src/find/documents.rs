@@ -33,6 +33,11 @@ const FIRST_BYTES: usize = 16_000;
 /// The time after which a match yields to other tasks.
 const TURN: Duration = Duration::from_millis(2);
 
+/// The number of times that a match begins again because its document has changed. The last of them does not pause: a
+/// document that changes faster than its match would never be passed. It takes at most some tenths of a second, at the
+/// very worst two seconds, as each match does.
+const RESTARTS_MAX: u32 = 2;
+
 /// A paused match of a document, and the position to resume at.
 #[derive(Debug, Clone)]
 pub(crate) struct PausedMatch {
@@ -40,6 +45,7 @@ pub(crate) struct PausedMatch {
     /// The document's last change. If the document has changed since, the match begins again.
     stamp: [u8; STAMP_BYTES],
     progress: Progress,
+    restarts: u32,
 }
 
 pub(crate) struct Matcher<'a> {
@@ -107,8 +113,12 @@ impl<'a> Matcher<'a> {
             return Err(Refusal::SelectorExhausted.into());
         }
         let (info, rows) = found;
-        let is_same = |paused: &PausedMatch| paused.id == id && paused.stamp == info.stamp;
-        let mut progress = self.paused.take().filter(is_same).map(|paused| paused.progress).unwrap_or_default();
+        let (mut progress, restarts) = match self.paused.take().filter(|paused| paused.id == id) {
+            Some(paused) if paused.stamp == info.stamp => (paused.progress, paused.restarts),
+            Some(paused) => (Progress::default(), paused.restarts.saturating_add(1)),
+            None => (Progress::default(), 0),
+        };
+        let pauses = self.has_waiters.is_some() && restarts < RESTARTS_MAX;
         let mut is_reloaded = false;
         let document = if self.asks_beside && (info.has_attachments || self.conflicts && info.leaf_count > 1) {
             let Within { inner, trx, instance } = *self.within;
@@ -133,8 +143,8 @@ impl<'a> Matcher<'a> {
                     self.rows = self.selector.for_rows(&instance.fields.view());
                     is_reloaded = true;
                 }
-                // A query without turns shares the runtime's threads.
-                Err(RowsError::Exhausted(Exhausted::Paused)) if self.has_waiters.is_none() => {
+                // A query shares the runtime's threads, also while it keeps its turn or without turns.
+                Err(RowsError::Exhausted(Exhausted::Paused)) if !pauses => {
                     tokio::task::yield_now().await;
                 }
                 done => break done,
@@ -143,7 +153,7 @@ impl<'a> Matcher<'a> {
         match selected {
             Ok(is_selected) => Ok(Some(is_selected)),
             Err(RowsError::Exhausted(Exhausted::Paused)) => {
-                self.paused = Some(PausedMatch { id: id.to_owned(), stamp: info.stamp, progress });
+                self.paused = Some(PausedMatch { id: id.to_owned(), stamp: info.stamp, progress, restarts });
                 Ok(None)
             }
             Err(RowsError::Exhausted(Exhausted::TooLong | Exhausted::Stopped)) => {

@@ -542,6 +542,32 @@ async fn a_page_ends_inside_a_document_where_others_wait() {
     assert_eq!(ids, ["d0", "d2"]);
 }
 
+/// Its match takes nine slices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_changes_between_all_slices_is_passed() {
+    let (layer, authority, _storage) = layer().await;
+    let db = layer.database("db", authority.for_job("test"));
+    let large = |n: usize| format!(r#"{{"n":{n},"a":"{}c"}}"#, "b".repeat(100_000));
+    put_all(&db, &[("d".to_owned(), large(0))]).await;
+    let conditions = (0..5).map(|n| format!(r#"{{"a":{{"$regex":"x{n}"}}}}"#)).collect::<Vec<_>>().join(",");
+    let selector = format!(r#"{{"selector":{{"$or":[{conditions},{{"a":{{"$regex":"bc"}}}}]}}}}"#);
+    let find = Request::parse(&json(&selector), None, &|| false).unwrap();
+    let indexes = db.json_indexes().await.unwrap();
+    let plan = indexes.plan("db", &find).unwrap();
+    let has_waiters: Option<Arc<dyn Fn() -> bool + Send + Sync>> = Some(Arc::new(|| true));
+    let options = FindOptions { limit: 100, is_alone: true, has_waiters, ..FindOptions::default() };
+    let mut query = db.find(&indexes, &plan, options);
+    let mut pages = Vec::new();
+    while let Some(rows) = query.read_page().await.unwrap() {
+        pages.push(rows.len());
+        assert!(pages.len() < 30, "the match begins again for ever");
+        let rev = db.get("d", &GetOptions::default()).await.unwrap().rev;
+        put(&db, "d", Some(rev), &large(pages.len())).await.unwrap();
+    }
+    // The first match, one that pauses again, and one that does not.
+    assert_eq!((pages, query.stats().keys_examined), (vec![0, 0, 1], 1));
+}
+
 /// The runtime here has one thread: the other task runs only if the query yields. The hook records how often it has
 /// run.
 #[tokio::test]
