@@ -20,6 +20,7 @@ mod figures;
 mod gather;
 mod group;
 mod harden;
+mod late;
 mod list;
 mod machine;
 mod memory;

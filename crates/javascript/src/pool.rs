@@ -17,6 +17,7 @@ use crate::engine::{CallEnvironment, CallOutcome, CallTerms, Engine, STUCK};
 use crate::engine_request::{Answer, EngineRequest};
 use crate::error::{Error, Result};
 use crate::figures::KillCause;
+use crate::late::LateCalls;
 use crate::nursery::Nursery;
 use crate::process::POLL_INTERVAL;
 use crate::queue::{LONG, Lane, Queue, QueueFull};
@@ -113,6 +114,7 @@ pub(crate) struct Pool {
     nursery: Arc<Nursery>,
     report: Arc<KillReport>,
     queue: Mutex<Queue<Job>>,
+    late: Mutex<LateCalls>,
     /// Signalled when the queue has a call for a lane.
     come: [Condvar; 2],
     is_closed: AtomicBool,
@@ -184,8 +186,8 @@ impl Pool {
     ) -> std::io::Result<Arc<Pool>> {
         let queue = Mutex::new(Queue::new(options.of_one_max, if options.lends { options.threads - 1 } else { 0 }));
         let lanes = std::iter::repeat_n(Lane::Usual, options.threads).chain([Lane::Slow]);
-        let (come, workers, is_closed) = Default::default();
-        let pool = Arc::new(Pool { options: options.clone(), nursery, report, queue, come, is_closed, workers });
+        let (late, come, workers, is_closed) = Default::default();
+        let pool = Arc::new(Pool { options: options.clone(), nursery, report, queue, late, come, is_closed, workers });
         for lane in lanes {
             let worker = pool.begin(lane)?;
             lock(&pool.workers).present.push(worker);
@@ -312,7 +314,11 @@ impl Pool {
             let outside =
                 CallEnvironment { is_closed: &|| self.is_closed(), is_stopped: &|| state.is_stopped(), waits: &waits };
             let CallOutcome { mut result, killed, ran } = running.run(ask, &terms, &outside);
-            give_reason(&mut result, &late_error(state.is_crowded_out.load(Ordering::Relaxed), ran, step_max));
+            let late = late_errors(&mut result);
+            if !late.is_empty() {
+                let because = self.late_error(&design, &state, ran, step_max);
+                late.into_iter().for_each(|error| error.clone_from(&because));
+            }
             let mut at = lock(&worker.at);
             let ran = at.call.take().map_or(Duration::ZERO, |call| call.ran());
             let is_aside = at.is_aside;
@@ -339,6 +345,17 @@ impl Pool {
                 finished = Some(database);
             }
             let _ = answer.send(result);
+        }
+    }
+
+    /// Returns the error of a call that reached its deadline. A function whose calls never have the processor for half
+    /// of their time is to blame once they have used it for the time of one call.
+    fn late_error(&self, design: &Design, state: &JobState, ran: Duration, step_max: Duration) -> Error {
+        match late_error(state.is_crowded_out.load(Ordering::Relaxed), ran, step_max) {
+            Error::Busy if !state.is_stopped() && lock(&self.late).add(design, ran, step_max, Instant::now()) => {
+                Error::TimedOut(step_max)
+            }
+            error => error,
         }
     }
 
@@ -433,25 +450,20 @@ fn late_error(is_crowded_out: bool, ran: Duration, step_max: Duration) -> Error 
     if is_crowded_out || ran < step_max / 2 { Error::Busy } else { Error::TimedOut(step_max) }
 }
 
-fn give_reason(result: &mut Result<Answer>, because: &Error) {
-    let is_late = |error: &Error| matches!(error, Error::TimedOut(_));
+/// Returns the errors of items that reached their deadline.
+fn late_errors(result: &mut Result<Answer>) -> Vec<&mut Error> {
+    let mut errors = Vec::new();
     match result {
-        Err(error) if is_late(error) => error.clone_from(because),
-        Ok(Answer::Mapped(part)) if part.stopped.as_ref().is_some_and(is_late) => part.stopped = Some(because.clone()),
+        Err(error) => errors.push(error),
+        Ok(Answer::Mapped(part)) => errors.extend(&mut part.stopped),
         Ok(Answer::Routed(part)) => {
-            if let Some((_, error)) = &mut part.killed
-                && is_late(error)
-            {
-                error.clone_from(because);
-            }
-            if let Some(Err(error)) = part.routed.last_mut()
-                && is_late(error)
-            {
-                error.clone_from(because);
-            }
+            errors.extend(part.killed.as_mut().map(|(_, error)| error));
+            errors.extend(part.routed.last_mut().and_then(|routed| routed.as_mut().err()));
         }
         _ => {}
     }
+    errors.retain(|error| matches!(error, Error::TimedOut(_)));
+    errors
 }
 
 /// Stops the call that has waited longest for its caller, or else the one that has run longest. In the second case

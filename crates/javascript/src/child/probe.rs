@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
+use std::time::Duration;
 
 use super::SOCKET;
-use crate::clock::Clock;
+use crate::clock::{Clock, now};
 use crate::process::ZONE;
 
 pub(crate) fn probe(what: &str, clock: &Clock) -> String {
@@ -45,6 +46,7 @@ pub(crate) fn probe(what: &str, clock: &Clock) -> String {
         "abort" => std::process::abort(),
         "silence" => endless(),
         "idle" => idle(),
+        "seldom" => seldom(),
         "undo" => loop {
             clock.undo();
         },
@@ -86,6 +88,17 @@ fn idle() -> ! {
     loop {
         // SAFETY: it writes at most one byte to `byte`.
         unsafe { libc::read(SOCKET, (&raw mut byte).cast(), 1) };
+    }
+}
+
+/// Uses the processor for a seventh of the time at most, as under a quota.
+fn seldom() -> ! {
+    loop {
+        let began = now();
+        while now() < began + Duration::from_millis(10) {
+            std::hint::spin_loop();
+        }
+        std::thread::park_timeout(Duration::from_millis(60));
     }
 }
 

@@ -4,6 +4,10 @@ use super::*;
 use crate::engine_request::{MappedPart, RoutedPart};
 use crate::{Design, Runner, RunnerOptions, SyncFunction};
 
+fn give_reason(result: &mut Result<Answer>, because: &Error) {
+    late_errors(result).into_iter().for_each(|error| error.clone_from(because));
+}
+
 #[test]
 fn a_call_is_to_blame_if_it_has_used_the_processor() {
     let time = Duration::from_secs(5);

@@ -3,7 +3,7 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use flatbed_testkit::{PATIENCE, soon, until};
+use flatbed_testkit::{PATIENCE, soon, until, until_some};
 
 use super::Process;
 use crate::clock::now;
@@ -119,6 +119,23 @@ async fn a_call_without_the_processor_is_not_to_blame() {
     assert_eq!(answer, Err(Error::Busy));
     let killed = runner.figures().function_processes_killed.of(KillCause::Deadline);
     until("its process is killed", async || killed.get() == 1).await;
+}
+
+/// As under a quota of a seventh of a processor: no call has the processor for half of its time.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_function_that_never_ends_is_to_blame_under_a_small_quota() {
+    let runner = runner();
+    let time = Duration::from_millis(800);
+    let answer_of = async |design: &Design| {
+        let ask = EngineRequest::Probe { input: "seldom".to_owned() };
+        soon(runner.run(design, runner.caller(), ask, time)).await.map(drop)
+    };
+    let design = Design::new("db/1", "function () {}");
+    assert_eq!(answer_of(&design).await, Err(Error::Busy));
+    let look = async || answer_of(&design).await.err().filter(|error| *error != Error::Busy);
+    assert_eq!(until_some("the calls have used the time of one", look).await, Error::TimedOut(time));
+    assert_eq!(answer_of(&Design::new("db/2", "function () {}")).await, Err(Error::Busy));
 }
 
 /// An idle thread drops its engines; a call may follow at once.
