@@ -90,6 +90,17 @@ impl EngineRequest {
         }
     }
 
+    /// Returns true if the request runs no function of the design document for an input.
+    pub(crate) fn runs_nothing(&self) -> bool {
+        match self {
+            EngineRequest::Call { kind, .. } => matches!(*kind, "has" | "member"),
+            EngineRequest::Map { documents, .. } => documents.is_empty(),
+            EngineRequest::Reduce { asks, .. } => asks.is_empty(),
+            EngineRequest::Check => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn wants_fresh(&self) -> bool {
         matches!(self, EngineRequest::Map { is_fresh: true, .. })
     }

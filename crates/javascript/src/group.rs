@@ -64,7 +64,8 @@ impl Group {
         Group {
             maps: Design::new(database.clone(), definition(functions.lib, functions.maps, limits)),
             views: functions.maps.len(),
-            reduces: Design::new(database, definition(None, functions.reduces, limits)),
+            // Clients wait for reduces. They must not wait for maps that build the index, nor be slow because of them.
+            reduces: Design::new(database, definition(None, functions.reduces, limits)).apart("reduces"),
             calls: calls.collect(),
         }
     }

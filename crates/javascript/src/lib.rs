@@ -30,6 +30,7 @@ mod pool;
 mod process;
 mod queue;
 mod read_members;
+mod records;
 mod render;
 mod report;
 mod response;
@@ -49,7 +50,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::{Error, Result};
-pub use figures::{FunctionFigures, KillCause};
+pub use figures::{CallClass, FunctionFigures, KillCause};
 use flatbed_flatten::json::{self, Limits, Value};
 pub use group::{Group, GroupFunctions, MappedBatch, ReduceInput, Reduction, RowLimits};
 pub use list::{List, ListPart};
@@ -125,6 +126,8 @@ pub struct Caller {
 #[derive(Debug, Clone)]
 pub struct Design {
     database: Arc<str>,
+    /// The name under which its calls take turns: the database, or a part of its calls.
+    turn: Arc<str>,
     text: Arc<str>,
     hash: u64,
 }
@@ -136,7 +139,14 @@ impl Design {
         let text = text.into();
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
-        Design { database: database.into(), text, hash: hasher.finish() }
+        let database: Arc<str> = database.into();
+        Design { turn: database.clone(), database, text, hash: hasher.finish() }
+    }
+
+    /// Lets its calls take turns apart from the others of its database. `part` names these calls.
+    fn apart(self, part: &str) -> Design {
+        // No name of a database has a line break.
+        Design { turn: format!("{}\n{part}", self.database).into(), ..self }
     }
 
     /// Returns the unique name of the database.

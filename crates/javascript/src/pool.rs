@@ -3,8 +3,8 @@
 //! A call is asked to stop at its deadline. If it does not, its process is killed. A call that takes longer than a
 //! slice while others wait is put aside: it continues on its thread with lower priority, the thread ends with the
 //! call, and a new thread takes its place. The number of such calls is bounded. Beyond the bound the pool stops the
-//! one that has waited longest for its caller, or else the one that has run longest. The database of a long call is
-//! slow for a while ([`crate::queue`]).
+//! one that has waited longest for its caller, or else a map, or else the one that has run longest. The database of a
+//! long call is slow for a while, and that of a short one has a thread that others leave to it ([`crate::queue`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -16,11 +16,12 @@ use crate::clock::Clock;
 use crate::engine::{CallEnvironment, CallOutcome, CallTerms, Engine, STUCK};
 use crate::engine_request::{Answer, EngineRequest};
 use crate::error::{Error, Result};
-use crate::figures::KillCause;
+use crate::figures::{CallClass, KillCause};
 use crate::late::LateCalls;
 use crate::nursery::Nursery;
 use crate::process::POLL_INTERVAL;
-use crate::queue::{LONG, Lane, Queue, QueueFull};
+use crate::queue::{LONG, Lane, Queue, QueueFull, QueueOptions};
+use crate::records::{CallEnd, SHORT};
 use crate::report::KillReport;
 use crate::thread::Thread;
 use crate::{Caller, Design};
@@ -36,6 +37,9 @@ const ANSWERED_WITHIN: Duration = STUCK.saturating_add(Duration::from_secs(1));
 
 /// A call that waits longer for its caller may be stopped when no further call can be put aside.
 const IDLE_CALL: Duration = Duration::from_secs(1);
+
+/// A map that keeps others waiting is put aside after this time if it has not finished a document.
+const TRIAL: Duration = Duration::from_millis(60);
 
 /// The niceness of slow calls relative to the others of their pool.
 const SLOW_NICENESS: i32 = 8;
@@ -68,7 +72,23 @@ pub(crate) struct Task {
 struct Job {
     task: Task,
     state: Arc<JobState>,
+    asked: Instant,
     answer: oneshot::Sender<Result<Answer>>,
+}
+
+/// A call that has ended, of which the queue does not know yet.
+struct EndedCall {
+    turn: Arc<str>,
+    class: CallClass,
+    ran: Duration,
+    end: CallEnd,
+}
+
+impl EndedCall {
+    fn report(&self, queue: &mut Queue<Job>, lane: Lane, now: Instant) {
+        queue.finished(&self.turn, lane, self.class, self.ran, now);
+        queue.record(&self.turn, self.ran, self.end, now);
+    }
 }
 
 #[derive(Default)]
@@ -107,6 +127,11 @@ impl JobState {
     fn is_stopped(&self) -> bool {
         lock(&self.stop).is_stopped
     }
+
+    /// Returns true if the process says that it finished an item. A hostile process only lengthens its own call.
+    fn has_finished_some(&self) -> bool {
+        lock(&self.stop).clock.as_ref().is_some_and(|clock| clock.finished() > 0)
+    }
 }
 
 pub(crate) struct Pool {
@@ -142,6 +167,9 @@ struct WorkerState {
 
 struct RunningCall {
     design: Design,
+    class: CallClass,
+    /// True if no client waits for the call, and its caller repeats it.
+    is_map: bool,
     state: Arc<JobState>,
     began: Instant,
     processor: Option<Thread>,
@@ -155,12 +183,18 @@ impl RunningCall {
     fn ran(&self) -> Duration {
         self.processor.as_ref().map_or(Duration::ZERO, Thread::ran).saturating_sub(self.ran_before)
     }
+
+    /// Returns the time after which the call is put aside if it keeps others waiting.
+    fn slice(&self, options: &PoolOptions) -> Duration {
+        let is_on_trial = self.is_map && !self.state.has_finished_some();
+        if is_on_trial { options.slice.min(TRIAL) } else { options.slice }
+    }
 }
 
 /// A queued or running call. Dropped with its caller, it leaves the queue or stops.
 struct Ticket<'p> {
     pool: &'p Pool,
-    database: Arc<str>,
+    turn: Arc<str>,
     id: u64,
     state: Arc<JobState>,
 }
@@ -169,7 +203,7 @@ impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         self.state.stop();
         if self.state.began.get().is_none() {
-            lock(&self.pool.queue).remove(&self.database, self.id);
+            lock(&self.pool.queue).remove(&self.turn, self.id);
         }
     }
 }
@@ -184,7 +218,13 @@ impl Pool {
         nursery: Arc<Nursery>,
         report: Arc<KillReport>,
     ) -> std::io::Result<Arc<Pool>> {
-        let queue = Mutex::new(Queue::new(options.of_one_max, if options.lends { options.threads - 1 } else { 0 }));
+        let others = options.threads - 1;
+        let queue = Mutex::new(Queue::new(QueueOptions {
+            of_one_max: options.of_one_max,
+            lent_max: if options.lends { others } else { 0 },
+            shared_max: others.max(1),
+            takes_newest: options.lends,
+        }));
         let lanes = std::iter::repeat_n(Lane::Usual, options.threads).chain([Lane::Slow]);
         let (late, come, workers, is_closed) = Default::default();
         let pool = Arc::new(Pool { options: options.clone(), nursery, report, queue, late, come, is_closed, workers });
@@ -210,11 +250,11 @@ impl Pool {
 
     pub(crate) async fn run_counted(self: &Arc<Self>, task: Task, spent: &mut Duration) -> Result<Answer> {
         let (answer, mut answered) = oneshot::channel();
-        let (asked, database, state) = (Instant::now(), task.design.database.clone(), Arc::new(JobState::default()));
+        let (asked, turn, state) = (Instant::now(), task.design.turn.clone(), Arc::new(JobState::default()));
         let (time_max, client) = (task.time_max, task.caller.client);
-        let job = Job { task, state: state.clone(), answer };
-        let id = self.push(&database, client, job, asked)?;
-        let ticket = Ticket { pool: self, database, id, state };
+        let job = Job { task, state: state.clone(), asked, answer };
+        let id = self.push(&turn, client, job, asked)?;
+        let ticket = Ticket { pool: self, turn, id, state };
         // The waiting callers also check on the threads.
         loop {
             match tokio::time::timeout(POLL_INTERVAL, &mut answered).await {
@@ -234,9 +274,9 @@ impl Pool {
         }
     }
 
-    fn push(&self, database: &Arc<str>, client: Option<u64>, job: Job, now: Instant) -> Result<u64> {
+    fn push(&self, turn: &Arc<str>, client: Option<u64>, job: Job, now: Instant) -> Result<u64> {
         let mut queue = lock(&self.queue);
-        let id = queue.push(database, client, job).map_err(|QueueFull| Error::Busy)?;
+        let id = queue.push(turn, client, job).map_err(|QueueFull| Error::Busy)?;
         self.wake(&queue, now);
         Ok(id)
     }
@@ -288,13 +328,16 @@ impl Pool {
     }
 
     fn work(&self, worker: &Worker, mut engine: Engine) {
-        // The database of the previous call, if that call was short.
-        let mut finished = None;
-        while let Some(Job { task, state, answer }) = self.next(worker.lane, &mut engine, finished.take()) {
+        // The previous call, if it was short.
+        let mut ended = None;
+        while let Some((Job { task, state, asked, answer }, class)) = self.next(worker.lane, &mut engine, ended.take())
+        {
             let Task { design, caller, ask, step_max, time_max } = task;
-            let database = design.database.clone();
+            let (turn, runs_nothing) = (design.turn.clone(), ask.runs_nothing());
+            let is_map = matches!(ask, EngineRequest::Map { .. });
+            self.nursery.figures.function_wait_seconds.of(class).observe(asked.elapsed());
             let Some(running) = engine.begin() else {
-                finished = Some(database);
+                ended = Some(EndedCall { turn, class, ran: Duration::ZERO, end: CallEnd::NothingRan });
                 let _ = answer.send(Err(Error::Busy));
                 continue;
             };
@@ -302,8 +345,16 @@ impl Pool {
             let ran_before = processor.as_ref().map_or(Duration::ZERO, Thread::ran);
             state.begin(began, &running.clock);
             let (known, its) = (design.clone(), state.clone());
-            lock(&worker.at).call =
-                Some(RunningCall { design: known, state: its, began, processor, ran_before, waits: None });
+            lock(&worker.at).call = Some(RunningCall {
+                design: known,
+                class,
+                is_map,
+                state: its,
+                began,
+                processor,
+                ran_before,
+                waits: None,
+            });
             let waits = |waits: bool| {
                 if let Some(call) = &mut lock(&worker.at).call {
                     call.waits = waits.then(Instant::now);
@@ -314,16 +365,21 @@ impl Pool {
             let outside =
                 CallEnvironment { is_closed: &|| self.is_closed(), is_stopped: &|| state.is_stopped(), waits: &waits };
             let CallOutcome { mut result, killed, ran } = running.run(ask, &terms, &outside);
-            let late = late_errors(&mut result);
-            if !late.is_empty() {
-                let because = self.late_error(&design, &state, ran, step_max);
-                late.into_iter().for_each(|error| error.clone_from(&because));
-            }
+            let is_late = self.give_reason(&mut result, &design, &state, ran, step_max);
             let mut at = lock(&worker.at);
             let ran = at.call.take().map_or(Duration::ZERO, |call| call.ran());
             let is_aside = at.is_aside;
             drop(at);
             let _ = state.ran.set(ran);
+            let is_whole = !is_late && !state.is_stopped();
+            let end = match (is_whole, runs_nothing) {
+                (false, _) => CallEnd::Stopped,
+                (true, true) => CallEnd::NothingRan,
+                (true, false) => CallEnd::Whole,
+            };
+            if state.is_crowded_out.load(Ordering::Relaxed) {
+                self.nursery.figures.function_calls_crowded_out.add(1);
+            }
             if killed.is_some() || engine.is_spent() {
                 engine.end();
             }
@@ -333,38 +389,52 @@ impl Pool {
                 self.report.report(&self.nursery.figures, &design, cause);
             }
             if is_aside {
+                lock(&self.queue).record(&turn, ran, end, Instant::now());
                 let _ = answer.send(result);
                 return;
             }
-            if began.elapsed() >= LONG {
+            let call = EndedCall { turn, class, ran, end };
+            if began.elapsed() >= SHORT {
                 // The queue must know a slow database before its caller sees the answer.
-                lock(&self.queue).finished(&database, worker.lane, ran, Instant::now());
+                call.report(&mut lock(&self.queue), worker.lane, Instant::now());
             } else {
-                // A short call cannot have made its database slow. Its end is reported together with the search for
-                // the next call.
-                finished = Some(database);
+                // The end of a short call is reported together with the search for the next call.
+                ended = Some(call);
             }
             let _ = answer.send(result);
         }
     }
 
-    /// Returns the error of a call that reached its deadline. A function whose calls never have the processor for half
-    /// of their time is to blame once they have used it for the time of one call.
-    fn late_error(&self, design: &Design, state: &JobState, ran: Duration, step_max: Duration) -> Error {
-        match late_error(state.is_crowded_out.load(Ordering::Relaxed), ran, step_max) {
-            Error::Busy if !state.is_stopped() && lock(&self.late).add(design, ran, step_max, Instant::now()) => {
-                Error::TimedOut(step_max)
-            }
-            error => error,
+    /// Replaces the errors of a call that reached its deadline, and returns true if it has some. A function whose calls
+    /// never have the processor for half of their time is to blame once they have used it for the time of one call.
+    fn give_reason(
+        &self,
+        result: &mut Result<Answer>,
+        design: &Design,
+        state: &JobState,
+        ran: Duration,
+        step_max: Duration,
+    ) -> bool {
+        let late = late_errors(result);
+        if late.is_empty() {
+            return false;
         }
+        let is_crowded_out = state.is_crowded_out.load(Ordering::Relaxed);
+        let mut because = late_error(is_crowded_out, ran, step_max);
+        if because == Error::Busy && !state.is_stopped() && lock(&self.late).add(design, ran, step_max, Instant::now())
+        {
+            because = Error::TimedOut(step_max);
+        }
+        late.into_iter().for_each(|error| error.clone_from(&because));
+        true
     }
 
-    /// Waits for the next call. Returns `None` if the pool is closed. `finished`: the database of the previous call
-    /// if that call was short.
-    fn next(&self, lane: Lane, engine: &mut Engine, finished: Option<Arc<str>>) -> Option<Job> {
+    /// Waits for the next call and returns it with the class of its database, or `None` if the pool is closed.
+    /// `ended`: the previous call if the queue does not know of its end.
+    fn next(&self, lane: Lane, engine: &mut Engine, ended: Option<EndedCall>) -> Option<(Job, CallClass)> {
         let mut queue = lock(&self.queue);
-        if let Some(database) = finished {
-            queue.finished(&database, lane, Duration::ZERO, Instant::now());
+        if let Some(ended) = ended {
+            ended.report(&mut queue, lane, Instant::now());
         }
         let mut idle = 0;
         loop {
@@ -376,7 +446,8 @@ impl Pool {
             // The finished call or the new slow state may let another thread run a waiting call.
             self.wake(&queue, now);
             if let Some(job) = job {
-                return Some(job);
+                let class = queue.class(&job.task.design.turn, now);
+                return Some((job, class));
             }
             let waited = self.come(lane).wait_timeout(queue, IDLE_MAX);
             let (next, waited) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -413,25 +484,25 @@ impl Pool {
             let at = lock(&worker.at);
             let Some(call) = &at.call else { continue };
             if call.ran() >= LONG {
-                lock(&self.queue).slow_down(&call.design.database, now);
+                lock(&self.queue).slow_down(&call.design.turn, now);
             }
         }
         for place in present.iter_mut() {
             let worker = place.clone();
             let mut at = lock(&worker.at);
             let Some(call) = &at.call else { continue };
-            let is_long = worker.lane == Lane::Usual && now >= call.began + self.options.slice;
-            if !is_long || !lock(&self.queue).waits(Lane::Usual, now) {
+            let is_long = worker.lane == Lane::Usual && now >= call.began + call.slice(&self.options);
+            if !is_long || !lock(&self.queue).wants_place(&call.design.turn, call.class, now) {
                 continue;
             }
             if aside.len() >= self.options.aside_max {
-                if let Some(database) = crowd_out(aside, self.options.spared_for) {
-                    lock(&self.queue).slow_down(&database, now);
+                if let Some(turn) = crowd_out(aside, self.options.spared_for) {
+                    lock(&self.queue).slow_down(&turn, now);
                 }
                 continue;
             }
             let Ok(other) = self.begin(worker.lane) else { return };
-            lock(&self.queue).finished(&call.design.database, worker.lane, call.ran(), now);
+            lock(&self.queue).finished(&call.design.turn, worker.lane, call.class, call.ran(), now);
             self.wake_all();
             if let Some(processor) = &call.processor {
                 processor.lower(SLOW_NICENESS);
@@ -466,8 +537,8 @@ fn late_errors(result: &mut Result<Answer>) -> Vec<&mut Error> {
     errors
 }
 
-/// Stops the call that has waited longest for its caller, or else the one that has run longest. In the second case
-/// returns its database if the call used the processor for long.
+/// Stops the call that has waited longest for its caller, or else the map that has run longest, or else the call that
+/// has. If it did not wait, returns whose turn it was if the call used the processor for long.
 fn crowd_out(aside: &[Arc<Worker>], spared_for: Duration) -> Option<Arc<str>> {
     let calls = aside.iter().filter_map(|worker| {
         let at = lock(&worker.at);
@@ -477,13 +548,13 @@ fn crowd_out(aside: &[Arc<Worker>], spared_for: Duration) -> Option<Arc<str>> {
         let may = is_idle || call.began.elapsed() >= spared_for;
         may.then(|| {
             (
-                (is_idle, if is_idle { waited } else { call.began.elapsed() }),
+                (is_idle, call.is_map, if is_idle { waited } else { call.began.elapsed() }),
                 call.state.clone(),
-                (call.ran() >= LONG).then(|| call.design.database.clone()),
+                (call.ran() >= LONG).then(|| call.design.turn.clone()),
             )
         })
     });
-    let ((is_idle, _), state, slow) = calls.max_by_key(|(by, ..)| *by)?;
+    let ((is_idle, ..), state, slow) = calls.max_by_key(|(by, ..)| *by)?;
     state.is_crowded_out.store(true, Ordering::Relaxed);
     state.stop();
     slow.filter(|_| !is_idle)

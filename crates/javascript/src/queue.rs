@@ -1,11 +1,16 @@
 //! The queue of calls that wait for a thread.
 //!
 //! Turns are fair by database and by client, so neither many calls of one database nor many databases of one client
-//! delay the others. Databases with long calls in the last while share a separate thread and lose the usual ones.
+//! delay the others. Databases with long calls in the last while share a separate thread and lose the usual ones. Of
+//! the usual ones one is left to databases whose last call was short, so those do not wait for databases whose calls
+//! begin to be long, however many these are.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use crate::figures::CallClass;
+use crate::records::{CallEnd, CallRecords};
 
 /// The most waiting calls. Further calls fail with [`QueueFull`].
 const WAITING_MAX: usize = 16_384;
@@ -52,6 +57,36 @@ struct OwnerTurn {
     number: u64,
 }
 
+/// A waiting database.
+#[derive(Debug)]
+struct Turn {
+    database: Arc<str>,
+    /// True if it has had no turn since it began to wait.
+    is_new: bool,
+    /// True if its last call was short. Kept here because thousands of databases may wait.
+    is_short: bool,
+}
+
+/// A call on a usual thread.
+#[derive(Debug)]
+struct UsualCall {
+    database: Arc<str>,
+    class: CallClass,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueueOptions {
+    /// The most usual threads of one database.
+    pub(crate) of_one_max: usize,
+    /// The most usual threads that slow databases may use while no other database needs them.
+    pub(crate) lent_max: usize,
+    /// The most usual threads of all databases whose last call was not short.
+    pub(crate) shared_max: usize,
+    /// True if each third turn is that of the database that came last. Where calls have no client, a database that
+    /// comes behind hundreds does not wait for all of them.
+    pub(crate) takes_newest: bool,
+}
+
 #[derive(Debug)]
 struct WaitingCall<J> {
     id: u64,
@@ -66,26 +101,26 @@ struct WaitingCall<J> {
 /// others.
 #[derive(Debug)]
 pub(crate) struct Queue<J> {
-    of_one_max: usize,
-    /// The most usual threads that slow databases may use while no other database needs them.
-    lent_max: usize,
+    options: QueueOptions,
     waiting: HashMap<Arc<str>, VecDeque<WaitingCall<J>>>,
-    turns: VecDeque<Arc<str>>,
+    turns: VecDeque<Turn>,
     owners: HashMap<Owner, OwnerTurn>,
     last_turn: u64,
-    is_by_owner: bool,
+    /// The number of calls that have had their turn.
+    taken: usize,
     count: usize,
     next_id: u64,
-    running: Vec<Arc<str>>,
+    running: Vec<UsualCall>,
+    records: CallRecords,
     /// The slow databases, and those that were slow within the last term.
     slow: HashMap<Arc<str>, SlowTerm>,
 }
 
 impl<J> Queue<J> {
-    pub(crate) fn new(of_one_max: usize, lent_max: usize) -> Queue<J> {
-        let (waiting, turns, owners, running, slow) = Default::default();
-        let (last_turn, is_by_owner, count, next_id) = Default::default();
-        Queue { of_one_max, lent_max, waiting, turns, owners, last_turn, is_by_owner, count, next_id, running, slow }
+    pub(crate) fn new(options: QueueOptions) -> Queue<J> {
+        let (waiting, turns, owners, running, records, slow) = Default::default();
+        let (last_turn, taken, count, next_id) = Default::default();
+        Queue { options, waiting, turns, owners, last_turn, taken, count, next_id, running, records, slow }
     }
 
     pub(crate) fn push(&mut self, database: &Arc<str>, client: Option<u64>, job: J) -> Result<u64, QueueFull> {
@@ -96,7 +131,7 @@ impl<J> Queue<J> {
             return Err(QueueFull);
         }
         if of_one == 0 {
-            self.turns.push_back(database.clone());
+            self.add_turn(database, true);
         }
         self.next_id += 1;
         self.count += 1;
@@ -106,6 +141,11 @@ impl<J> Queue<J> {
         let call = WaitingCall { id: self.next_id, owner, job };
         self.waiting.entry(database.clone()).or_default().push_back(call);
         Ok(self.next_id)
+    }
+
+    fn add_turn(&mut self, database: &Arc<str>, is_new: bool) {
+        let is_short = self.records.is_short(database);
+        self.turns.push_back(Turn { database: database.clone(), is_new, is_short });
     }
 
     /// Counts a call that leaves the queue. `had_turn`: the call runs, and its owner moves behind the others.
@@ -126,25 +166,28 @@ impl<J> Queue<J> {
         let Some(call) = place.and_then(|place| calls.remove(place)) else { return };
         if calls.is_empty() {
             self.waiting.remove(database);
-            self.turns.retain(|found| found != database);
+            self.turns.retain(|turn| turn.database != *database);
         }
         self.count -= 1;
         self.left(&call.owner, false);
     }
 
+    /// Returns the index in `turns` of the next call for a thread.
     fn next(&self, lane: Lane, now: Instant) -> Option<usize> {
-        match self.place(lane, now) {
-            None if self.lends(lane) => self.place(Lane::Slow, now),
-            place => place,
-        }
+        let own = self.place(lane, |turn| self.may_run(turn, lane, now));
+        own.or_else(|| self.place(lane, |turn| self.may_borrow(turn, lane, now)))
     }
 
-    /// Returns the index in `turns` of the next call in a lane.
-    fn place(&self, lane: Lane, now: Instant) -> Option<usize> {
-        let mut places = self.turns.iter().enumerate().filter(|(_, database)| self.may_run(database, lane, now));
-        let next = match self.is_by_owner {
-            true => places.min_by_key(|(_, database)| self.owner_turn(database)),
-            false => places.next(),
+    fn place(&self, lane: Lane, may: impl Fn(&Turn) -> bool) -> Option<usize> {
+        let mut places = self.turns.iter().enumerate().filter(|(_, turn)| may(turn));
+        let kind = self.taken % if self.options.takes_newest { 3 } else { 2 };
+        let next = match kind {
+            1 => places.min_by_key(|(_, turn)| self.owner_turn(&turn.database)),
+            2 if lane == Lane::Usual => {
+                let first = places.next()?;
+                places.rfind(|(_, turn)| turn.is_new).or(Some(first))
+            }
+            _ => places.next(),
         };
         next.map(|(place, _)| place)
     }
@@ -154,37 +197,44 @@ impl<J> Queue<J> {
         self.owners.get(&call.owner).map(|turn| turn.number)
     }
 
-    /// Returns true if a thread of this lane may run calls of slow databases while no others wait.
-    fn lends(&self, lane: Lane) -> bool {
-        lane == Lane::Usual && self.running.len() < self.lent_max
-    }
-
     pub(crate) fn has(&self, lane: Lane, now: Instant) -> bool {
-        self.waits(lane, now) || self.lends(lane) && self.waits(Lane::Slow, now)
+        self.waits(lane, now) || self.turns.iter().any(|turn| self.may_borrow(turn, lane, now))
     }
 
     /// Takes the next call for a thread. The call counts as running until [`Queue::finished`].
     pub(crate) fn take(&mut self, lane: Lane, now: Instant) -> Option<J> {
         let place = self.next(lane, now)?;
-        let database = self.turns.remove(place)?;
+        let database = self.turns.remove(place)?.database;
         let calls = self.waiting.get_mut(&database)?;
         let WaitingCall { owner, job, .. } = calls.pop_front()?;
         self.count -= 1;
-        self.is_by_owner = !self.is_by_owner;
+        self.taken = self.taken.wrapping_add(1);
         if calls.is_empty() {
             self.waiting.remove(&database);
         } else {
-            self.turns.push_back(database.clone());
+            self.add_turn(&database, false);
         }
         self.left(&owner, true);
         if lane == Lane::Usual {
-            self.running.push(database);
+            let class = self.class(&database, now);
+            self.running.push(UsualCall { database, class });
         }
         Some(job)
     }
 
     pub(crate) fn waits(&self, lane: Lane, now: Instant) -> bool {
-        self.turns.iter().any(|database| self.may_run(database, lane, now))
+        self.turns.iter().any(|turn| self.may_run(turn, lane, now))
+    }
+
+    /// Returns true if a call of another database waits that could run in the place of a call on a usual thread.
+    pub(crate) fn wants_place(&self, database: &Arc<str>, class: CallClass, now: Instant) -> bool {
+        let fits = |turn: &Turn| {
+            (class != CallClass::Short || turn.is_short || self.may_share())
+                && turn.database != *database
+                && self.has_room(&turn.database)
+                && self.lane(&turn.database, now) == Lane::Usual
+        };
+        self.turns.iter().any(fits)
     }
 
     pub(crate) fn lane(&self, database: &Arc<str>, now: Instant) -> Lane {
@@ -192,20 +242,63 @@ impl<J> Queue<J> {
         if is_slow { Lane::Slow } else { Lane::Usual }
     }
 
-    fn may_run(&self, database: &Arc<str>, lane: Lane, now: Instant) -> bool {
-        let run = || self.running.iter().filter(|running| *running == database).count();
-        self.lane(database, now) == lane && (lane == Lane::Slow || run() < self.of_one_max)
+    pub(crate) fn class(&self, database: &Arc<str>, now: Instant) -> CallClass {
+        match self.lane(database, now) {
+            Lane::Slow => CallClass::Slow,
+            Lane::Usual if self.records.is_short(database) => CallClass::Short,
+            Lane::Usual => CallClass::Unproven,
+        }
     }
 
-    /// Counts the end of a call, or that it was put aside. `ran`: its processor time.
-    pub(crate) fn finished(&mut self, database: &Arc<str>, lane: Lane, ran: Duration, now: Instant) {
+    /// Returns true if one more usual thread may run a call that is not of the class [`CallClass::Short`].
+    fn may_share(&self) -> bool {
+        self.running.iter().filter(|call| call.class != CallClass::Short).count() < self.options.shared_max
+    }
+
+    fn has_room(&self, database: &Arc<str>) -> bool {
+        self.running.iter().filter(|call| call.database == *database).count() < self.options.of_one_max
+    }
+
+    fn may_run(&self, turn: &Turn, lane: Lane, now: Instant) -> bool {
+        let may = lane == Lane::Slow || (turn.is_short || self.may_share()) && self.has_room(&turn.database);
+        may && self.lane(&turn.database, now) == lane
+    }
+
+    /// Returns true if a thread may run a call of the other lane while none of its own waits: a usual thread if another
+    /// one is left, and the slow thread if unproven databases have their share of the usual ones.
+    fn may_borrow(&self, turn: &Turn, lane: Lane, now: Instant) -> bool {
+        let is_lent = match lane {
+            Lane::Usual => self.running.len() < self.options.lent_max && self.may_share(),
+            Lane::Slow => {
+                self.options.lent_max > 0 && !turn.is_short && !self.may_share() && self.has_room(&turn.database)
+            }
+        };
+        is_lent && self.lane(&turn.database, now) != lane
+    }
+
+    /// Counts the end of a call, or that it was put aside. `class`: its class when it began; `ran`: its processor time.
+    pub(crate) fn finished(&mut self, database: &Arc<str>, lane: Lane, class: CallClass, ran: Duration, now: Instant) {
+        let is_it = |call: &UsualCall| call.class == class && call.database == *database;
         if lane == Lane::Usual
-            && let Some(place) = self.running.iter().position(|running| running == database)
+            && let Some(place) = self.running.iter().position(is_it)
         {
             self.running.swap_remove(place);
         }
         if ran >= LONG {
             self.slow_down(database, now);
+        }
+    }
+
+    /// Records the end of a call that ran, also on a thread that was put aside.
+    pub(crate) fn record(&mut self, database: &Arc<str>, ran: Duration, end: CallEnd, now: Instant) {
+        if self.records.add(database, ran, end) || ran >= LONG {
+            self.slow_down(database, now);
+        }
+        if self.waiting.contains_key(database) {
+            let is_short = self.records.is_short(database);
+            if let Some(turn) = self.turns.iter_mut().find(|turn| turn.database == *database) {
+                turn.is_short = is_short;
+            }
         }
     }
 
@@ -228,6 +321,11 @@ impl<J> Queue<J> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use CallClass::{Short, Slow, Unproven};
+
+    fn queue<J>(of_one_max: usize) -> Queue<J> {
+        Queue::new(QueueOptions { of_one_max, lent_max: 0, shared_max: usize::MAX, takes_newest: false })
+    }
 
     fn names<const N: usize>(names: [&str; N]) -> [Arc<str>; N] {
         names.map(Into::into)
@@ -236,7 +334,7 @@ mod tests {
     #[test]
     fn databases_take_turns() {
         let [a, b] = names(["a", "b"]);
-        let (mut queue, now) = (Queue::new(1, 0), Instant::now());
+        let (mut queue, now) = (queue(1), Instant::now());
         for n in 0..3 {
             queue.push(&a, None, n).unwrap();
         }
@@ -245,7 +343,7 @@ mod tests {
         }
         let mut order = Vec::new();
         while let Some(job) = queue.take(Lane::Usual, now) {
-            queue.finished(if job < 10 { &a } else { &b }, Lane::Usual, Duration::ZERO, now);
+            queue.finished(if job < 10 { &a } else { &b }, Lane::Usual, Unproven, Duration::ZERO, now);
             order.push(job);
         }
         assert_eq!(order, [0, 10, 1, 11, 2]);
@@ -255,7 +353,7 @@ mod tests {
 
     /// Returns how many calls of others run before the last one of a client.
     fn calls_before(others: impl Iterator<Item = (String, u64)>, (database, client): (&str, u64)) -> usize {
-        let (mut queue, now) = (Queue::new(usize::MAX, 0), Instant::now());
+        let (mut queue, now) = (queue(usize::MAX), Instant::now());
         for (database, client) in others {
             queue.push(&database.into(), Some(client), false).unwrap();
         }
@@ -277,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_client_leaves_room_to_others() {
-        let mut queue = Queue::new(2, 0);
+        let mut queue = queue(2);
         let of = |n: usize| Arc::<str>::from(format!("db{}", n % 100));
         let ids: Vec<u64> = (0..WAITING_OF_CLIENT_MAX).map(|n| queue.push(&of(n), Some(1), n).unwrap()).collect();
         assert_eq!(queue.push(&of(0), Some(1), 0), Err(QueueFull));
@@ -290,7 +388,7 @@ mod tests {
     #[test]
     fn a_database_that_is_slow_again_is_so_for_longer() {
         let [a] = names(["a"]);
-        let (mut queue, began) = (Queue::<i32>::new(1, 0), Instant::now());
+        let (mut queue, began) = (queue::<i32>(1), Instant::now());
         let lane = |queue: &Queue<i32>, after_s| queue.lane(&a, began + Duration::from_secs(after_s));
         let mut now_s = 0;
         for term_s in [30, 60, 120, 240, 480, 600, 600] {
@@ -309,7 +407,7 @@ mod tests {
     #[test]
     fn one_database_leaves_threads_to_the_others() {
         let [a, b, c] = names(["a", "b", "c"]);
-        let (mut queue, now) = (Queue::new(2, 0), Instant::now());
+        let (mut queue, now) = (queue(2), Instant::now());
         for n in 0..4 {
             queue.push(&a, None, n).unwrap();
         }
@@ -319,7 +417,7 @@ mod tests {
         assert!(queue.waits(Lane::Usual, now) && !queue.waits(Lane::Slow, now));
         assert_eq!(usual(&mut queue), Some(10));
         for (database, ran) in [(&a, LONG), (&b, LONG)] {
-            queue.finished(database, Lane::Usual, ran, now);
+            queue.finished(database, Lane::Usual, Unproven, ran, now);
         }
         queue.push(&b, None, 11).unwrap();
         queue.push(&c, None, 20).unwrap();
@@ -327,12 +425,12 @@ mod tests {
         assert_eq!([(); 3].map(|()| usual(&mut queue)), [Some(20), Some(21), None]);
         assert!(!queue.waits(Lane::Usual, now) && queue.waits(Lane::Slow, now));
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(2), Some(11)]);
-        queue.finished(&b, Lane::Slow, Duration::ZERO, now);
+        queue.finished(&b, Lane::Slow, Slow, Duration::ZERO, now);
         // One usual thread is never lent: three of four are lent here.
-        queue.lent_max = 3;
+        queue.options.lent_max = 3;
         assert!(!queue.has(Lane::Usual, now) && queue.waits(Lane::Slow, now));
         assert_eq!(usual(&mut queue), None);
-        queue.finished(&c, Lane::Usual, Duration::ZERO, now);
+        queue.finished(&c, Lane::Usual, Unproven, Duration::ZERO, now);
         assert!(queue.has(Lane::Usual, now));
         assert_eq!(usual(&mut queue), Some(3));
         queue.push(&b, None, 12).unwrap();
@@ -340,14 +438,67 @@ mod tests {
         queue.push(&a, None, 4).unwrap();
         queue.push(&a, None, 5).unwrap();
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(12), Some(4)]);
-        queue.finished(&a, Lane::Usual, Duration::ZERO, now);
+        queue.finished(&a, Lane::Usual, Unproven, Duration::ZERO, now);
         assert!(!queue.waits(Lane::Slow, now + SLOW_FOR));
         assert_eq!(queue.take(Lane::Usual, now + SLOW_FOR), Some(5));
     }
 
     #[test]
+    fn databases_that_begin_to_be_long_leave_a_thread_to_short_ones() {
+        let ([short, first], now) = (names(["short", "long0"]), Instant::now());
+        let mut queue = Queue::new(QueueOptions { shared_max: 2, ..queue::<i32>(3).options });
+        for n in 0..60 {
+            queue.push(&format!("long{n}").into(), None, n).unwrap();
+        }
+        queue.record(&short, Duration::ZERO, CallEnd::Whole, now);
+        assert_eq!([(); 3].map(|()| queue.take(Lane::Usual, now)), [Some(0), Some(1), None]);
+        assert!(!queue.has(Lane::Usual, now) && !queue.wants_place(&first, Short, now));
+        assert!(queue.wants_place(&first, Unproven, now));
+        queue.push(&short, None, 100).unwrap();
+        assert!(queue.wants_place(&first, Short, now) && !queue.wants_place(&short, Short, now));
+        assert_eq!(queue.take(Lane::Usual, now), Some(100));
+        queue.finished(&first, Lane::Usual, Unproven, Duration::ZERO, now);
+        assert_eq!(queue.take(Lane::Usual, now), Some(2));
+    }
+
+    #[test]
+    fn the_slow_thread_helps_databases_that_have_their_share() {
+        let ([a, b, c, d], now) = (names(["a", "b", "c", "d"]), Instant::now());
+        let mut queue = Queue::new(QueueOptions { lent_max: 1, shared_max: 1, ..queue::<i32>(2).options });
+        for (n, database) in (0..).zip([&a, &b, &c]) {
+            queue.push(database, None, n).unwrap();
+        }
+        assert!(!queue.has(Lane::Slow, now));
+        assert_eq!([(); 2].map(|()| queue.take(Lane::Usual, now)), [Some(0), None]);
+        queue.slow_down(&c, now);
+        assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(2), Some(1)]);
+        queue.finished(&a, Lane::Usual, Unproven, Duration::ZERO, now);
+        queue.push(&d, None, 3).unwrap();
+        assert_eq!(queue.take(Lane::Slow, now), None);
+        assert_eq!(queue.take(Lane::Usual, now), Some(3));
+    }
+
+    #[test]
+    fn a_database_that_comes_last_does_not_wait_for_all_others() {
+        let now = Instant::now();
+        let mut queue = Queue::new(QueueOptions { takes_newest: true, ..queue::<usize>(1).options });
+        let push = |queue: &mut Queue<usize>, n: usize| queue.push(&format!("db{n}").into(), None, n).unwrap();
+        for n in 0..=100 {
+            push(&mut queue, n);
+        }
+        let mut order: Vec<usize> = (0..3).filter_map(|_| queue.take(Lane::Usual, now)).collect();
+        assert_eq!(order, [0, 1, 100]);
+        // The others have their turn even if more come all the time.
+        for n in 101..401 {
+            order.extend(queue.take(Lane::Usual, now));
+            push(&mut queue, n);
+        }
+        assert!((0..100).all(|n| order.contains(&n)), "{order:?}");
+    }
+
+    #[test]
     fn few_wait_and_who_leaves_makes_room() {
-        let (mut queue, now) = (Queue::new(2, 0), Instant::now());
+        let (mut queue, now) = (queue(2), Instant::now());
         let [a] = names(["a"]);
         let ids: Vec<u64> = (0..WAITING_OF_ONE_MAX).map(|n| queue.push(&a, None, n).unwrap()).collect();
         assert_eq!(queue.push(&a, None, 0), Err(QueueFull));

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use flatbed_javascript::{Design, Error, Group, GroupFunctions, MappedBatch, RowLimits, Runner, RunnerOptions};
+use flatbed_javascript::{
+    CallClass, Design, Error, Group, GroupFunctions, MappedBatch, ReduceInput, Reduction, RowLimits, Runner,
+    RunnerOptions,
+};
 use flatbed_testkit::{PATIENCE, pass, soon, until, until_some};
 
 /// The time limit of endless functions. No test waits for it.
@@ -128,6 +131,83 @@ async fn no_number_of_endless_databases_keeps_another_waiting() {
     }
     println!("the slowest answer took {slowest:?}");
     drop((hostile, maps));
+}
+
+/// The options of a runner with two threads and endless slices.
+fn patient_options() -> RunnerOptions {
+    let (slice, batch_max, wait_max) = (FOREVER, FOREVER, PATIENCE);
+    RunnerOptions { map_threads: 2, slice, batch_max, wait_max, ..options(2, 0) }
+}
+
+/// Repeats a map that never ends until the result is dropped.
+fn endless_map(maps: &mut tokio::task::JoinSet<()>, runner: &Runner, group: Group) {
+    let runner = runner.clone();
+    maps.spawn(async move {
+        loop {
+            let _ = runner.map(&group, vec![b"{}".to_vec()]).await;
+        }
+    });
+}
+
+#[tokio::test]
+async fn databases_that_begin_to_be_long_leave_a_thread_to_one_whose_calls_are_short() {
+    let runner = Runner::new(patient_options()).expect("threads");
+    let good = design("good", QUICK);
+    assert_eq!(soon(run(&runner, &good)).await, Ok(vec![true]));
+    let mut hostile = Vec::new();
+    for n in 0..10 {
+        hostile.push(endless(&runner, &format!("bad{n}"), 1).await);
+    }
+    for _ in 0..20 {
+        assert_eq!(soon(run(&runner, &good)).await, Ok(vec![true]));
+        pass(Duration::from_millis(20)).await;
+    }
+    let calls = |class| runner.figures().function_wait_seconds.of(class).count();
+    assert!(calls(CallClass::Short) >= 15 && calls(CallClass::Unproven) >= 1);
+    drop(hostile);
+}
+
+#[tokio::test]
+async fn databases_whose_maps_begin_to_be_long_leave_a_thread_to_one_whose_maps_are_short() {
+    let runner = Runner::new(patient_options()).expect("threads");
+    let good = group("good", "function (doc) { emit(doc._id, null); }");
+    let map_good = async || {
+        let mapped = soon(runner.map(&good, vec![br#"{"_id":"a"}"#.to_vec()])).await;
+        assert_eq!(mapped.expect("rows").documents.len(), 1);
+    };
+    map_good().await;
+    let mut hostile = tokio::task::JoinSet::new();
+    for n in 0..60 {
+        endless_map(&mut hostile, &runner, group(&format!("bad{n}"), ENDLESS));
+    }
+    for _ in 0..20 {
+        map_good().await;
+        pass(Duration::from_millis(20)).await;
+    }
+    drop(hostile);
+}
+
+#[tokio::test]
+async fn a_reduce_does_not_wait_for_maps_of_its_own_database() {
+    let runner = Runner::new(patient_options()).expect("threads");
+    let reduces = [("v", "function (keys, values) { return sum(values); }")];
+    let functions = GroupFunctions { lib: None, maps: &[("v", ENDLESS)], reduces: &reduces };
+    let group = Group::new("a", &functions, RowLimits::default());
+    let reduce = async || {
+        let rows = [("1", "a", "10"), ("2", "b", "20")];
+        let reduction = Reduction { functions: &[0], input: ReduceInput::Rows(&rows) };
+        assert_eq!(soon(runner.reduce(&group, &[reduction])).await, Ok(vec![vec![Ok("30".to_owned())]]));
+    };
+    reduce().await;
+    let mut hostile = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        endless_map(&mut hostile, &runner, group.clone());
+    }
+    for _ in 0..20 {
+        reduce().await;
+        pass(Duration::from_millis(20)).await;
+    }
+    drop(hostile);
 }
 
 fn ran(mapped: &MappedBatch) -> (u64, u64) {

@@ -42,15 +42,32 @@ fn a_call_is_to_blame_if_it_has_used_the_processor() {
     }
 }
 
+/// Returns a thread that was put aside and runs a call, which begins now.
+fn running(processor: Option<Thread>, is_map: bool) -> Arc<Worker> {
+    let (design, state) = (Design::new("db/1", "function () {}"), Arc::default());
+    let (began, ran_before, class) = (Instant::now(), Duration::ZERO, CallClass::Unproven);
+    let call = RunningCall { design, class, is_map, state, began, processor, ran_before, waits: None };
+    let at = Mutex::new(WorkerState { call: Some(call), is_aside: true });
+    Arc::new(Worker { lane: Lane::Usual, at })
+}
+
+#[test]
+fn maps_are_stopped_for_others_before_calls_for_which_clients_wait() {
+    let aside = [running(None, false), running(None, true), running(None, false)];
+    let stopped = || {
+        let is_stopped =
+            |worker: &Arc<Worker>| lock(&worker.at).call.as_ref().is_some_and(|call| call.state.is_stopped());
+        aside.iter().map(is_stopped).collect::<Vec<_>>()
+    };
+    crowd_out(&aside, Duration::ZERO);
+    assert_eq!(stopped(), [false, true, false]);
+    crowd_out(&aside, Duration::ZERO);
+    assert_eq!(stopped().iter().filter(|is_stopped| **is_stopped).count(), 2);
+}
+
 #[test]
 fn a_database_is_slow_if_its_call_has_used_the_processor() {
-    let aside = |processor: Option<Thread>| {
-        let (design, state) = (Design::new("db/1", "function () {}"), Arc::default());
-        let (began, ran_before) = (Instant::now(), Duration::ZERO);
-        let call = RunningCall { design, state, began, processor, ran_before, waits: None };
-        let at = Mutex::new(WorkerState { call: Some(call), is_aside: true });
-        [Arc::new(Worker { lane: Lane::Usual, at })]
-    };
+    let aside = |processor: Option<Thread>| [running(processor, false)];
     let is_stopped = |aside: &[Arc<Worker>]| {
         aside.iter().all(|worker| lock(&worker.at).call.as_ref().is_some_and(|call| call.state.is_stopped()))
     };
