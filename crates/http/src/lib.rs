@@ -41,6 +41,7 @@ mod shares;
 mod stall;
 mod stream;
 mod surface;
+mod tenant_headers;
 mod tenant_reply;
 mod tls;
 mod tracked;

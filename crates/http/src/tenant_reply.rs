@@ -8,6 +8,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 
 use crate::reply::{PagePermit, Reply, ReplyBody};
+use crate::tenant_headers::may_choose;
 
 /// The policy that CouchDB sends: the page has an origin of its own, and runs no scripts.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
@@ -30,7 +31,7 @@ pub struct TenantReply(Reply);
 
 impl TenantReply {
     /// Returns the reply of a function with the headers that the function chose, as far as they are allowed: headers
-    /// that describe the content, and `X-` headers that no software acts upon. Others are dropped. The headers of
+    /// that describe the content, and `X-` headers that an application makes up. Others are dropped. The headers of
     /// `reply` are the server's. Pages of other origins cannot load the reply as a script, whose text may contain
     /// documents.
     pub fn new(mut reply: Reply, chosen: &HeaderMap) -> TenantReply {
@@ -90,64 +91,6 @@ impl From<TenantReply> for Reply {
     }
 }
 
-/// Returns true if a tenant may choose a header: one that describes the content, or an `X-` header that neither
-/// browsers nor proxies nor clients of this server act upon.
-fn may_choose(name: &HeaderName) -> bool {
-    const ACTED_UPON: [&str; 8] = [
-        "x-content-security-policy",
-        "x-content-type-options",
-        "x-dns-prefetch-control",
-        "x-frame-options",
-        "x-permitted-cross-domain-policies",
-        "x-ua-compatible",
-        "x-webkit-csp",
-        "x-xss-protection",
-    ];
-    /// `X-` headers with which this server reports the outcome of a write or a request. Applications use other
-    /// `X-Couch-` headers.
-    const OF_SERVER: [&str; 3] = ["x-couch-id", "x-couch-request-id", "x-couch-update-newrev"];
-    /// Prefixes of headers with which proxies replace a reply, and of headers set by this server or a proxy.
-    const RESERVED: [&str; 10] = [
-        "x-accel-",
-        "x-auth-",
-        "x-couchdb-",
-        "x-flatbed-",
-        "x-forwarded-",
-        "x-http-method",
-        "x-lighttpd-",
-        "x-litespeed-",
-        "x-reproxy-",
-        "x-sendfile",
-    ];
-    let name = name.as_str();
-    match name {
-        "accept-ranges"
-        | "age"
-        | "allow"
-        | "cache-control"
-        | "content-disposition"
-        | "content-encoding"
-        | "content-language"
-        | "content-location"
-        | "content-range"
-        | "content-type"
-        | "etag"
-        | "expires"
-        | "last-modified"
-        | "link"
-        | "location"
-        | "pragma"
-        | "retry-after"
-        | "vary" => true,
-        _ => {
-            name.starts_with("x-")
-                && !ACTED_UPON.contains(&name)
-                && !OF_SERVER.contains(&name)
-                && !RESERVED.iter().any(|reserved| name.starts_with(reserved))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,23 +120,6 @@ mod tests {
         let reply = Reply::from(TenantReply::new(Reply::json(StatusCode::OK, Vec::new()), &html));
         assert_eq!(reply.headers.get_all(header::CONTENT_TYPE).iter().collect::<Vec<_>>(), ["text/html"]);
         assert_eq!((reply.headers.contains_key("x-mine"), reply.headers.contains_key("set-cookie")), (true, false));
-        for name in [
-            "x-accel-redirect",
-            "x-sendfile",
-            "x-sendfile-type",
-            "x-couch-id",
-            "x-couch-request-id",
-            "x-couch-update-newrev",
-            "x-couchdb-body-time",
-            "x-flatbed-storage",
-            "refresh",
-        ] {
-            assert!(!may_choose(&HeaderName::from_static(name)), "{name}");
-        }
-        // CouchDB's own suite sets `X-Couch-Test-Header` in lists.
-        for name in ["content-disposition", "location", "x-robots-tag", "x-couch-test-header"] {
-            assert!(may_choose(&HeaderName::from_static(name)), "{name}");
-        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::support::{Answer, ServerOptions};
 const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
 /// Headers that no tenant may set.
-const FORBIDDEN: [&str; 37] = [
+const FORBIDDEN: [&str; 43] = [
     "Access-Control-Allow-Credentials",
     "Access-Control-Allow-Origin",
     "Access-Control-Expose-Headers",
@@ -41,12 +41,18 @@ const FORBIDDEN: [&str; 37] = [
     "Timing-Allow-Origin",
     "WWW-Authenticate",
     "X-Accel-Redirect",
+    "X-Cascade",
     "X-Content-Type-Options",
     "X-Couch-Id",
     "X-Couch-Request-ID",
     "X-CouchDB-Body-Time",
     "X-Frame-Options",
+    "X-LSADC-Backend",
+    "X-Magento-Tags",
+    "X-Pingback",
     "X-Sendfile",
+    "X-SourceMap",
+    "X-Varnish",
 ];
 
 fn is_sandboxed(answer: &Answer, what: &str) {
