@@ -21,6 +21,7 @@ pub mod json_out;
 mod named;
 mod principals;
 mod queries;
+mod replication_secrets;
 mod replications;
 mod rights;
 mod selecting;

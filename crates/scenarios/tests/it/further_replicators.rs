@@ -102,7 +102,8 @@ async fn members_forge_no_owners_there_and_see_no_credentials() {
     until_wanted("she is a member", look, |status| *status == json!(404)).await;
     // The document is owned by its writer, whatever `owner` it names, and has no more rights than the writer.
     let own = json!({"source": "secret", "target": "a", "owner": "anna", "owner_account": "admin",
-                     "source_proxy": "http://anna:s3cret@h"});
+                     "source_proxy": "http://anna:s3cret@h", "headers": {"a": "s3cret"},
+                     "query_params": {"from": "http://h/x?token=s3cret"}});
     assert_eq!(asked(&server, &anna, "PUT", "/x%2F_replicator/hers", own.clone()).await.status, 201);
     let hers = ok(&server, "GET", "/x%2F_replicator/hers", Value::Null).await;
     assert_eq!((&hers["owner"], &hers["owner_account"]), (&json!("anna"), &born["rev"]), "{hers}");
@@ -127,6 +128,8 @@ async fn members_forge_no_owners_there_and_see_no_credentials() {
     // Another user's document is shown without credentials, and cannot be written.
     let seen = asked(&server, &bob, "GET", "/x%2F_replicator/hers", Value::Null).await.json();
     assert_eq!((&seen["source"], &seen["source_proxy"]), (&json!("secret"), &Value::Null), "{seen}");
+    assert_eq!(seen["query_params"]["from"], "http://h/x", "{seen}");
+    assert!(!seen.to_string().contains("s3cret"), "{seen}");
     let seen = asked(&server, &anna, "GET", "/x%2F_replicator/hers", Value::Null).await.json();
     assert_eq!(seen["source_proxy"], "http://anna:s3cret@h");
     let rev = seen["_rev"].as_str().unwrap();

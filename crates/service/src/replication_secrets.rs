@@ -1,0 +1,183 @@
+//! Credentials in documents of `_replicator`, and how they are hidden from readers who do not own the document.
+//!
+//! Credentials stand in addresses, in members that this server reads, and in members that another server or an
+//! application reads, at any depth. Members are hidden by the words in their names, texts that hold an address are
+//! reduced to the address without user, query and fragment.
+
+use std::borrow::Cow;
+
+use flatbed_layer::json::Value;
+
+/// The members that name an endpoint: a string, or an object of which only the address is shown.
+const ENDPOINTS: [&str; 2] = ["source", "target"];
+
+/// Parts of names, in lower case and without other characters than letters and digits, that mark credentials. A proxy
+/// may be an address with a password.
+const PARTS: [&str; 17] = [
+    "accesskey",
+    "apikey",
+    "bearer",
+    "cookie",
+    "credential",
+    "header",
+    "jwt",
+    "passphrase",
+    "passwd",
+    "password",
+    "privatekey",
+    "proxy",
+    "pwd",
+    "saml",
+    "secret",
+    "session",
+    "token",
+];
+
+/// Removes everything from the members of another user's document that may be a credential.
+pub(crate) fn hide(members: &mut Vec<(Cow<'_, str>, Value<'_>)>) {
+    hide_within(members);
+    for (name, value) in members {
+        if ENDPOINTS.contains(&name.as_ref()) {
+            *value = endpoint(std::mem::replace(value, Value::Null));
+        }
+    }
+}
+
+/// The depth of the members is bounded by the parser.
+fn hide_within(members: &mut Vec<(Cow<'_, str>, Value<'_>)>) {
+    members.retain(|(name, _)| !is_credential(name));
+    for (_, value) in members {
+        hide_in_value(value);
+    }
+}
+
+fn hide_in_value(value: &mut Value<'_>) {
+    match value {
+        Value::Object(members) => hide_within(members),
+        Value::Array(elements) => elements.iter_mut().for_each(hide_in_value),
+        Value::String(text) if text.contains("://") && text.contains(['@', '?', '#']) => {
+            *value = Value::String(address(text).into());
+        }
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Returns whether a member holds a credential, by its name.
+fn is_credential(name: &str) -> bool {
+    let name: String =
+        name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect();
+    // An author is no proof of identity; an authorization is one.
+    let is_proof = name.contains("authoriz") || name.replace("author", "").contains("auth");
+    is_proof || PARTS.iter().any(|part| name.contains(part))
+}
+
+/// Reduces an endpoint to its address. An unreadable endpoint is hidden.
+fn endpoint(endpoint: Value<'_>) -> Value<'_> {
+    match endpoint {
+        Value::String(text) => Value::String(address(&text).into()),
+        Value::Object(members) => {
+            let url = members.into_iter().find(|(name, _)| name == "url");
+            Value::Object(url.map(|(name, url)| (name, self::endpoint(url))).into_iter().collect())
+        }
+        _ => Value::Null,
+    }
+}
+
+/// Removes user, query and fragment, even from an invalid address.
+fn address(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
+    let end = |rest: &str| rest.find(['?', '#']).unwrap_or(rest.len());
+    // A password may contain an unescaped slash.
+    let rest = match rest.rsplit_once('@') {
+        // A password with an unescaped question mark, or a query with an `@`: the host is unknown.
+        Some((before, _)) if end(before) < before.len() => "",
+        Some((_, rest)) => rest,
+        None => rest,
+    };
+    let rest = rest.get(..end(rest)).unwrap_or_default();
+    if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_layer::json::{self, parse};
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_shown_without_user_and_query() {
+        for (text, shown) in [
+            ("db", "db"),
+            ("db?token=s3cret", "db"),
+            ("anna:s3cret@h/db", "h/db"),
+            ("http://h/a%40b", "http://h/a%40b"),
+            ("HTTP://a:b:c@[::1]:1/db/", "HTTP://[::1]:1/db/"),
+            ("http://s3cret@", "http://"),
+            ("http://h/db?token=s3cret", "http://h/db"),
+            ("http://anna:s3cret@h/db?token=s3cret#s3cret", "http://h/db"),
+            ("http://h/db#s3cret", "http://h/db"),
+            ("http://h/db?token=s3@cret", "http://"),
+            ("http://anna:s3?c@ret@h/db", "http://"),
+            ("", ""),
+        ] {
+            assert_eq!(address(text), shown);
+        }
+    }
+
+    #[test]
+    fn members_are_hidden_by_what_they_mean() {
+        for name in [
+            "headers",
+            "Headers",
+            "auth",
+            "oauth",
+            "basic_auth",
+            "authorization",
+            "Proxy-Authorization",
+            "cookie",
+            "proxy",
+            "source_proxy",
+            "target_proxy",
+            "password",
+            "apiKey",
+            "api_key",
+            "access-token",
+            "clientSecret",
+            "sessionId",
+        ] {
+            assert!(is_credential(name), "{name}");
+        }
+        for name in [
+            "_id",
+            "_replication_id",
+            "_replication_state_reason",
+            "author",
+            "continuous",
+            "create_target",
+            "doc_ids",
+            "filter",
+            "owner",
+            "owner_account",
+            "query_params",
+            "selector",
+            "since_seq",
+            "use_checkpoints",
+            "user_ctx",
+        ] {
+            assert!(!is_credential(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_hidden_at_any_depth() {
+        let text = br#"{"headers":{"a":"s3cret"},"auth":"s3cret","source":{"url":"http://h/db?s3cret","x":"s3cret"},"target":["s3cret"],"query_params":{"a":"b","apiKey":"s3cret","of":["http://anna:s3cret@h/x"]},"comment":"c?@","n":1e3}"#;
+        let Ok(Value::Object(mut members)) = parse(text, &json::Limits::default()) else { panic!("no object") };
+        hide(&mut members);
+        let mut shown = Vec::new();
+        json::write(&Value::Object(members), &mut shown);
+        assert_eq!(
+            String::from_utf8(shown).unwrap(),
+            r#"{"source":{"url":"http://h/db"},"target":null,"query_params":{"a":"b","of":["http://h/x"]},"comment":"c?@","n":1e3}"#
+        );
+    }
+}
