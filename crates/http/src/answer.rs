@@ -14,7 +14,7 @@ use crate::host;
 use crate::inside::InsidePrincipal;
 use crate::metrics::{Bound, Verb};
 use crate::outlet::Outlet;
-use crate::peer::Peer;
+use crate::peer::{Peer, RequestScheme};
 use crate::refused::Refused;
 use crate::reply::ReplyBody;
 use crate::request::Request;
@@ -144,7 +144,8 @@ async fn answer_within<S: Surface>(
             outlet.shares(outlet.connection().share(sender.who, sender.percent));
         }
         let host = sender.and_then(|sender| shell.proxies.host(&sender, &headers));
-        let page = PageRequest { uri: &uri, headers: &headers, host, is_secure: peer.is_secure };
+        let scheme = sender.map_or(RequestScheme::Unknown, |sender| shell.proxies.scheme(&sender, &headers));
+        let page = PageRequest { uri: &uri, headers: &headers, host, scheme };
         let has_session = page.has_session_or(S::begins_session(&target));
         let is_foreign = (has_session && !cors.is_own_or_listed(&page)) || !cors.may_change(&page, &method);
         if is_foreign && S::changes(&target, &method) {

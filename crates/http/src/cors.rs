@@ -4,6 +4,8 @@ use hyper::header::{self, HeaderName};
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, StatusCode, Uri};
 
+use crate::peer::RequestScheme;
+use crate::proxied::is_said_to_be_https;
 use crate::reply::{Reply, ReplyBody};
 
 const METHODS: &str = "GET, PUT, POST, HEAD, DELETE, COPY, OPTIONS";
@@ -151,8 +153,7 @@ pub(crate) struct PageRequest<'r> {
     pub headers: &'r HeaderMap,
     /// The host that a trusted proxy forwards.
     pub host: Option<&'r str>,
-    /// True if the request came over TLS.
-    pub is_secure: bool,
+    pub scheme: RequestScheme,
 }
 
 impl PageRequest<'_> {
@@ -162,13 +163,13 @@ impl PageRequest<'_> {
     }
 
     /// Returns true if an origin is this server by the request's host. A page loaded without TLS is foreign to a
-    /// server reached with TLS, because an attacker on the network may have written it. The reverse is not foreign: a
-    /// TLS proxy need not announce itself.
+    /// server reached with TLS, because an attacker on the network may have written it. A page loaded with TLS is
+    /// foreign to a server reached without: another server may have sent it.
     fn is_own(&self, origin: &str) -> bool {
         let Some((scheme, of_origin)) = origin.split_once("://") else { return false };
         let port = match scheme {
-            "https" => 443,
-            "http" if !self.is_secure => 80,
+            "https" if self.may_be_https() => 443,
+            "http" if self.scheme != RequestScheme::Https => 80,
             _ => return false,
         };
         let of_headers = || self.headers.get(header::HOST).and_then(|host| host.to_str().ok());
@@ -181,6 +182,22 @@ impl PageRequest<'_> {
         let port_of = |authority: &Authority| authority.port_u16().unwrap_or(port);
         let (host, of_origin): (Authority, Authority) = (host, of_origin);
         name(&host) == name(&of_origin) && port_of(&host) == port_of(&of_origin) && is_bare(&of_origin)
+    }
+}
+
+impl PageRequest<'_> {
+    /// Returns true if the browser may have asked for an `https` address. Without TLS on the connection, a proxy may
+    /// have ended it. Then a browser since 2023 sends `Sec-Fetch-Site`, except in the handshake of a WebSocket, which
+    /// no browser lets a page of `https` open to `ws`. For older browsers the proxy must state the scheme.
+    fn may_be_https(&self) -> bool {
+        match (self.scheme, self.headers.get(SEC_FETCH_SITE)) {
+            (RequestScheme::Https, _) => true,
+            (_, Some(site)) => site.as_bytes() == b"same-origin",
+            (RequestScheme::Http, None) => false,
+            (RequestScheme::Unknown, None) => {
+                self.headers.contains_key(header::SEC_WEBSOCKET_VERSION) || is_said_to_be_https(self.headers)
+            }
+        }
     }
 }
 
@@ -229,7 +246,8 @@ mod tests {
 
     fn of(headers: &HeaderMap, is_secure: bool) -> PageRequest<'_> {
         static URI: LazyLock<Uri> = LazyLock::new(|| Uri::from_static("/"));
-        PageRequest { uri: &URI, headers, host: None, is_secure }
+        let scheme = if is_secure { RequestScheme::Https } else { RequestScheme::Unknown };
+        PageRequest { uri: &URI, headers, host: None, scheme }
     }
 
     #[test]
@@ -240,9 +258,11 @@ mod tests {
         };
         assert!(may("db.example", "https://db.example", true) && may("DB.example:443", "https://db.example", true));
         assert!(may("db.example", "http://db.example", false) && may("db.example:80", "http://db.example", false));
-        assert!(may("db.example", "https://db.example:443", false) && may("[::1]:5984", "http://[::1]:5984", false));
+        assert!(may("[::1]:5984", "http://[::1]:5984", false));
         for (host, origin, is_secure) in [
             ("db.example", "http://db.example", true),
+            ("db.example", "https://db.example", false),
+            ("db.example:443", "https://db.example", false),
             ("db.example", "https://db.example:444", true),
             ("db.example", "https://evil.example", true),
             ("db.example", "https://x@db.example", true),
@@ -256,9 +276,33 @@ mod tests {
         }
         let uri = Uri::from_static("https://db.example/");
         let headers = page(&[("origin", "https://db.example")]);
-        let of_uri = PageRequest { uri: &uri, headers: &headers, host: None, is_secure: true };
+        let of_uri = PageRequest { uri: &uri, headers: &headers, host: None, scheme: RequestScheme::Https };
         assert!(none.is_own_or_listed(&of_uri));
         assert!(!none.is_own_or_listed(&PageRequest { host: Some("other.example"), ..of_uri }));
+    }
+
+    /// Another server may have the same name and `https`.
+    #[test]
+    fn a_page_with_tls_is_foreign_to_a_server_without() {
+        let may = |scheme: RequestScheme, pairs: &[(&'static str, &str)]| {
+            let own = [("host", "db.example:5984"), ("origin", "https://db.example:5984")];
+            let headers = page(&[&own[..], pairs].concat());
+            let page = PageRequest { scheme, ..of(&headers, false) };
+            (Cors::default().is_own_or_listed(&page), Cors::default().may_change(&page, &Method::POST))
+        };
+        let forwarded = ("x-forwarded-proto", "https");
+        for scheme in [RequestScheme::Unknown, RequestScheme::Http] {
+            for pairs in [&[("sec-fetch-site", "cross-site")][..], &[("sec-fetch-site", "same-site"), forwarded], &[]] {
+                assert_eq!(may(scheme, pairs), (false, false), "{scheme:?} {pairs:?}");
+            }
+            assert_eq!(may(scheme, &[("sec-fetch-site", "same-origin")]), (true, true), "{scheme:?}");
+        }
+        // A proxy that is not configured has ended TLS. A client cannot say so to a server that knows its proxies.
+        for header in [forwarded, ("forwarded", "proto=https")] {
+            assert_eq!(may(RequestScheme::Unknown, &[header]), (true, true), "{header:?}");
+            assert_eq!(may(RequestScheme::Http, &[header]), (false, false), "{header:?}");
+        }
+        assert_eq!(may(RequestScheme::Https, &[]), (true, true));
     }
 
     #[test]
@@ -290,7 +334,7 @@ mod tests {
     #[test]
     fn foreign_pages_open_nothing() {
         let may = |cors: &Cors, origin: Option<&str>| {
-            let mut headers = page(&[("host", "db.example:5984")]);
+            let mut headers = page(&[("host", "db.example:5984"), ("sec-websocket-version", "13")]);
             if let Some(origin) = origin {
                 headers.insert(header::ORIGIN, origin.parse().unwrap());
             }
@@ -363,6 +407,7 @@ mod tests {
         let foreign = [
             evil.1,
             "http://db.example/",
+            "https://db.example:5984/",
             "http://db.example:5984.evil.example/",
             "http://evil.example?http://db.example:5984/",
             "http://x@db.example:5984/",
@@ -375,8 +420,7 @@ mod tests {
             assert!(!may(&[], &Method::GET, &[("referer", url)]), "{url}");
             assert!(!may(&["http://other.example"], &Method::HEAD, &[("referer", url)]), "{url}");
         }
-        for url in ["http://db.example:5984", "http://db.example:5984/db/_design/d/page", "https://DB.example:5984/?x"]
-        {
+        for url in ["http://db.example:5984", "http://db.example:5984/db/_design/d/page", "http://DB.example:5984/?x"] {
             assert!(may(&[], &Method::GET, &[("referer", url)]), "{url}");
         }
         assert!(may(&[], &Method::GET, &[]) && may(&["http://evil.example"], &Method::GET, &[evil]));

@@ -23,6 +23,17 @@ impl Peer {
     }
 }
 
+/// The scheme of the address that a client asked for, as far as the server knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestScheme {
+    /// TLS ends at this server, or a trusted proxy states `https`.
+    Https,
+    /// A trusted proxy states `http`, or the request came without TLS and from none of the configured proxies.
+    Http,
+    /// The connection has no TLS. A proxy that is not configured may have ended it.
+    Unknown,
+}
+
 impl fmt::Display for Peer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {

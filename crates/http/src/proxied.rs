@@ -9,7 +9,7 @@ use hyper::HeaderMap;
 use hyper::header::HeaderName;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::peer::Peer;
+use crate::peer::{Peer, RequestScheme};
 
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -52,16 +52,47 @@ impl Proxies {
         if self.forwarding.is_empty() || !self.forwards(&peer) {
             return peer;
         }
-        let lines = |name| headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default());
-        let said = if self.writes_forwarded {
-            from_forwarded(lines(FORWARDED), &self.forwarding)
-        } else {
-            from_x_forwarded(lines(X_FORWARDED_FOR), lines(X_FORWARDED_PROTO), &self.forwarding)
-        };
-        let Some(Forwarded { address, is_secure }) = said else { return peer };
+        let Some(Forwarded { address, is_secure }) = self.forwarded(headers) else { return peer };
         let address = address.map(|address| SocketAddr::new(address, 0)).or(peer.address);
         Peer { address, is_secure: is_secure.unwrap_or(peer.is_secure) }
     }
+
+    /// Returns the statement of a trusted proxy, which has sent the request.
+    fn forwarded(&self, headers: &HeaderMap) -> Option<Forwarded> {
+        if self.writes_forwarded {
+            return from_forwarded(lines(headers, FORWARDED), &self.forwarding);
+        }
+        from_x_forwarded(lines(headers, X_FORWARDED_FOR), lines(headers, X_FORWARDED_PROTO), &self.forwarding)
+    }
+
+    /// Returns the scheme of the address that the client asked for. `sender` is the other end of the connection.
+    pub(crate) fn scheme(&self, sender: &Peer, headers: &HeaderMap) -> RequestScheme {
+        let is_forwarded = self.forwards(sender);
+        let said = if is_forwarded { self.forwarded(headers).and_then(|said| said.is_secure) } else { None };
+        // The PROXY protocol replaces the address of the proxy, and most proxies do not state TLS in it.
+        let is_direct = !is_forwarded && !self.forwarding.is_empty() && self.proxy_protocol.is_empty();
+        match said.or(sender.is_secure.then_some(true)) {
+            Some(true) => RequestScheme::Https,
+            Some(false) => RequestScheme::Http,
+            None if is_direct => RequestScheme::Http,
+            None => RequestScheme::Unknown,
+        }
+    }
+}
+
+/// Returns true if any proxy, trusted or not, states that it received the request over TLS. Pages cannot set these
+/// headers without a preflight request, so they cannot forge it.
+pub(crate) fn is_said_to_be_https(headers: &HeaderMap) -> bool {
+    let none = Blocks::default();
+    let said = [
+        from_x_forwarded(std::iter::empty(), lines(headers, X_FORWARDED_PROTO), &none),
+        from_forwarded(lines(headers, FORWARDED), &none),
+    ];
+    said.into_iter().flatten().any(|said| said.is_secure == Some(true))
+}
+
+fn lines(headers: &HeaderMap, name: HeaderName) -> impl DoubleEndedIterator<Item = &str> {
+    headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default())
 }
 
 /// Reads the PROXY header of a connection and nothing behind it, and returns the client.
@@ -121,6 +152,32 @@ mod tests {
         assert_eq!(client(&Proxies::default(), "10.0.0.1:5", &headers), "10.0.0.1:5 false");
         assert_eq!(client(&proxies(false), "10.0.0.1:5", &[]), "10.0.0.1:5 false");
         assert_eq!(client(&proxies(false), "10.0.0.1:5", &[("x-forwarded-for", "x")]), "10.0.0.1:5 false");
+    }
+
+    #[test]
+    fn the_scheme_is_known_from_tls_and_from_proxies() {
+        let scheme = |proxies: &Proxies, from: &str, is_secure: bool, headers: &[(&'static str, &'static str)]| {
+            let headers = headers
+                .iter()
+                .map(|&(name, value)| (HeaderName::from_static(name), hyper::header::HeaderValue::from_static(value)));
+            proxies.scheme(&Peer::new(from.parse().unwrap(), is_secure), &headers.collect())
+        };
+        let (none, known) = (Proxies::default(), proxies(false));
+        let (https, http) = ([("x-forwarded-proto", "https")], [("x-forwarded-proto", "http")]);
+        assert_eq!(scheme(&none, "192.0.2.1:5", true, &[]), RequestScheme::Https);
+        assert_eq!(scheme(&none, "192.0.2.1:5", false, &https), RequestScheme::Unknown);
+        assert_eq!(scheme(&known, "10.0.0.1:5", false, &https), RequestScheme::Https);
+        assert_eq!(scheme(&known, "10.0.0.1:5", true, &http), RequestScheme::Http);
+        assert_eq!(scheme(&known, "10.0.0.1:5", false, &[]), RequestScheme::Unknown);
+        assert_eq!(scheme(&known, "192.0.2.1:5", false, &https), RequestScheme::Http);
+        let behind = Proxies { proxy_protocol: "10.0.0.2".parse().unwrap(), ..known };
+        assert_eq!(scheme(&behind, "192.0.2.1:5", false, &[]), RequestScheme::Unknown);
+        let said = |name: &'static str, value: &'static str| {
+            let value = hyper::header::HeaderValue::from_static(value);
+            is_said_to_be_https(&HeaderMap::from_iter([(HeaderName::from_static(name), value)]))
+        };
+        assert!(said("x-forwarded-proto", "https") && said("forwarded", "for=192.0.2.1;proto=https"));
+        assert!(!said("x-forwarded-proto", "http") && !said("forwarded", "for=https") && !said("x-a", "https"));
     }
 
     #[test]

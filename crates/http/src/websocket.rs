@@ -27,6 +27,7 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use crate::cors::{Cors, PageRequest};
 use crate::frame_stream::FrameStream;
 use crate::gate::Gate;
+use crate::peer::RequestScheme;
 use crate::refused::{Refused, Result};
 use crate::reply::{End, Piece, Reply, ReplyBody};
 use crate::request::Request;
@@ -90,8 +91,8 @@ impl Handshake {
             return Err(Refused::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", reason));
         }
         // Browsers let any page open a WebSocket with the user's credentials, also to this machine.
-        let page =
-            PageRequest { uri: &request.uri, headers: &request.headers, host: None, is_secure: request.is_secure };
+        let scheme = if request.is_secure { RequestScheme::Https } else { RequestScheme::Unknown };
+        let page = PageRequest { uri: &request.uri, headers: &request.headers, host: None, scheme };
         if !cors.may_open(&page) {
             return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", "This origin may not open a WebSocket."));
         }
