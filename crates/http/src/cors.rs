@@ -67,26 +67,28 @@ impl Cors {
     /// credentials only in requests with a preflight request, whose answer does not allow the browser's own
     /// credentials.
     ///
-    /// Browsers send no `Sec-Fetch-Site` to addresses without TLS. A `GET` or `HEAD` with neither header is judged by
-    /// its `Referer`, and refused without one if it comes from a browser.
+    /// Browsers send no `Sec-Fetch-Site` to addresses without TLS, and old ones no `Origin` with a form. A request with
+    /// neither header that a page can send without a preflight request is judged by its `Referer`. A `GET` or `HEAD`
+    /// without one is refused if it comes from a browser; all browsers send `Origin` with a `POST` since 2020.
     pub(crate) fn may_change(&self, page: &PageRequest<'_>, method: &Method) -> bool {
         let is_marked = |mark: &[u8]| page.headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == mark);
         let is_neighbours = !page.headers.contains_key(header::ORIGIN) && is_marked(b"same-site");
         let may_be_cached =
             || page.headers.contains_key(header::AUTHORIZATION) && !needs_preflight(method, page.headers);
         let is_allowed = || self.allowed(page.headers).is_some() && !may_be_cached();
-        let is_link = matches!(*method, Method::GET | Method::HEAD)
-            && !page.headers.contains_key(header::ORIGIN)
-            && !page.headers.contains_key(SEC_FETCH_SITE);
-        let is_others = is_neighbours || (is_link && !self.may_lead(page));
+        let is_silent = !page.headers.contains_key(header::ORIGIN) && !page.headers.contains_key(SEC_FETCH_SITE);
+        let is_judged_by_page = is_silent && !needs_preflight(method, page.headers);
+        let is_others = is_neighbours || (is_judged_by_page && !self.may_lead(page, method));
         !is_others && (self.is_own_or_listed(page) || is_marked(b"same-origin") || is_allowed())
     }
 
-    /// Returns true if the page in `Referer` may contain the link: a page of this host, or of an origin that CORS
-    /// allows with the request's credentials. A page can suppress `Referer`, so a browser must send it; other clients
-    /// need not.
-    fn may_lead(&self, page: &PageRequest<'_>) -> bool {
-        let Some(referer) = page.headers.get(header::REFERER) else { return !is_browser(page.headers) };
+    /// Returns true if the page in `Referer` may contain the link or form: a page of this host, or of an origin that
+    /// CORS allows with the request's credentials. A page can suppress `Referer`, so a browser must send it with a
+    /// link; other clients need not.
+    fn may_lead(&self, page: &PageRequest<'_>, method: &Method) -> bool {
+        let Some(referer) = page.headers.get(header::REFERER) else {
+            return *method == Method::POST || !is_browser(page.headers);
+        };
         let origin = origin_of(referer.to_str().unwrap_or_default());
         let has_credentials = || page.headers.contains_key(header::AUTHORIZATION) || page.has_session_or(false);
         let is_any = || self.origins.iter().any(|allowed| allowed == "*") && !has_credentials();
@@ -431,7 +433,6 @@ mod tests {
         }
         // `Sec-Fetch-Site` and `Origin` take precedence.
         assert!(may(&[], &Method::GET, &[evil, ("sec-fetch-site", "same-origin")]));
-        assert!(may(&[], &Method::POST, &[evil]));
         // A page can make its browser omit the headers.
         let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0");
         for origins in [&["http://app.example"][..], &["*"]] {
@@ -440,6 +441,33 @@ mod tests {
         let own = ("referer", "http://db.example:5984/");
         assert!(may(&[], &Method::GET, &[browser, own]) && may(&[], &Method::GET, &[("user-agent", "curl/8.5.0")]));
         assert!(may(&[], &Method::GET, &[browser, ("sec-fetch-site", "none")]) && may(&[], &Method::POST, &[browser]));
+    }
+
+    /// Old browsers send forms without `Origin`.
+    #[test]
+    fn forms_are_judged_by_their_page() {
+        let may = |origins: &[&str], method: &Method, pairs: &[(&'static str, &str)]| {
+            let headers = page(&[&[("host", "db.example:5984")][..], pairs].concat());
+            let cors = Cors { origins: origins.iter().map(|&origin| origin.to_owned()).collect(), ..Cors::default() };
+            cors.may_change(&of(&headers, false), method)
+        };
+        let (evil, own) = (("referer", "http://evil.example/page"), ("referer", "http://db.example:5984/page"));
+        let credentials = [("cookie", "AuthSession=x"), ("authorization", "Basic YTpi"), ("accept", "*/*")];
+        for credential in credentials {
+            for kind in ["", "text/plain", "multipart/form-data; boundary=a", "application/x-www-form-urlencoded"] {
+                let kind = ("content-type", kind);
+                assert!(!may(&[], &Method::POST, &[evil, kind, credential]), "{kind:?} {credential:?}");
+                assert!(may(&[], &Method::POST, &[own, kind, credential]), "{kind:?} {credential:?}");
+                assert!(may(&[], &Method::POST, &[kind, credential]), "{kind:?} {credential:?}");
+                assert!(may(&["http://evil.example"], &Method::POST, &[evil, kind, credential]), "{credential:?}");
+            }
+            // Browsers ask by a preflight request, with `Origin`.
+            let json = ("content-type", "application/json");
+            assert!(may(&[], &Method::POST, &[evil, json, credential]), "{credential:?}");
+            assert!(may(&[], &Method::PUT, &[evil, credential]), "{credential:?}");
+        }
+        assert!(may(&["*"], &Method::POST, &[evil]) && !may(&["*"], &Method::POST, &[evil, credentials[0]]));
+        assert!(may(&[], &Method::POST, &[evil, ("sec-fetch-site", "same-origin")]));
     }
 
     /// A form carries the credentials of the browser's password dialog.

@@ -195,6 +195,8 @@ async fn without_an_administrator_foreign_pages_change_nothing() {
             &[("origin", "http://evil.example"), ("authorization", "Basic YTpi")],
             &[("sec-fetch-site", "cross-site")],
             &[("sec-fetch-site", "same-site")],
+            &[("referer", "http://evil.example/page")],
+            &[("referer", "http://localhost:3001/page"), ("cookie", "AuthSession=x")],
         ] {
             let (is_refused, status) = ask(page).await;
             assert!(is_refused, "{method} {path} {page:?}: {status}");
@@ -202,6 +204,7 @@ async fn without_an_administrator_foreign_pages_change_nothing() {
         for page in [
             &[("origin", "http://localhost")][..],
             &[],
+            &[("referer", "http://localhost/page")],
             &[("origin", listed)],
             &[("origin", "http://behind.example"), ("sec-fetch-site", "same-origin")],
         ] {

@@ -278,8 +278,8 @@ async fn forms_of_a_page() {
     let kind = ("content-type", "multipart/form-data; boundary=abc");
     for (headers, sent, status) in [
         (&[kind][..], &whole[..], 400),
-        (&[kind, ("referer", "http://elsewhere/")], &whole, 400),
-        (&[kind, ("referer", "test")], &whole, 400),
+        (&[kind, ("referer", "http://elsewhere/")], &whole, 403),
+        (&[kind, ("referer", "test")], &whole, 403),
         (&[("referer", "http://localhost/")], &whole, 415),
         (&[("content-type", "multipart/form-data"), ("referer", "http://localhost/")], &whole, 400),
         (&[kind, ("referer", "http://localhost/")], &whole[..whole.len() - 2], 400),
