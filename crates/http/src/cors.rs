@@ -19,6 +19,9 @@ const SESSION: &str = "AuthSession";
 /// The relation of the requesting page to the server, as set by the browser. Pages cannot change it.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
+/// The scheme of a token, which browsers never add on their own.
+const BEARER: &[u8] = b"Bearer ";
+
 /// The content types, without parameters, that pages send to any origin without a preflight request.
 const UNASKED_TYPES: [&str; 4] = ["", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain"];
 
@@ -77,7 +80,7 @@ impl Cors {
             || page.headers.contains_key(header::AUTHORIZATION) && !needs_preflight(method, page.headers);
         let is_allowed = || self.allowed(page.headers).is_some() && !may_be_cached();
         let is_silent = !page.headers.contains_key(header::ORIGIN) && !page.headers.contains_key(SEC_FETCH_SITE);
-        let is_judged_by_page = is_silent && !needs_preflight(method, page.headers);
+        let is_judged_by_page = is_silent && !is_from_program(method, page.headers);
         let is_others = is_neighbours || (is_judged_by_page && !self.may_lead(page, method));
         !is_others && (self.is_own_or_listed(page) || is_marked(b"same-origin") || is_allowed())
     }
@@ -190,7 +193,7 @@ impl PageRequest<'_> {
 impl PageRequest<'_> {
     /// Returns true if the browser may have asked for an `https` address. Without TLS on the connection, a proxy may
     /// have ended it. Then a browser since 2023 sends `Sec-Fetch-Site`, except in the handshake of a WebSocket, which
-    /// no browser lets a page of `https` open to `ws`. For older browsers the proxy must state the scheme.
+    /// no browser lets a page of `https` open to `ws` of another machine. For older browsers the proxy must state the scheme.
     fn may_be_https(&self) -> bool {
         match (self.scheme, self.headers.get(SEC_FETCH_SITE)) {
             (RequestScheme::Https, _) => true,
@@ -204,9 +207,47 @@ impl PageRequest<'_> {
 }
 
 /// Returns true for a browser. All browsers send `Mozilla/`, and a page cannot change that without a preflight
-/// request.
+/// request. PowerShell sends it, too, with its own name behind, which no browser has.
 fn is_browser(headers: &HeaderMap) -> bool {
-    headers.get(header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"))
+    let Some(agent) = headers.get(header::USER_AGENT) else { return false };
+    let is_shell = |word: &[u8]| word.starts_with(b"WindowsPowerShell/") || word.starts_with(b"PowerShell/");
+    agent.as_bytes().starts_with(b"Mozilla/") && !agent.as_bytes().split(|byte| *byte == b' ').any(is_shell)
+}
+
+/// Returns true if no page of another origin can have sent the request without a preflight request, because of its
+/// method, content type or a header.
+///
+/// Only headers count that neither browsers nor proxies add on their own. Browsers add `Authorization` of the schemes
+/// `Basic`, `Digest`, `NTLM` and `Negotiate`, headers of their cache such as `If-None-Match`, and, within an app,
+/// `X-Requested-With` with the app's name. Proxies that sign in browsers by a cookie add `Authorization: Bearer`, so
+/// that counts only without a cookie and without a proxy's headers.
+fn is_from_program(method: &Method, headers: &HeaderMap) -> bool {
+    let of_programs = [
+        header::IF_MATCH,
+        HeaderName::from_static("x-couch-full-commit"),
+        HeaderName::from_static("x-http-method-override"),
+    ];
+    let of_proxies = [
+        header::COOKIE,
+        header::FORWARDED,
+        header::VIA,
+        HeaderName::from_static("x-forwarded-for"),
+        HeaderName::from_static("x-forwarded-host"),
+        HeaderName::from_static("x-forwarded-proto"),
+    ];
+    let is_script = || {
+        let wanted = headers.get(HeaderName::from_static("x-requested-with"));
+        wanted.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"XMLHttpRequest"))
+    };
+    let is_bearer = || {
+        let scheme = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().get(..BEARER.len()));
+        scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(BEARER))
+            && !of_proxies.iter().any(|name| headers.contains_key(name))
+    };
+    needs_preflight(method, headers)
+        || of_programs.iter().any(|name| headers.contains_key(name))
+        || is_script()
+        || is_bearer()
 }
 
 fn origin_of(url: &str) -> &str {
@@ -468,6 +509,60 @@ mod tests {
         }
         assert!(may(&["*"], &Method::POST, &[evil]) && !may(&["*"], &Method::POST, &[evil, credentials[0]]));
         assert!(may(&[], &Method::POST, &[evil, ("sec-fetch-site", "same-origin")]));
+    }
+
+    /// Pages of other origins cannot send these requests.
+    #[test]
+    fn programs_are_not_taken_for_pages() {
+        let may = |method: &Method, pairs: &[(&'static str, &str)]| {
+            let headers = page(&[&[("host", "db.example:5984")][..], pairs].concat());
+            Cors::default().may_change(&of(&headers, false), method)
+        };
+        let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0");
+        for shell in [
+            "Mozilla/5.0 (Windows NT; Windows NT 10.0; de-DE) WindowsPowerShell/5.1.19041.4522",
+            "Mozilla/5.0 (Windows NT 10.0; Microsoft Windows 10.0.19045; en-US) PowerShell/7.4.0",
+        ] {
+            assert!(may(&Method::GET, &[("user-agent", shell)]), "{shell}");
+            // A `Referer` counts whichever client sends it.
+            assert!(!may(&Method::GET, &[("user-agent", shell), ("referer", "http://evil.example/")]), "{shell}");
+        }
+        let (evil, bearer) = (("referer", "http://evil.example/"), ("authorization", "Bearer a.b.c"));
+        for header in [
+            bearer,
+            ("authorization", "bearer a.b.c"),
+            ("if-match", "\"1-a\""),
+            ("x-couch-full-commit", "true"),
+            ("x-requested-with", "XMLHttpRequest"),
+            ("content-type", "application/json"),
+        ] {
+            for method in [Method::GET, Method::HEAD] {
+                assert!(may(&method, &[browser, header]), "{header:?}");
+            }
+            assert!(may(&Method::POST, &[browser, evil, header]), "{header:?}");
+            // What the browser says comes first.
+            for said in [("sec-fetch-site", "cross-site"), ("origin", "http://evil.example")] {
+                assert!(!may(&Method::GET, &[browser, header, said]), "{header:?} {said:?}");
+            }
+        }
+        for header in [
+            ("authorization", "Basic YTpi"),
+            ("authorization", "Negotiate YTpi"),
+            ("authorization", "Bearerless x"),
+            ("if-none-match", "\"1-a\""),
+            ("cache-control", "max-age=0"),
+            ("range", "bytes=0-"),
+            ("x-requested-with", "com.example.app"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("content-type", "text/plain"),
+        ] {
+            assert!(!may(&Method::GET, &[browser, header]), "{header:?}");
+            assert!(!may(&Method::POST, &[browser, evil, header]), "{header:?}");
+        }
+        // A proxy that has signed in a browser adds the token.
+        for header in [("cookie", "_oauth2_proxy=x"), ("x-forwarded-proto", "http"), ("via", "1.1 proxy")] {
+            assert!(!may(&Method::GET, &[browser, bearer, header]), "{header:?}");
+        }
     }
 
     /// A form carries the credentials of the browser's password dialog.

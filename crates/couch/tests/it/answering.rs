@@ -339,5 +339,12 @@ async fn links_of_other_pages_change_nothing() {
         // A page can suppress its `Referer`.
         let answer = client.call("GET", &path, &[session, ("user-agent", "Mozilla/5.0 Firefox/140.0")], b"").await;
         assert_eq!(answer.status == 403, changes, "{path} {answer:?}");
+        // Programs that pretend to be browsers, and requests that a page cannot send.
+        let shell = ("user-agent", "Mozilla/5.0 (Windows NT; Windows NT 10.0; de-DE) WindowsPowerShell/5.1.19041.4522");
+        let script = [("user-agent", "Mozilla/5.0 Firefox/140.0"), ("x-requested-with", "XMLHttpRequest")];
+        for headers in [&[shell][..], &script] {
+            let answer = client.call("GET", &path, headers, b"").await;
+            assert_ne!(answer.status, 403, "{path} {headers:?} {answer:?}");
+        }
     }
 }
