@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
 use crate::answer;
+use crate::in_flight::InFlight;
 use crate::limits::{Limits, who};
 use crate::listen::Listener;
 use crate::metrics::HandshakeResult;
@@ -86,10 +87,15 @@ pub(crate) async fn serve<S: Surface>(
         }
     };
     let heads = Arc::new(HeadsRead::new());
+    let in_flight = Arc::<InFlight>::default();
+    let is_http2 = beginning.is_http2;
     let (connection, heads_read, entered) = (answers.clone(), heads.clone(), place.entered.clone());
+    let answered = in_flight.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         heads_read.saw(&request);
         entered.asks();
+        // Only HTTP/1 has one answer at a time.
+        let guard = (!is_http2).then(|| answered.begin());
         let outlet = connection.begin();
         // Boxed, and only while it runs. Otherwise each connection would reserve the state of the handlers, which is
         // much larger than that of a waiting feed.
@@ -101,16 +107,20 @@ pub(crate) async fn serve<S: Surface>(
         });
         async move {
             match answer {
-                Some(answer) => Ok(answer.await),
+                Some(answer) => {
+                    let mut response = answer.await;
+                    response.body_mut().hold(guard);
+                    Ok(response)
+                }
                 // The request was not processed, so the client may retry. Only HTTP/2 has concurrent requests.
                 None => Err(h2::Error::from(h2::Reason::REFUSED_STREAM)),
             }
         }
     });
-    let is_http2 = beginning.is_http2;
     let stall_max = shell.stall_max;
     let (traffic, admission) = (shell.traffic.clone(), shell.admission.clone());
-    let stream = StallGuard::new(stream, beginning, heads, stall_max, traffic, answers.clone(), (place, admission));
+    let stream =
+        StallGuard::new(stream, beginning, (heads, in_flight), stall_max, traffic, answers.clone(), (place, admission));
     let stream = TokioIo::new(stream);
     drop((shell, listener));
     let serve = async {

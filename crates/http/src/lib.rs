@@ -20,6 +20,7 @@ mod following;
 mod frame_stream;
 mod gate;
 mod host;
+mod in_flight;
 mod inside;
 mod limits;
 mod listen;

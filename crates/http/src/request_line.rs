@@ -105,6 +105,11 @@ impl RequestLines {
         }
     }
 
+    /// Returns true if all further bytes pass unseen.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.at == LinePosition::Rest
+    }
+
     pub(crate) fn is_within_head(&self) -> bool {
         matches!(self.at, LinePosition::RequestLine | LinePosition::Headers { .. })
     }

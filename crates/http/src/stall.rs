@@ -1,4 +1,4 @@
-//! Ends connections whose clients read nothing for too long.
+//! Ends connections whose clients read nothing for too long, or have left while their request runs.
 
 use std::io;
 use std::pin::Pin;
@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::doorway::DoorwayEntry;
+use crate::in_flight::InFlight;
 use crate::limits::Admission;
 use crate::metrics::Traffic;
 use crate::outlet::Connection;
@@ -20,7 +21,11 @@ use crate::preface::Beginning;
 use crate::request_line::{HeadsRead, NextBytes, RequestLines};
 use crate::stream::Stream;
 
+/// The most bytes that are read ahead of hyper.
 const HEAD_BYTES: usize = 4_096;
+
+/// The interval at which the system is asked whether the client has reset the connection, where reading cannot tell.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A connection whose writes fail after a time without progress. Otherwise a client that stops reading would keep its
 /// connection and the buffered data forever.
@@ -29,6 +34,11 @@ pub(crate) struct StallGuard {
     before: Bytes,
     lines: RequestLines,
     heads: Arc<HeadsRead>,
+    in_flight: Arc<InFlight>,
+    /// True if the end of the connection has been read, behind the bytes in `before`.
+    has_ended: bool,
+    /// The next look at the system; `None` until the first one is needed.
+    look: Option<Pin<Box<Sleep>>>,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
     stall_max: Duration,
@@ -52,11 +62,12 @@ pub(crate) struct ConnectionPlace {
 
 impl StallGuard {
     /// Counts bytes and reports to the answers whether the connection accepts data. Fails after `stall_max` without
-    /// progress. The bytes of `Beginning` are read first; `heads` reports the requests that hyper has read.
+    /// progress. The bytes of `Beginning` are read first; `heads` reports the requests that hyper has read, and
+    /// `in_flight` whether one is being answered.
     pub(crate) fn new(
         stream: Stream,
         Beginning { is_http2, read: before }: Beginning,
-        heads: Arc<HeadsRead>,
+        (heads, in_flight): (Arc<HeadsRead>, Arc<InFlight>),
         stall_max: Duration,
         metrics: Arc<Traffic>,
         answers: Arc<Connection>,
@@ -69,6 +80,9 @@ impl StallGuard {
             before,
             lines: RequestLines::new(!is_http2),
             heads,
+            in_flight,
+            has_ended: false,
+            look: None,
             deadline,
             waiting: false,
             stall_max,
@@ -165,7 +179,62 @@ impl StallGuard {
         }
     }
 
+    /// Reads ahead while a request is answered whose body has been passed on. Fails once the client has reset the
+    /// connection, and ends with it unless bytes stand before the end. Hyper would not read any more once it had a byte
+    /// of the next request, so it gets none before the answer has ended.
+    fn poll_departure(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if !self.before.is_empty() {
+                self.in_flight.wake_at_end(context.waker());
+            } else if self.has_ended {
+                return Poll::Ready(Ok(()));
+            }
+            // Pieces of some size: a client that pipelines many requests would else be read one by one.
+            let room = HEAD_BYTES.saturating_sub(self.before.len());
+            if self.has_ended || room < HEAD_BYTES / 2 {
+                return self.poll_reset(context);
+            }
+            let mut space = [0; HEAD_BYTES];
+            let mut read = ReadBuf::new(space.get_mut(..room).unwrap_or_default());
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut read))?;
+            let read = read.filled();
+            if !read.is_empty() {
+                self.metrics.received_bytes.add(read.len() as u64);
+                self.before = [&*self.before, read].concat().into();
+            } else if self.before.is_empty() {
+                return Poll::Ready(Ok(()));
+            } else {
+                // The client may still wait for its answers.
+                self.has_ended = true;
+            }
+        }
+    }
+
+    /// Fails once the client has reset the connection. Otherwise the task is woken for the next look.
+    fn poll_reset(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let look = self.look.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + LOOK)));
+        while look.as_mut().poll(context).is_ready() {
+            if self.stream.is_reset() {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
+            look.as_mut().reset(Instant::now() + LOOK);
+        }
+        Poll::Pending
+    }
+
+    /// Fails after a reset where hyper may read no more: it may have a byte of the next request behind a chunked body.
+    fn notice_reset(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let may_be_deaf = self.is_http1 && self.lines.is_at_rest() && self.in_flight.is_under_way();
+        match may_be_deaf.then(|| self.poll_reset(context)) {
+            Some(Poll::Ready(reset)) => reset,
+            Some(Poll::Pending) | None => Ok(()),
+        }
+    }
+
     fn poll_head(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.in_flight.is_under_way() {
+            return self.poll_departure(context);
+        }
         // The first bytes of the head may have arrived during the previous answer.
         if self.lines.is_within_head() {
             self.begins_to_ask();
@@ -209,6 +278,8 @@ impl AsyncWrite for StallGuard {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Hyper flushes whenever its task has run.
+        self.notice_reset(context)?;
         // TLS buffers data that the system does not accept yet.
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if self.stream.is_tls() { self.watch(context, flushed) } else { flushed }

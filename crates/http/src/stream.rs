@@ -8,6 +8,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
+macro_rules! each {
+    ($of:expr, $kind:ident { $($variant:ident),* }, $inner:ident => $call:expr) => {
+        match $of { $($kind::$variant($inner) => $call,)* }
+    };
+}
+
 #[derive(Debug)]
 pub(crate) enum Transport {
     Tcp(TcpStream),
@@ -26,12 +32,19 @@ impl Stream {
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self, Stream::Tls(_))
     }
-}
 
-macro_rules! each {
-    ($of:expr, $kind:ident { $($variant:ident),* }, $inner:ident => $call:expr) => {
-        match $of { $($kind::$variant($inner) => $call,)* }
-    };
+    fn transport(&self) -> &Transport {
+        match self {
+            Stream::Plain(transport) => transport,
+            Stream::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// Returns true if the peer has reset the connection, even if bytes before that are unread.
+    pub(crate) fn is_reset(&self) -> bool {
+        let error = each!(self.transport(), Transport { Tcp, Unix }, inner => inner.take_error());
+        !matches!(error, Ok(None))
+    }
 }
 
 impl AsyncRead for Transport {

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use tracing::{Instrument, Span, field};
 
 use crate::chunk_sizes;
+use crate::in_flight::InFlightGuard;
 use crate::metrics::{Traffic, Verb};
 use crate::outlet::{Outgoing, Outlet};
 use crate::peer::Peer;
@@ -153,8 +154,16 @@ impl Tracking {
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
         // Other HTTP versions have no chunks.
         let in_chunks = version == Version::HTTP_11 && length.is_none() && reply.body.size_hint().exact().is_none();
-        let body =
-            Tracked { body: reply.body, rest: None, in_chunks, sent: 0, length, status: status.as_u16(), of: self };
+        let body = Tracked {
+            body: reply.body,
+            rest: None,
+            in_chunks,
+            sent: 0,
+            length,
+            status: status.as_u16(),
+            of: self,
+            _in_flight: None,
+        };
         let mut response = Response::new(body);
         *response.status_mut() = status;
         *response.headers_mut() = reply.headers;
@@ -178,9 +187,15 @@ pub(crate) struct Tracked {
     length: Option<u64>,
     status: u16,
     of: Tracking,
+    _in_flight: Option<InFlightGuard>,
 }
 
 impl Tracked {
+    /// Holds a guard until the answer has ended.
+    pub(crate) fn hold(&mut self, in_flight: Option<InFlightGuard>) {
+        self._in_flight = in_flight;
+    }
+
     fn is_complete(&self) -> bool {
         self.is_end_stream() || self.length.is_some_and(|length| self.sent >= length)
     }

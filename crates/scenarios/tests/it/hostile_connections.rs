@@ -337,3 +337,74 @@ async fn pipelined_requests_wait_for_their_reader() {
     }
     server.stop().await;
 }
+
+/// Waits until this many requests run; one of them asks for the number.
+async fn until_in_flight(server: &Running, what: &str, count: u64) {
+    until_wanted(what, async || server.figure("flatbed_requests_in_flight").await, |found| *found == count).await;
+}
+
+/// Reads answers until a text has come so many times.
+async fn read_until(stream: &mut TcpStream, text: &str, times: usize) -> String {
+    let mut read = Vec::new();
+    while String::from_utf8_lossy(&read).matches(text).count() < times {
+        assert!(stream.read_buf(&mut read).await.unwrap() > 0, "the connection ended");
+    }
+    String::from_utf8(read).unwrap()
+}
+
+/// The bytes of the next request must not hide from the server that the client has left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_pipelines_and_resets_ends_its_request() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    let target = "/db/_changes?feed=longpoll&since=now HTTP/1.1\r\nhost: localhost\r\n";
+    let plain = format!("GET {target}\r\n");
+    let chunked = format!(
+        "POST {target}content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n"
+    );
+    for (request, ahead) in [(&plain, 0), (&plain, 1), (&plain, 20_000), (&chunked, 1)] {
+        let case = format!("{ahead} bytes ahead of {request}");
+        // Its timeout begins first, so it waits when the request of the client that left ends.
+        let mut other = TcpStream::connect(server.address).await.unwrap();
+        other.write_all(plain.as_bytes()).await.unwrap();
+        until_in_flight(&server, "the feed waits", 2).await;
+        let ends = async {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            stream.write_all(format!("{request}{}", "G".repeat(ahead)).as_bytes()).await.unwrap();
+            until_in_flight(&server, &case, 3).await;
+            // It resets the connection.
+            stream.set_zero_linger().unwrap();
+            drop(stream);
+            until_in_flight(&server, &case, 2).await;
+        };
+        tokio::select! {
+            () = ends => {}
+            _ = read_until(&mut other, "last_seq", 1) => panic!("a request lasted as long as its feed: {case}"),
+        }
+        drop(other);
+        until_in_flight(&server, "the feed has ended", 1).await;
+    }
+    server.stop().await;
+}
+
+/// The server reads the bytes of the next requests while it answers one. It answers them afterwards, in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn pipelined_requests_are_answered_after_a_long_one() {
+    let store = Store::new();
+    let server = store.serve(ServerOptions::default()).await;
+    server.ok("PUT", "/db", Value::Null).await;
+    for count in [1, 300] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let feed = "GET /db/_changes?feed=longpoll&since=now HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        let next = "GET /_up HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(count);
+        stream.write_all(format!("{feed}{next}").as_bytes()).await.unwrap();
+        server.until_followed(1).await;
+        server.ok("PUT", &format!("/db/a{count}"), json!({})).await;
+        let read = soon(read_until(&mut stream, "\"status\":\"ok\"", count)).await;
+        let (feed_end, first) = (read.find("last_seq").unwrap(), read.find("\"status\"").unwrap());
+        assert!(feed_end < first, "{count}");
+        assert_eq!(read.matches("HTTP/1.1 200").count(), count + 1);
+    }
+    server.stop().await;
+}
