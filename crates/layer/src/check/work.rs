@@ -132,7 +132,8 @@ impl Operation for Forgotten<'_> {
         }
         let mut rest = Some(self.inner.keys.due_all()).filter(|_| is_any);
         while let Some(range) = rest {
-            let (entries, _, next) = Page { inner: self.inner, range }.attempt(trx, attempt).await?;
+            let mut page = Page { inner: self.inner, range, size: &PageSize::new(PAGE_KEYS) };
+            let (entries, _, next) = page.attempt(trx, attempt).await?;
             is_any &= !entries.iter().any(|(kind, name)| *kind == self.kind as u64 && name == self.name);
             rest = next.filter(|_| is_any);
         }

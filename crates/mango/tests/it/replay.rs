@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use flatbed_flatten::json::Value;
 use flatbed_mango::{
-    BESIDE, Bookmark, Catalog, ExecutionStats, Find, IdRange, Index, IndexRequest, Listing, Plan, Refused, Source,
-    bulk_delete_answer, compare, design_id, explain, find_index, parse_bulk_delete, plan, project, tail, without_index,
+    BESIDE, Bookmark, Catalog, ExecutionStats, Find, IdRange, Index, IndexRequest, Listing, Plan, Projector, Refused,
+    Source, bulk_delete_answer, compare, design_id, explain, find_index, parse_bulk_delete, plan, tail, without_index,
 };
 
 use crate::recorded::{Step, items, scenario};
@@ -185,8 +185,11 @@ impl Database {
             limit -= 1;
             stats.results_returned += 1;
             let fields = find.fields.as_ref();
-            assert_eq!(fields.map(|fields| project(&document, fields)), fields.map(|fields| project(&whole, fields)));
-            docs.push(fields.map_or(document, |fields| project(&whole, fields)));
+            assert_eq!(
+                fields.map(|fields| Projector::new(fields).project(&document)),
+                fields.map(|fields| Projector::new(fields).project(&whole))
+            );
+            docs.push(fields.map_or(document, |fields| Projector::new(fields).project(&whole)));
         }
         set(&mut answer, "docs", Value::Array(docs));
         let bookmark = Bookmark::of_answer(last.as_ref(), find.bookmark.as_deref());

@@ -2,8 +2,8 @@
 
 use flatbed_flatten::json::Value;
 use flatbed_mango::{
-    Catalog, ExecutionStats, Find, Index, IndexRequest, Listing, Refused, Selector, count_answer, explain,
-    parse_bulk_delete, plan, project, tail, warning, without_index, write_tail,
+    Catalog, ExecutionStats, Find, Index, IndexRequest, Listing, Projector, Refused, Selector, count_answer, explain,
+    parse_bulk_delete, plan, tail, warning, without_index, write_tail,
 };
 use proptest::prelude::*;
 
@@ -317,7 +317,7 @@ proptest! {
                 let _ = plan.document_of("x", &[Value::Null, document.clone()]);
             }
             if let Some(fields) = &find.fields {
-                let _ = project(&document, fields);
+                let _ = Projector::new(fields).project(&document);
             }
         }
     }
