@@ -411,6 +411,7 @@ pub(crate) fn setting_lines(takes: Takes) -> String {
         lines.push_str(&format!("  {flag:<22} {}\n", setting.help));
     }
     lines.push_str("  --config FILE          TOML file with the same settings, the dashes as underscores\n");
+    lines.push_str("                         [flatbed.toml, else /etc/flatbed/flatbed.toml, if there is one]\n");
     lines.push_str("Each is also read from the environment: FLATBED_CLUSTER_FILE, FLATBED_CONFIG, and so on.\n");
     lines.push_str("The command line comes first, then the environment, then the file.\n");
     lines

@@ -14,6 +14,9 @@ use toml_edit::{DocumentMut, Item, TableLike, Value};
 
 use crate::settings::{Layer, SETTINGS, SettingValue};
 
+/// The files that are read if none is named: the first one that exists.
+pub(crate) const DEFAULT_PATHS: [&str; 2] = ["flatbed.toml", "/etc/flatbed/flatbed.toml"];
+
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const ADMINS: &str = "admins";
 const CORS: &str = "cors";
@@ -143,6 +146,11 @@ impl ConfigFile {
         Ok(file)
     }
 
+    /// Returns the file's path from the root of the file system.
+    pub(crate) fn absolute_path(&self) -> PathBuf {
+        std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone())
+    }
+
     fn read_admins(&mut self, item: &Item) -> Result<(), ConfigError> {
         let table = item.as_table_like().ok_or_else(|| self.wrong_type(ADMINS, "a table of names and passwords"))?;
         for (name, item) in table.iter() {
@@ -265,6 +273,11 @@ impl ConfigFile {
     }
 }
 
+/// Returns the first of these files that exists. A file that may exist counts: reading it then fails with the reason.
+pub(crate) fn first_there(paths: &[&Path]) -> Option<PathBuf> {
+    paths.iter().find(|path| path.try_exists().unwrap_or(true)).map(|path| (*path).to_owned())
+}
+
 /// Formats names and numbers as on the command line.
 fn limits(item: &Item) -> Option<String> {
     let limit = |(name, item): (&str, &Item)| Some(format!("{name}={}", item.as_integer()?));
@@ -304,6 +317,15 @@ mod tests {
         let path = directory.path().join("flatbed.toml");
         fs::write(&path, text).unwrap();
         (directory, path)
+    }
+
+    #[test]
+    fn the_first_file_that_exists() {
+        let (directory, path) = written("");
+        let missing = directory.path().join("missing.toml");
+        assert_eq!(first_there(&[missing.as_path(), path.as_path()]), Some(path.clone()));
+        assert_eq!(first_there(&[missing.as_path()]), None);
+        assert!(ConfigFile::read(&path).unwrap().absolute_path().is_absolute());
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod check;
 mod cli;
 mod config_file;
 mod dump;
+mod environment;
 #[cfg_attr(not(feature = "gateway"), path = "without/gateway.rs")]
 mod gateway;
 #[cfg(feature = "firefox")]
@@ -39,7 +40,12 @@ mod worker_import;
 #[cfg(feature = "worker")]
 mod worker_process;
 
-use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode};
+use std::{
+    collections::HashMap,
+    error::Error,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use cli::{Command, CommandSettings};
 use config_file::ConfigFile;
@@ -80,9 +86,11 @@ fn run() -> Result<bool, Box<dyn Error>> {
     match command {
         Command::Print(_) => Ok(true),
         Command::Serve(given) => {
+            environment::check(&variables)?;
             let ignores_stored = given.ignore_stored_config;
             let (settings, config) = settle(given, &variables)?;
             let log = logging::start(&settings, runtime.handle())?;
+            log_file(config.as_ref());
             let open_files = limits::raise_open_files();
             limits::use_small_pages();
             tracing::debug!(open_files, "limits");
@@ -148,10 +156,22 @@ fn settle(
 ) -> Result<(Settings, Option<ConfigFile>), Box<dyn Error>> {
     part::check_variables(variables)?;
     let named = variables.get("FLATBED_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let config = given.config.or(named).map(|path| ConfigFile::read(&path)).transpose()?;
+    let path = given.config.or(named).or_else(|| config_file::first_there(&config_file::DEFAULT_PATHS.map(Path::new)));
+    let config = path.map(|path| ConfigFile::read(&path)).transpose()?;
     let of_file = config.as_ref().map(|config| config.settings.clone()).unwrap_or_default();
     let settings = Settings::resolve(&[given.settings, settings::from_environment(variables), of_file])?;
     Ok((settings, config))
+}
+
+/// Logs which configuration file the server has read.
+fn log_file(config: Option<&ConfigFile>) {
+    match config {
+        Some(config) => tracing::info!(file = %config.absolute_path().display(), "read the configuration file"),
+        None => {
+            let [here, system] = config_file::DEFAULT_PATHS;
+            tracing::info!("no configuration file is named, and neither {here} nor {system} exists");
+        }
+    }
 }
 
 fn url(given: Option<&str>, variables: &HashMap<String, String>) -> Result<Url, Box<dyn Error>> {

@@ -47,6 +47,64 @@ fn configuration_files() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("FLATBED_LISTEN"));
 }
 
+/// Starts `flatbed serve` in `directory`, returns its log up to the line that says where it serves, and stops it.
+fn start_log(directory: &std::path::Path, arguments: &[&str]) -> String {
+    let mut child = flatbed()
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(arguments)
+        .current_dir(directory)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut stderr, mut text) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+    while !text.contains("serving") {
+        assert!(stderr.read_line(&mut text).unwrap() > 0, "{text}");
+    }
+    signal(child.id(), "TERM");
+    stderr.read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success(), "{text}");
+    text
+}
+
+#[test]
+fn a_file_in_the_working_directory_is_read_if_none_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("flatbed.toml");
+    fs::write(&path, "data_dir = \"of-the-file\"\n").unwrap();
+    let log = start_log(directory.path(), &[]);
+    let line = log.lines().find(|line| line.contains("read the configuration file"));
+    assert!(line.is_some_and(|line| line.contains(path.to_str().unwrap())), "{log}");
+    assert!(directory.path().join("of-the-file").is_dir(), "the file's settings count");
+    // Commands that open the storage find it in the same way.
+    let output = flatbed().args(["check", "none"]).current_dir(directory.path()).output().unwrap();
+    assert!(!directory.path().join("flatbed-data").exists(), "{output:?}");
+
+    let named = directory.path().join("named.toml");
+    fs::write(&named, "data_dir = \"of-the-named-file\"\n").unwrap();
+    let log = start_log(directory.path(), &["--config", "named.toml"]);
+    assert!(log.contains(named.to_str().unwrap()) && !log.contains(path.to_str().unwrap()), "{log}");
+    assert!(directory.path().join("of-the-named-file").is_dir());
+}
+
+#[test]
+fn unknown_variables_are_refused_where_a_server_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    let with = |arguments: &[&str]| {
+        let mut command = flatbed();
+        command.args(arguments).arg("--data-dir").arg(directory.path());
+        let output = command.env("FLATBED_LITSEN", "127.0.0.1:1").output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let message = with(&["serve", "--listen", "127.0.0.1:0"]);
+    assert!(message.contains("FLATBED_LITSEN is no variable of Flatbed") && message.lines().count() == 1, "{message}");
+    assert!(!with(&["check", "none"]).contains("FLATBED_LITSEN"));
+    // Kubernetes sets this one beside a service of that name.
+    let mut command = flatbed();
+    command.env("FLATBED_PORT_5984_TCP", "tcp://10.0.0.1:5984").env("FLATBED_EMPTY", "");
+    assert!(Server::start_as(&mut command, &["--data-dir", directory.path().to_str().unwrap()]).stop());
+}
+
 #[test]
 fn a_setting_for_tests_is_refused_or_told() {
     let directory = tempfile::tempdir().unwrap();
