@@ -38,7 +38,6 @@ export async function startWithUsers(names, options) {
     await admin('PUT', `/${name}/_security`, { admins: { names: [], roles: ['_admin'] }, members: { names: members, roles: [] } });
     return name;
   };
-  await admin('PUT', '/_users');
   for (const name of names) await setPassword(name, `${name}!`);
   return { ...server, admin, set, setPassword, database };
 }

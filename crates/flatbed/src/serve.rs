@@ -13,6 +13,7 @@ use flatbed_couch::{Couch, CouchOptions, server_header};
 use flatbed_http::{BindError, Cors, InsidePrincipal, Listen, Server, Shell, ShellOptions, TlsError, inside};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Authority, Background, BackgroundOptions, Layer};
+use flatbed_provision::{Provision, ProvisionOptions};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions, Tls};
 use flatbed_service::configuration::{ADMINS, SettingError, Source, Values};
 use flatbed_service::{Configuration, Functions, Service};
@@ -197,6 +198,9 @@ pub(crate) async fn serve(
         return Err(ServeError::NoAdmin);
     }
     configuration.on_change(move |settings| set_log_level(&settings.log.level));
+    let (actor, options) = (authority.for_job("provision"), ProvisionOptions::default());
+    let provision = Provision::new(layer.clone(), actor, configuration.clone(), options);
+    provision.before_serving().await;
     let service = Service::new(layer.clone(), functions.clone(), configuration);
     let gateway = match &settings.gateway {
         Some(gateway) => {
@@ -268,11 +272,12 @@ pub(crate) async fn serve(
     };
     let supervisor = replicator.start();
     background.start();
+    let provisioning = provision.start();
     let stop_jobs = worker.start();
     let beside = async {
         // Jobs also write to this server's databases, so they stop first.
         stop_jobs.await;
-        tokio::join!(replicator.stop(supervisor), background.stop());
+        tokio::join!(replicator.stop(supervisor), background.stop(), provision.stop(provisioning));
         layer.shutdown();
     };
     let sync = async {

@@ -18,6 +18,7 @@ use flatbed_http::{
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, ServerActor};
 use flatbed_outward::{Allowed, Network, Tls};
+use flatbed_provision::{Provision, ProvisionOptions};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
 use flatbed_service::configuration::{Source, Values};
 use flatbed_service::{CheckOptions, Configuration, Functions, SelectorOptions, Service, ServiceOptions};
@@ -152,6 +153,7 @@ pub struct Bound {
     replicator: Arc<Replicator>,
     /// The worker, if jobs run.
     dispatcher: Option<Arc<Dispatcher>>,
+    provision: Arc<Provision>,
     layer: Layer,
     runs_background: bool,
 }
@@ -197,6 +199,8 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     }
     let configuration = Configuration::open(layer.layer.clone(), values, false).await;
     let (functions, configuration) = (layer.functions.clone(), configuration.expect("it opens"));
+    let provision = Provision::new(layer.layer.clone(), layer.actor.clone(), configuration.clone(), options.provision);
+    provision.before_serving().await;
     let of_service = ServiceOptions { checks: options.checks, selectors: options.selectors };
     let service = Service::with_options(layer.layer.clone(), functions, configuration, of_service);
     let accounts = service.accounts().clone();
@@ -224,12 +228,12 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     let couch = couch.with_worker(dispatcher.clone());
     let server = Server::bind(&options.listen, shell, couch, inside).await?;
     let (dispatcher, runs_background) = (runs.then_some(dispatcher), options.runs_background);
-    Ok(Bound { server, replicator, dispatcher, layer, runs_background })
+    Ok(Bound { server, replicator, dispatcher, provision, layer, runs_background })
 }
 
 /// Serves the result of [`bind`] until it is stopped.
 pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
-    let Bound { server, replicator, dispatcher, layer, runs_background } = bound;
+    let Bound { server, replicator, dispatcher, provision, layer, runs_background } = bound;
     tokio::spawn(async move {
         let stopped = async { drop(stopped.await) };
         let supervisor = replicator.start();
@@ -238,6 +242,7 @@ pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
         if runs_background {
             background.start();
         }
+        let provisioning = provision.start();
         let jobs = dispatcher.map(|dispatcher| (dispatcher.start(), dispatcher));
         let beside = async {
             if let Some((jobs, dispatcher)) = jobs {
@@ -245,6 +250,7 @@ pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
             }
             replicator.stop(supervisor).await;
             background.stop().await;
+            provision.stop(provisioning).await;
             layer.shutdown();
         };
         server.serve(stopped, beside).await;
@@ -309,6 +315,8 @@ pub struct ServerOptions {
     pub settings: Vec<(String, String, String)>,
     /// True if background work runs.
     pub runs_background: bool,
+    /// The databases that the server creates by itself; by default none of the system's own.
+    pub provision: ProvisionOptions,
 }
 
 impl Default for ServerOptions {
@@ -332,6 +340,7 @@ impl Default for ServerOptions {
             session_body_max: CouchOptions::default().session_body_max,
             settings: Vec::new(),
             runs_background: true,
+            provision: ProvisionOptions { has_system_databases: false, ..ProvisionOptions::default() },
         }
     }
 }

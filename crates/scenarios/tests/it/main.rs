@@ -9,6 +9,7 @@ mod further_replicators;
 mod hostile_connections;
 mod listening;
 mod locked;
+mod per_user;
 mod replication;
 mod replication_bounds;
 mod replication_options;
