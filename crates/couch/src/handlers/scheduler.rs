@@ -17,6 +17,9 @@ use crate::state::State;
 /// The default number of rows, as in CouchDB.
 const ROWS_DEFAULT: u64 = 100;
 
+/// The states that documents may be listed by, in CouchDB's order.
+const STATES: [&str; 7] = ["initializing", "error", "running", "pending", "crashing", "completed", "failed"];
+
 pub(crate) async fn scheduler(state: &State, request: &Request, what: &Scheduler) -> Result<Reply> {
     match what {
         Scheduler::Jobs => jobs(state, request, None).await,
@@ -83,9 +86,10 @@ async fn docs(state: &State, request: &Request, name: &str, id: Option<&str>) ->
         let mut description = Description::read(&document).ok_or_else(|| Failure::not_found("missing"))?;
         return Ok(Reply::json(StatusCode::OK, doc(state, name, &mut description, &reports)));
     }
-    let (skip, limit) = window(request)?;
+    let ((skip, limit), states) = (window(request)?, states(request)?);
     let mut rows = Vec::new();
-    let mut total = 0;
+    // All documents, and those of the states.
+    let (mut total, mut listed) = (0, 0);
     let mut walk = database.all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
     loop {
         let page = match walk.next_page().await {
@@ -95,10 +99,21 @@ async fn docs(state: &State, request: &Request, name: &str, id: Option<&str>) ->
         let Some(page) = page else { break };
         for row in &page {
             let Some(mut description) = row.doc.as_ref().and_then(Description::read) else { continue };
-            if total >= skip && rows.len() < limit {
-                rows.push(doc(state, name, &mut description, &reports));
-            }
             total += 1;
+            if rows.len() >= limit {
+                continue;
+            }
+            let is_shown = listed >= skip;
+            if is_shown || !states.is_empty() {
+                let row = doc(state, name, &mut description, &reports);
+                if !has_state(&row, &states) {
+                    continue;
+                }
+                if is_shown {
+                    rows.push(row);
+                }
+            }
+            listed += 1;
         }
     }
     let out = list("docs", total, skip, rows.iter().map(|row| &row[..]));
@@ -192,6 +207,24 @@ fn text_of(value: &Value<'_>) -> Vec<u8> {
     let mut text = Vec::new();
     json::write(value, &mut text);
     text
+}
+
+/// Parses the parameter `states`: names with commas between them. None: all states.
+fn states(request: &Request) -> Result<Vec<String>> {
+    let names = request.query.get("states").unwrap_or_default().split(',').filter(|name| !name.is_empty());
+    let names: Vec<String> = names.map(str::to_ascii_lowercase).collect();
+    if names.iter().all(|name| STATES.contains(&name.as_str())) {
+        Ok(names)
+    } else {
+        Err(Failure::query(format!("States must be one or more of [{}]", STATES.join(","))))
+    }
+}
+
+fn has_state(row: &[u8], states: &[String]) -> bool {
+    let is_one = |row: &Value<'_>| {
+        row.get("state").and_then(Value::as_str).is_some_and(|state| states.iter().any(|name| name == state))
+    };
+    states.is_empty() || json::parse(row, &Limits::default()).is_ok_and(|row| is_one(&row))
 }
 
 fn only_get(request: &Request) -> Result<()> {

@@ -43,6 +43,17 @@ async fn documents_of_further_databases_are_worked_off() {
     }
     let all = one.ok("GET", "/_scheduler/docs/x%2Fy%2F_replicator", Value::Null).await;
     assert_eq!((&all["total_rows"], &all["docs"][0]["database"]), (&json!(1), &json!("x/y/_replicator")));
+    // `total_rows` counts the documents of all states, as in CouchDB.
+    for (parameters, count) in
+        [("states=completed", 1), ("states=error,Completed", 1), ("states=failed", 0), ("states=completed&skip=1", 0)]
+    {
+        let path = format!("/_scheduler/docs/x%2Fy%2F_replicator?{parameters}");
+        let listed = one.ok("GET", &path, Value::Null).await;
+        let found = listed["docs"].as_array().map(Vec::len);
+        assert_eq!((&listed["total_rows"], found), (&json!(1), Some(count)), "{parameters}");
+    }
+    let (status, refused) = one.json("GET", "/_scheduler/docs/x%2F_replicator?states=done", Value::Null).await;
+    assert_eq!((status, &refused["error"]), (400, &json!("query_parse_error")));
     assert_eq!(one.ok("GET", "/_scheduler/docs", Value::Null).await["total_rows"], 0);
     for path in ["/_scheduler/docs/x%2F_replicators", "/_scheduler/docs/none%2F_replicator", "/_scheduler/docs/a"] {
         assert_eq!(one.json("GET", path, Value::Null).await.0, 404, "{path}");
