@@ -293,7 +293,7 @@ pub(crate) async fn serve(
         while serving.join_next().await.is_some() {}
     };
     tokio::join!(server.serve(shutdown, beside), sync, gateway);
-    drop((replicator, worker));
+    drop((replicator, worker, provision));
     layer.shutdown();
     layer.until_groups_released().await;
     drop(layer);

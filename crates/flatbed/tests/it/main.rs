@@ -13,6 +13,7 @@ mod load_and_dump;
 mod log;
 mod metrics;
 mod otel;
+mod per_user;
 mod renew;
 mod slow_followers;
 mod startup;
