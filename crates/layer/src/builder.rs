@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::index::build::{Pace, Step, StepOutcome, unbuilt};
+use crate::index::definitions::reorder_alone;
 use crate::index::kinds::KINDS;
-use crate::index_builds::IndexBuild;
+use crate::index_builds::{IndexBuild, IndexBuilds};
+use crate::index_waits::IndexWaits;
 use crate::layer::Inner;
 use crate::store::features::is_outdated;
 use crate::store::keys::Counter;
@@ -27,13 +29,13 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
     let (namespace, total, indexes) = loop {
         match transaction::read(&inner.db, &inner.metrics, &mut Unbuilt { inner, name }).await? {
             Some(unbuilt) => break unbuilt,
-            None => inner.reorder_indexes(name).await?,
+            None => reorder_alone(inner, name).await?,
         }
     };
     let begin = |index: proto::Index| {
         let (number, shown) = (index.number, IndexBuild::of(name, index, total, inner.clock.unix_ms()));
         // A process builds an index once at a time.
-        let running = inner.index_builds.begin(namespace, shown)?;
+        let running = inner.state::<IndexBuilds>().begin(namespace, shown)?;
         Some((number, running, inner.metrics.index_builds_running.hold(), Pace::default()))
     };
     let Some(mut builds) = indexes.into_iter().map(begin).collect::<Option<VecDeque<_>>>() else { return Ok(None) };
@@ -48,12 +50,12 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
             Ok(stepped) => {
                 inner.metrics.index_documents_entered.add(step.entered);
                 running.set_entered(step.entered_in_all);
-                inner.index_builds.clear_failure(namespace, number);
+                inner.state::<IndexBuilds>().clear_failure(namespace, number);
                 match stepped {
                     StepOutcome::On => builds.push_back((number, running, held, step.next_pace)),
                     StepOutcome::Built => {
                         inner.metrics.indexes_built.add(1);
-                        inner.index_waits.is_built(name);
+                        inner.state::<IndexWaits>().is_built(name);
                     }
                     StepOutcome::Gone => {}
                 }
@@ -62,7 +64,7 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
             Err(error) => {
                 inner.metrics.index_build_failures.add(1);
                 tracing::warn!(database = name, index = number, %error, "an index could not be built");
-                inner.index_builds.record_failure(namespace, number, &error.to_string());
+                inner.state::<IndexBuilds>().record_failure(namespace, number, &error.to_string());
                 failed = Some(error);
             }
         }

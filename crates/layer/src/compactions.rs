@@ -7,6 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flatbed_clock::Clock;
 
+use crate::layer::Inner;
+use crate::slots::State;
+
 /// A running compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompactionProgress {
@@ -44,6 +47,12 @@ pub(crate) struct Running {
     progress: Arc<Progress>,
     all: Arc<Mutex<HashMap<u64, Arc<Progress>>>>,
     clock: Clock,
+}
+
+impl State<Inner> for Compactions {
+    fn new_of(inner: &Inner) -> Compactions {
+        Compactions::new(&inner.clock)
+    }
 }
 
 impl Compactions {

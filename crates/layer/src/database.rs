@@ -8,6 +8,8 @@ use flatbed_revtree::RevId;
 use futures_util::FutureExt;
 
 use crate::asker::ReadPrincipal;
+use crate::compactions::Compactions;
+use crate::create::{Create, Delete};
 use crate::document::attachments::AttachmentReader;
 use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, WrittenRevision, partition_ids};
 use crate::document::upload::{SmallUpload, StagedUpload, Upload};
@@ -18,7 +20,7 @@ use crate::group::attend::{wake, wake_purged};
 use crate::handle::{Database, Reader};
 use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::judge::rights;
-use crate::layer::{Create, CreateOptions, DEFAULT_FIELD_IDS_MAX, Delete, Inner};
+use crate::layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, Inner};
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::attachment::OpenAttachment;
 use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, GetOutcome, OpenRevs};
@@ -608,7 +610,8 @@ impl Operation for ReadInfo<'_> {
             active_size_bytes,
             superseded_size_bytes,
             purge_seq,
-            is_compacting: compaction.await?.is_some() || self.inner.compactions.is_running(instance.record.namespace),
+            is_compacting: compaction.await?.is_some()
+                || self.inner.state::<Compactions>().is_running(instance.record.namespace),
             // FoundationDB's estimate may not include the latest writes.
             file_size_bytes: file_size_bytes.max(active_size_bytes),
             incarnation: instance.incarnation(),

@@ -3,14 +3,16 @@
 use flatbed_metrics::Family;
 
 use crate::feed::hub::Followers;
+use crate::index_waits::IndexWaits;
 use crate::layer::Layer;
+use crate::view_updates::views;
 
 impl Layer {
     /// Returns all metrics. Cheap enough to be called every second.
     pub fn metrics(&self) -> Vec<Family> {
         let mut families = self.inner.metrics.families();
         let Followers { followers, behind, lag, by_channels, held } = self.followers();
-        let (rows_held, most_rows_held) = self.inner.views.rows_memory.usage();
+        let (rows_held, most_rows_held) = views(&self.inner).rows_memory.usage();
         let gauges = [
             ("flatbed_tail_followers", "Followers of changes that wait for new ones.", followers as f64),
             ("flatbed_tail_followers_behind", "Of these, those that read by-seq themselves again.", behind as f64),
@@ -32,17 +34,17 @@ impl Layer {
             (
                 "flatbed_views_lag_seconds",
                 "For how long the group of views that is furthest behind has been so, of those that this process follows.",
-                self.inner.views.lag().as_secs_f64(),
+                views(&self.inner).lag().as_secs_f64(),
             ),
             (
                 "flatbed_view_queries_waiting",
                 "Queries that wait until their view is up to date.",
-                self.inner.views.waiting() as f64,
+                views(&self.inner).waiting() as f64,
             ),
             (
                 "flatbed_view_groups_failing",
                 "Groups of views that failed when this process was to follow them last.",
-                self.inner.views.failing().values().map(Vec::len).sum::<usize>() as f64,
+                views(&self.inner).failing().values().map(Vec::len).sum::<usize>() as f64,
             ),
             (
                 "flatbed_view_rows_memory_bytes",
@@ -57,12 +59,12 @@ impl Layer {
             (
                 "flatbed_view_documents_left",
                 "Documents that the first builds of views at which this process works have left, about.",
-                self.inner.views.left() as f64,
+                views(&self.inner).left() as f64,
             ),
             (
                 "flatbed_index_queries_waiting",
                 "Queries that wait until their json index is built.",
-                self.inner.index_waits.count() as f64,
+                self.inner.state::<IndexWaits>().count() as f64,
             ),
             (
                 "flatbed_index_documents_left",

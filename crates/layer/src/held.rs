@@ -18,6 +18,8 @@ use tokio::time::Instant;
 
 use crate::error::Result;
 use crate::instance::InstanceId;
+use crate::layer::Inner;
+use crate::slots::State;
 use crate::store::transaction::{Transaction, conflict_with};
 
 const PRINCIPALS_MAX: usize = 10_000;
@@ -192,6 +194,12 @@ impl CachedRights {
         if self.has_lost(by) {
             self.had_until = self.had_until.max(Some(began));
         }
+    }
+}
+
+impl State<Inner> for HeldCache {
+    fn new_of(inner: &Inner) -> HeldCache {
+        HeldCache::of(&inner.clock)
     }
 }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 use flatbed_clock::Clock;
 use tokio::time::Instant;
 
+use crate::layer::Inner;
+use crate::slots::State;
 use crate::store::proto;
 
 /// A failure that does not recur within this time is dropped: another process may have built the index, or it is gone.
@@ -75,6 +77,12 @@ pub(crate) struct Running {
     id: (u64, u64),
     clock: Clock,
     all: Arc<Mutex<Builds>>,
+}
+
+impl State<Inner> for IndexBuilds {
+    fn new_of(inner: &Inner) -> IndexBuilds {
+        IndexBuilds::new(&inner.clock)
+    }
 }
 
 impl IndexBuilds {

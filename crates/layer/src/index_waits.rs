@@ -13,6 +13,8 @@ use tokio::sync::{Mutex as Turn, Notify, watch};
 
 use crate::error::{Error, IndexFailure, Result};
 use crate::index_builds::{IndexBuild, IndexBuilds};
+use crate::layer::Inner;
+use crate::slots::State;
 
 /// The most queries that may wait; further ones fail.
 pub(crate) const WAITING_MAX: u64 = 10_000;
@@ -109,6 +111,12 @@ pub(crate) struct Waiting {
     all: Arc<Mutex<All>>,
     clock: Clock,
     stuck_max: Duration,
+}
+
+impl State<Inner> for IndexWaits {
+    fn new_of(inner: &Inner) -> IndexWaits {
+        IndexWaits::new(inner.options.index_stuck_max, &inner.clock)
+    }
 }
 
 impl IndexWaits {

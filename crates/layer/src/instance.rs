@@ -1,35 +1,25 @@
-//! One instance of a database in this process: its record, keys, field names and followers.
+//! One instance of a database in this process: its record, keys, field names, and the states of subsystems.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use flatbed_flatten::json::Value;
-use flatbed_flatten::path::FIRST_FIELD_ID;
-use foundationdb::FdbError;
-use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::confirmed::{ClosedReasons, ConfirmedVersion, SecurityOf};
-use crate::document::fields::{Allocate, AllocationOutcome, FIELD_NAME_BYTES_MAX, Fields, NamesPage, load};
-use crate::error::{Error, Result};
-use crate::feed::hub::Hub;
-use crate::judge::ask::Rules;
-use crate::layer::{Inner, REVS_LIMIT};
+use crate::error::Result;
+use crate::field_names::Fields;
+use crate::slots::Slots;
 use crate::store::buckets::Buckets;
 use crate::store::keys::{Keys, RootKeys};
 use crate::store::proto::DatabaseRecord;
-use crate::store::transaction::{self, Transaction};
+use crate::store::transaction::Transaction;
 use crate::store::updated::{UpdatedKeys, touch_last_seq};
+
+/// The default limit of revisions in a branch (CouchDB's default `_revs_limit`).
+pub const REVS_LIMIT: u64 = 1_000;
 
 /// Byte limit of one value. FoundationDB allows 100,000 and recommends less.
 pub(crate) const RUN_BYTES_MAX: u32 = 60_000;
-
-/// FoundationDB's error for a read version that is too old: the reader retries.
-const TRANSACTION_TOO_OLD: i32 = 1007;
-
-const ALLOCATED_AT_ONCE_MAX: usize = 256;
 
 /// The default limit of recorded purges (CouchDB's default).
 const PURGED_INFOS_LIMIT: u64 = 1_000;
@@ -108,16 +98,12 @@ pub(crate) struct Instance {
     pub size: Arc<RangeSize>,
     /// The `_security`, shared by all versions of the record with the same one.
     pub security: Arc<SecurityOf>,
-    pub hub: Arc<Hub>,
-    /// The rules of this version of the record.
-    pub rules: OnceCell<Rules>,
-    /// Held while this process replaces indexes of another collation.
-    pub reordering: tokio::sync::Mutex<()>,
-    /// Held while this process runs slow selectors of the database's indexes.
-    pub selecting: Arc<tokio::sync::Mutex<()>>,
-    /// Bytes that this process has superseded, from a random start: each of many processes sees only a part, and
-    /// together they reach thresholds as often as a single one would.
-    pub superseded_bytes: AtomicU64,
+    /// The states of subsystems that all databases of the name share, one after the other.
+    pub of_name: Arc<Slots<Instance>>,
+    /// The states of subsystems that all versions of the record of one database share.
+    pub of_incarnation: Arc<Slots<Instance>>,
+    /// The states of subsystems for this version of the record.
+    pub of_version: Slots<Instance>,
 }
 
 impl Instance {
@@ -155,108 +141,6 @@ impl Instance {
     pub(crate) fn purged_infos_limit(&self) -> u64 {
         if self.record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { self.record.purged_infos_limit }
     }
-
-    /// Caches the ids of the names in `bodies`, and allocates missing ones up to the limit of the database. Names
-    /// without an id are stored literally.
-    pub(crate) async fn prepare_names<'b, 'v: 'b>(
-        &self,
-        inner: &Inner,
-        bodies: impl Iterator<Item = &'b Value<'v>> + Send + Clone,
-    ) -> Result<()> {
-        let unknown = |instance: &Instance| {
-            let view = instance.fields.view();
-            let mut seen = HashSet::new();
-            let mut unknown: Vec<String> = Vec::new();
-            let room = (instance.record.field_ids_max as usize).saturating_sub(view.len());
-            for body in bodies.clone() {
-                for name in flatbed_flatten::unknown_names(body, &view) {
-                    if unknown.len() == room {
-                        return unknown;
-                    }
-                    if name.len() <= FIELD_NAME_BYTES_MAX && seen.insert(name.to_owned()) {
-                        unknown.push(name.to_owned());
-                    }
-                }
-            }
-            unknown
-        };
-        if unknown(self).is_empty() {
-            inner.metrics.mapping_hits.add(1);
-            return Ok(());
-        }
-        inner.metrics.mapping_misses.add(1);
-        let _alone = self.fields.allocation.lock().await;
-        // Each round looks again: another task or server may have allocated the same names.
-        loop {
-            // Before the look: names that another task adds later come with the allocation's own load.
-            let known_until = FIRST_FIELD_ID + self.fields.len() as u64;
-            let mut names = unknown(self);
-            names.truncate(ALLOCATED_AT_ONCE_MAX);
-            if names.is_empty() {
-                return Ok(());
-            }
-            let mut allocate = Allocate {
-                inner,
-                instance: self,
-                names: &names,
-                known_until,
-                ids_max: u64::from(self.record.field_ids_max),
-                attempted: 0,
-            };
-            let done = transaction::write(&inner.db, &inner.metrics, &mut allocate).await?;
-            let (entered, allocated) = match done {
-                AllocationOutcome::Names(entered, allocated) => (entered, allocated),
-                // The transaction that writes the documents notices as well, and the write starts again.
-                AllocationOutcome::OtherInstance => return Ok(()),
-                AllocationOutcome::Behind => {
-                    self.reload_names(inner).await?;
-                    continue;
-                }
-            };
-            inner.metrics.field_ids_allocated.add(allocated);
-            if entered.is_empty() {
-                return Ok(());
-            }
-            self.fields.enter(known_until, &entered);
-        }
-    }
-
-    /// Loads the names that other processes have allocated, in as many transactions as needed; names stay cached if a
-    /// later transaction fails. Concurrent callers share a load, but only one that began after their call: an earlier
-    /// one may have read before the missing names existed, or may have been dropped.
-    pub(crate) async fn reload_names(&self, inner: &Inner) -> Result<()> {
-        struct Load<'a>(&'a Inner, &'a Instance, u64);
-        impl transaction::Operation for Load<'_> {
-            type Output = Option<NamesPage>;
-            async fn attempt(
-                &mut self,
-                trx: &transaction::Transaction,
-                _: transaction::Attempt,
-            ) -> Result<Option<NamesPage>> {
-                let Load(inner, instance, from) = *self;
-                let names = load(trx, &instance.keys, from);
-                let (found, names) = futures_util::try_join!(inner.resolve(trx, &instance.name), names)?;
-                Ok((found.id() == instance.id()).then_some(names))
-            }
-        }
-        let begun_before = self.fields.loads.load(Ordering::Relaxed);
-        let mut gone_through = self.fields.loading.lock().await;
-        if *gone_through > begun_before {
-            return Ok(());
-        }
-        let number = self.fields.loads.fetch_add(1, Ordering::Relaxed) + 1;
-        loop {
-            let from = FIRST_FIELD_ID + self.fields.len() as u64;
-            let loaded = transaction::read(&inner.db, &inner.metrics, &mut Load(inner, self, from)).await?;
-            // The caller has read a state that was replaced: it must retry.
-            let loaded = loaded.ok_or(Error::Storage(FdbError::from_code(TRANSACTION_TOO_OLD)))?;
-            self.fields.enter(from, &loaded.names);
-            if loaded.are_all {
-                *gone_through = number;
-                return Ok(());
-            }
-        }
-    }
 }
 
 /// A cached database, which is current while `\xff/metadataVersion` has the value `seen`.
@@ -268,16 +152,10 @@ pub(crate) struct CachedDatabase {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-
-    use flatbed_flatten::json::{Limits, parse};
-    use futures_util::future::try_join;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fenced::database;
     use crate::store::proto;
-    use crate::{Edit, GetOptions};
 
     fn record(namespace: u64, incarnation: u64) -> proto::DatabaseRecord {
         proto::DatabaseRecord { namespace, incarnation, ..proto::DatabaseRecord::default() }
@@ -293,33 +171,6 @@ mod tests {
         // A clock that moves back.
         size.enter(now + Duration::from_secs(1), 8);
         assert_eq!(size.known(now), Some(8));
-    }
-
-    /// A load that began before a body's names existed, or was dropped, loads only some of them.
-    #[tokio::test]
-    async fn who_misses_names_does_not_rely_on_a_load_that_began_before() {
-        let (db, _storage) = database().await;
-        let body = parse(br#"{"a":1,"b":2,"c":3}"#, &Limits::default()).unwrap();
-        let id = "d".into();
-        let edit =
-            Edit { expiry: None, id, parent: None, history: None, deleted: false, attachments: Vec::new(), body };
-        db.update(&edit).await.unwrap();
-        // As a process that does not know the names.
-        db.inner.databases.remove(&*db.name);
-        db.exists().await.unwrap();
-        let instance = db.inner.cached(&db.name).expect("an instance");
-        assert_eq!(instance.fields.len(), 0);
-        let loading = instance.fields.loading.lock().await;
-        let options = GetOptions::default();
-        let mut reads = pin!(try_join(db.get("d", &options), db.get("d", &options)));
-        let waits = tokio::time::timeout(Duration::from_millis(300), &mut reads).await;
-        assert!(waits.is_err(), "they wait for who loads");
-        instance.fields.enter(FIRST_FIELD_ID, &["a".to_owned()]);
-        drop(loading);
-        let (one, two) = reads.await.unwrap();
-        assert_eq!([one.body, two.body], [br#""a":1,"b":2,"c":3"#; 2]);
-        // One load for both.
-        assert_eq!(instance.fields.loads.load(Ordering::Relaxed), 1);
     }
 
     proptest! {

@@ -14,6 +14,8 @@ use std::time::Duration;
 use dashmap::DashMap;
 
 use crate::instance::InstanceId;
+use crate::layer::Inner;
+use crate::slots::State;
 
 /// Transactions of one lane that run at once.
 const RUNNING_MAX: usize = 16;
@@ -140,6 +142,12 @@ impl Lane {
         }
         taken.sort_unstable_by_key(|waiting| waiting.number);
         taken
+    }
+}
+
+impl State<Inner> for Lanes {
+    fn new_of(inner: &Inner) -> Lanes {
+        Lanes::new(inner.options.single_writes_at_once)
     }
 }
 

@@ -4,7 +4,7 @@
 use prost::Message;
 
 use crate::document::edit::GetOptions;
-use crate::document::fields::Fields;
+use crate::field_names::Fields;
 use crate::store::keys::Keys;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};

@@ -35,7 +35,7 @@ use crate::instance::Instance;
 use crate::judge::ask::routed;
 use crate::layer::Inner;
 use crate::record_change::check_room;
-use crate::resyncs::ResyncTask;
+use crate::resyncs::{ResyncTask, Resyncs};
 use crate::store::due::{self, Kind};
 use crate::store::features::name_features;
 use crate::store::keys::Counter;
@@ -220,7 +220,7 @@ pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
             none => {
                 let mut begin = Begin { name, instance: &instance, state: &state };
                 let task = transaction::read(&inner.db, &inner.metrics, &mut begin).await?;
-                &*none.insert(inner.resyncs.begin(instance.record.namespace, task))
+                &*none.insert(inner.state::<Resyncs>().begin(instance.record.namespace, task))
             }
         };
         let mut page = NextDocuments { inner, instance: &instance, behind: state.done_until.clone() };

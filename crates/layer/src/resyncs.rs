@@ -3,6 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::layer::Inner;
+use crate::slots::State;
+
 /// A running resync of a database's documents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResyncTask {
@@ -30,6 +33,12 @@ pub(crate) struct Resyncs(Arc<Mutex<HashMap<u64, ResyncTask>>>);
 pub(crate) struct Running {
     namespace: u64,
     all: Arc<Mutex<HashMap<u64, ResyncTask>>>,
+}
+
+impl State<Inner> for Resyncs {
+    fn new_of(_: &Inner) -> Resyncs {
+        Resyncs::default()
+    }
 }
 
 impl Resyncs {

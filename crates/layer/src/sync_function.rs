@@ -15,6 +15,7 @@ use crate::handle::{Database, Reader};
 use crate::instance::Instance;
 use crate::judge::ask::{Replaced, named_by, replaced, routed};
 use crate::judge::judgement::NO_FUNCTIONS;
+use crate::judge::judgement::judge_of;
 use crate::judge::rights;
 use crate::judge::routes::ReadFunction;
 use crate::layer::Inner;
@@ -166,7 +167,7 @@ pub(crate) async fn check_source(inner: &Inner, name: &str, source: Option<&str>
         let reason = "a sync function has no NUL in it".to_owned();
         return Err(Refusal::InvalidDesign { what: DesignFault::Compilation, reason });
     }
-    let judge = inner.judge.as_ref().ok_or_else(|| Refusal::not_judged(NotJudged::Internal, NO_FUNCTIONS))?;
+    let judge = judge_of(inner).ok_or_else(|| Refusal::not_judged(NotJudged::Internal, NO_FUNCTIONS))?;
     judge.check_sync_function(&named_by(name, 0), source).await
 }
 

@@ -6,7 +6,7 @@ use flatbed_clock::ManualClock;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_testkit::{Storage, until};
 
-use crate::layer::{Create, Delete};
+use crate::create::{Create, Delete};
 use crate::read::local::{EditLocals, LocalEdit, LocalEffect};
 use crate::record_change::ChangeRecord;
 use crate::store::transaction::{Attempt, Operation, Transaction};

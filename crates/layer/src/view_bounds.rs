@@ -18,3 +18,13 @@ impl Default for ViewBounds {
         ViewBounds { rows: 50_000, bytes: 64_000_000, row_bytes: 8_500_000 }
     }
 }
+
+/// The largest part (documents that are mapped together), in bytes of rows.
+pub(crate) const PART_BYTES_MAX: usize = 32 << 20;
+
+/// Returns the default budget of emitted rows, in bytes: a database may hold a part for each range that a first build
+/// maps in parallel, and all databases twice as much. 256 MB with two processors.
+pub(crate) fn bytes_by_default() -> usize {
+    let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    2 * PART_BYTES_MAX * (processors.clamp(2, 64) + 2)
+}

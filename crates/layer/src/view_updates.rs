@@ -13,7 +13,9 @@ use tokio::time::Instant;
 use crate::at_once::AtOnce;
 use crate::error::ViewFailure;
 use crate::field_maps::FieldMaps;
+use crate::layer::Inner;
 use crate::line_pacer::LinePacer;
+use crate::slots::State;
 use crate::view_bounds::ViewBounds;
 use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
@@ -231,6 +233,24 @@ pub struct ViewTask {
     pub updated_at_ms: u64,
 }
 
+impl State<Inner> for ViewUpdates {
+    fn new_of(inner: &Inner) -> ViewUpdates {
+        let options = &inner.options;
+        ViewUpdates::new(inner.process, options.view_bounds, options.view_memory_bytes, &inner.clock)
+    }
+
+    fn enter_epoch(&self) {
+        for group in lock(&self.groups).values() {
+            group.moved.send_modify(|known| *known = Moved { drained: 0, ended: known.ended + 1 });
+        }
+    }
+}
+
+/// Returns the state of a server's groups of views.
+pub(crate) fn views(inner: &Inner) -> &ViewUpdates {
+    inner.state()
+}
+
 impl ViewUpdates {
     /// `memory_bytes`: the memory budget of emitted rows.
     pub(crate) fn new(owner: [u8; 16], bounds: ViewBounds, memory_bytes: usize, clock: &Clock) -> ViewUpdates {
@@ -291,12 +311,6 @@ impl ViewUpdates {
 
     /// Resets read versions after a renewal of the storage, which may have moved to another cluster, and wakes waiting
     /// queries.
-    pub(crate) fn enter_epoch(&self) {
-        for group in lock(&self.groups).values() {
-            group.moved.send_modify(|known| *known = Moved { drained: 0, ended: known.ended + 1 });
-        }
-    }
-
     pub(crate) fn loaded(&self, namespace: u64, signature: &Signature) -> Option<Arc<LoadedGroup>> {
         lock(&self.loaded).get(&(namespace, *signature)).cloned()
     }
@@ -594,7 +608,8 @@ mod tests {
 
     #[test]
     fn what_is_stuck_is_tried_again_less_and_less_often() {
-        let views = ViewUpdates::new([0; 16], ViewBounds::default(), memory::bytes_by_default(), &Clock::system());
+        let views =
+            ViewUpdates::new([0; 16], ViewBounds::default(), crate::view_bounds::bytes_by_default(), &Clock::system());
         let state = views.group((0, 0));
         let pause = |failure: &ViewFailure| {
             state.give_up("db", failure.clone());
@@ -616,7 +631,8 @@ mod tests {
     #[test]
     fn a_group_that_is_tried_in_vain_for_long_fails() {
         let manual = flatbed_clock::ManualClock::new();
-        let views = ViewUpdates::new([0; 16], ViewBounds::default(), memory::bytes_by_default(), &manual.clock());
+        let views =
+            ViewUpdates::new([0; 16], ViewBounds::default(), crate::view_bounds::bytes_by_default(), &manual.clock());
         let state = views.group((0, 0));
         for failure in [None, None, Some(ViewFailure::Changed)] {
             state.record_retried_failure("db", ViewFailure::Changed);
@@ -628,7 +644,7 @@ mod tests {
     #[tokio::test]
     async fn a_renewal_takes_the_versions_of_before_with_it() {
         let (db, _storage) = crate::fenced::database().await;
-        let state = db.inner.views.group((1, 1));
+        let state = views(&db.inner).group((1, 1));
         // A version from before the renewal: the state was restored into another cluster.
         state.moved_to(i64::MAX);
         let before = *state.moved.borrow();
@@ -642,7 +658,8 @@ mod tests {
 
     #[test]
     fn groups_that_nobody_uses_are_forgotten() {
-        let views = ViewUpdates::new([0; 16], ViewBounds::default(), memory::bytes_by_default(), &Clock::system());
+        let views =
+            ViewUpdates::new([0; 16], ViewBounds::default(), crate::view_bounds::bytes_by_default(), &Clock::system());
         let used = views.group((0, 0));
         (1..10 * IDLE_MAX as u64).for_each(|number| drop(views.group((0, number))));
         assert!(lock(&views.groups).len() <= 2 * IDLE_MAX);

@@ -279,7 +279,9 @@ mod tests {
 
     use super::*;
     use crate::background::Background;
+    use crate::compactions::Compactions;
     use crate::fenced::{layer, layer_at};
+    use crate::index::definitions::reordering;
     use crate::layer::Inner;
     use crate::store::due::{Kind, key_of, slice_of};
     use crate::store::features::collation;
@@ -364,7 +366,7 @@ mod tests {
         .await;
         long.exists().await.unwrap();
         let instance = long.inner.cached("db").expect("an instance");
-        let _held = instance.reordering.lock().await;
+        let _held = reordering(&instance).lock().await;
         let background = background(&layer, &authority, hasty());
         background.start();
         let is_compacting = || layer.compactions().iter().any(|running| running.database == "db");
@@ -462,7 +464,7 @@ mod tests {
         db.compact().await.unwrap();
         let namespace = layer.inner.cached("db").expect("an instance").record.namespace;
         // Work that has lost its lease, and has not ended yet.
-        let running = layer.inner.compactions.begin(namespace, "db").expect("the first");
+        let running = layer.inner.state::<Compactions>().begin(namespace, "db").expect("the first");
         let background = background(&layer, &authority, hasty());
         assert_eq!((background.round().await.unwrap(), compactions_due(&layer.inner).await), (0, vec![0]));
         drop(running);

@@ -14,7 +14,7 @@ use prost::Message;
 
 use crate::asker::ReadPrincipal;
 use crate::error::{Error, Refusal, Result};
-use crate::held::{Fencing, HeldRights, PrincipalKind, Reading, RightsKey};
+use crate::held::{Fencing, HeldCache, HeldRights, PrincipalKind, Reading, RightsKey};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{KeyRange, Keys, PrincipalPart};
@@ -79,7 +79,7 @@ impl<'a> Holding<'a> {
             (_, None) => found(HeldRights::default()),
             (_, Some((name, found_as))) => {
                 let by = (instance.id(), name, found_as);
-                match inner.held.get(&by) {
+                match inner.state::<HeldCache>().get(&by) {
                     Some(held) => {
                         let versions = held.begin_fence(trx);
                         HoldingState::Remembered(by, held, versions)
@@ -97,7 +97,7 @@ impl<'a> Holding<'a> {
     /// Returns the cached rights of a principal: the caller must check their versions again.
     pub(crate) fn cached(inner: &Inner, instance: &Instance, asker: &ReadPrincipal) -> Option<Arc<HeldRights>> {
         let (name, found_as) = asker.principal()?;
-        inner.held.get(&(instance.id(), name, found_as))
+        inner.state::<HeldCache>().get(&(instance.id(), name, found_as))
     }
 
     /// Waits for the rights: once if the cached ones are current, else once more for those of roles.
@@ -109,7 +109,7 @@ impl<'a> Holding<'a> {
             HoldingState::Remembered(by, held, versions) => {
                 if versions.holds().await? {
                     if !trx.is_pinned() {
-                        inner.held.confirm(&by, &held, trx.began());
+                        inner.state::<HeldCache>().confirm(&by, &held, trx.began());
                     }
                     return Ok(held);
                 }
@@ -121,7 +121,7 @@ impl<'a> Holding<'a> {
         let held = Arc::new(read(trx, &instance.keys, &by, user).await?);
         // A read of a pinned past version must not enter the cache.
         if !trx.is_pinned() {
-            inner.held.insert(by, &held, trx.began());
+            inner.state::<HeldCache>().insert(by, &held, trx.began());
         }
         Ok(held)
     }

@@ -10,7 +10,7 @@ use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
 use crate::error::Result;
 use crate::handle::Reader;
-use crate::held::{HeldRights, RightsKey};
+use crate::held::{HeldCache, HeldRights, RightsKey};
 use crate::layer::Inner;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
@@ -32,7 +32,7 @@ impl Reader {
     #[boxed]
     pub async fn has_lost(&self, since: Instant, judged_by: Option<&HeldRights>) -> Result<bool> {
         let judged = (since, judged_by);
-        let known = self.known_by().and_then(|by| self.inner.held.lost(&by, judged, FOUND_WITHIN));
+        let known = self.known_by().and_then(|by| self.inner.state::<HeldCache>().lost(&by, judged, FOUND_WITHIN));
         if let Some((_, has_lost)) = known.filter(|(held, _)| self.asker().admitted(held).is_ok()) {
             return Ok(has_lost);
         }
@@ -43,7 +43,7 @@ impl Reader {
             (Some(judged_by), CurrentRights { held, .. }) => judged_by.has_lost(&held),
             // A user who was removed from the cache has an unknown history.
             (None, CurrentRights { by, .. }) => {
-                self.inner.held.lost(&by, judged, Duration::MAX).is_none_or(|(_, has_lost)| has_lost)
+                self.inner.state::<HeldCache>().lost(&by, judged, Duration::MAX).is_none_or(|(_, has_lost)| has_lost)
             }
         })
     }
@@ -80,10 +80,10 @@ impl Operation for FindHeld<'_> {
         if !instance.closed().is_any()
             && !trx.is_pinned()
             && let Some(by) = &by
-            && let Some(held) = inner.held.versions(by)
+            && let Some(held) = inner.state::<HeldCache>().versions(by)
             && held.begin_fence(trx).holds().await?
         {
-            inner.held.confirm(by, &held, trx.began());
+            inner.state::<HeldCache>().confirm(by, &held, trx.began());
             asker.admitted(&held)?;
             return Ok(Some(CurrentRights { by: by.clone(), held, is_versions: true }));
         }

@@ -1,14 +1,13 @@
 //! The mapping of field names to ids, stored in FoundationDB and cached for each instance of a database.
 //!
 //! Ids are allocated in a separate transaction before a document uses them, and enter the cache only after its commit.
-//! They are allocated in the order of first use, without gaps, so the cache is a vector.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 
+use flatbed_flatten::json::Value;
 use flatbed_flatten::path::FIRST_FIELD_ID;
-use flatbed_flatten::{FieldIds, FieldNames, member_text};
+use foundationdb::FdbError;
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -16,86 +15,15 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::Keys;
 use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Transaction};
+use crate::store::transaction::{self, Attempt, Operation, Transaction};
+
+/// FoundationDB's error for a read version that is too old: the reader retries.
+const TRANSACTION_TOO_OLD: i32 = 1007;
+
+const ALLOCATED_AT_ONCE_MAX: usize = 256;
 
 /// Byte length above which a name is stored literally in paths: its mapping key would cost more than it saves.
 pub(crate) const FIELD_NAME_BYTES_MAX: usize = 512;
-
-#[derive(Debug, Default)]
-struct NameTable {
-    names: Vec<Arc<str>>,
-    /// The names as text of JSON members.
-    members: Vec<Box<[u8]>>,
-    // Looked up for each name of each document; seeded, since clients choose the names.
-    ids: HashMap<Arc<str>, u64, foldhash::fast::RandomState>,
-}
-
-/// The cached mapping of a database. Entries are never removed or changed while the instance lives.
-#[derive(Debug, Default)]
-pub(crate) struct Fields {
-    table: RwLock<NameTable>,
-    /// Held during an allocation, so that this process does not conflict with itself.
-    pub(crate) allocation: tokio::sync::Mutex<()>,
-    /// Held during a load, so that one load serves all callers: the number of the last completed load.
-    pub(crate) loading: tokio::sync::Mutex<u64>,
-    /// Number of loads that were begun.
-    pub(crate) loads: AtomicU64,
-}
-
-impl Fields {
-    /// Returns a view for flattening one document. It holds the cache's read lock, so it must not be held across an
-    /// await, nor twice in a thread: a writer that waits between them would block both.
-    pub(crate) fn view(&self) -> FieldsView<'_> {
-        FieldsView(self.table.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
-    }
-
-    /// Returns the number of known ids.
-    pub(crate) fn len(&self) -> usize {
-        self.view().len()
-    }
-
-    /// Adds `names` with consecutive ids from `first_id`. Known names are skipped; a name behind a gap is not added,
-    /// and the next load adds it.
-    pub(crate) fn enter(&self, first_id: u64, names: &[String]) {
-        let mut table = self.table.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for (id, name) in (first_id..).zip(names) {
-            if id != FIRST_FIELD_ID + table.names.len() as u64 {
-                continue;
-            }
-            let name: Arc<str> = name.as_str().into();
-            table.names.push(name.clone());
-            table.members.push(member_text(&name));
-            table.ids.insert(name, id);
-        }
-    }
-}
-
-pub(crate) struct FieldsView<'f>(RwLockReadGuard<'f, NameTable>);
-
-impl FieldsView<'_> {
-    /// Returns the number of known ids.
-    pub(crate) fn len(&self) -> usize {
-        self.0.names.len()
-    }
-}
-
-impl FieldIds for FieldsView<'_> {
-    fn id_of(&self, name: &str) -> Option<u64> {
-        self.0.ids.get(name).copied()
-    }
-}
-
-impl FieldNames for FieldsView<'_> {
-    fn name_of(&self, id: u64) -> Option<&str> {
-        let at = usize::try_from(id.checked_sub(FIRST_FIELD_ID)?).ok()?;
-        self.0.names.get(at).map(|name| &**name)
-    }
-
-    fn member_text_of(&self, id: u64) -> Option<&[u8]> {
-        let at = usize::try_from(id.checked_sub(FIRST_FIELD_ID)?).ok()?;
-        self.0.members.get(at).map(|text| &**text)
-    }
-}
 
 /// Names that one range reads: with usual lengths, one reply of the storage.
 const NAMES_AT_ONCE: u64 = 1_000;
@@ -221,5 +149,149 @@ impl Operation for Allocate<'_> {
             self.attempted = id - next;
         }
         Ok(AllocationOutcome::Names(entered, self.attempted))
+    }
+}
+
+impl Instance {
+    /// Caches the ids of the names in `bodies`, and allocates missing ones up to the limit of the database. Names
+    /// without an id are stored literally.
+    pub(crate) async fn prepare_names<'b, 'v: 'b>(
+        &self,
+        inner: &Inner,
+        bodies: impl Iterator<Item = &'b Value<'v>> + Send + Clone,
+    ) -> Result<()> {
+        let unknown = |instance: &Instance| {
+            let view = instance.fields.view();
+            let mut seen = HashSet::new();
+            let mut unknown: Vec<String> = Vec::new();
+            let room = (instance.record.field_ids_max as usize).saturating_sub(view.len());
+            for body in bodies.clone() {
+                for name in flatbed_flatten::unknown_names(body, &view) {
+                    if unknown.len() == room {
+                        return unknown;
+                    }
+                    if name.len() <= FIELD_NAME_BYTES_MAX && seen.insert(name.to_owned()) {
+                        unknown.push(name.to_owned());
+                    }
+                }
+            }
+            unknown
+        };
+        if unknown(self).is_empty() {
+            inner.metrics.mapping_hits.add(1);
+            return Ok(());
+        }
+        inner.metrics.mapping_misses.add(1);
+        let _alone = self.fields.allocation.lock().await;
+        // Each round looks again: another task or server may have allocated the same names.
+        loop {
+            // Before the look: names that another task adds later come with the allocation's own load.
+            let known_until = FIRST_FIELD_ID + self.fields.len() as u64;
+            let mut names = unknown(self);
+            names.truncate(ALLOCATED_AT_ONCE_MAX);
+            if names.is_empty() {
+                return Ok(());
+            }
+            let mut allocate = Allocate {
+                inner,
+                instance: self,
+                names: &names,
+                known_until,
+                ids_max: u64::from(self.record.field_ids_max),
+                attempted: 0,
+            };
+            let done = transaction::write(&inner.db, &inner.metrics, &mut allocate).await?;
+            let (entered, allocated) = match done {
+                AllocationOutcome::Names(entered, allocated) => (entered, allocated),
+                // The transaction that writes the documents notices as well, and the write starts again.
+                AllocationOutcome::OtherInstance => return Ok(()),
+                AllocationOutcome::Behind => {
+                    self.reload_names(inner).await?;
+                    continue;
+                }
+            };
+            inner.metrics.field_ids_allocated.add(allocated);
+            if entered.is_empty() {
+                return Ok(());
+            }
+            self.fields.enter(known_until, &entered);
+        }
+    }
+
+    /// Loads the names that other processes have allocated, in as many transactions as needed; names stay cached if a
+    /// later transaction fails. Concurrent callers share a load, but only one that began after their call: an earlier
+    /// one may have read before the missing names existed, or may have been dropped.
+    pub(crate) async fn reload_names(&self, inner: &Inner) -> Result<()> {
+        struct Load<'a>(&'a Inner, &'a Instance, u64);
+        impl transaction::Operation for Load<'_> {
+            type Output = Option<NamesPage>;
+            async fn attempt(
+                &mut self,
+                trx: &transaction::Transaction,
+                _: transaction::Attempt,
+            ) -> Result<Option<NamesPage>> {
+                let Load(inner, instance, from) = *self;
+                let names = load(trx, &instance.keys, from);
+                let (found, names) = futures_util::try_join!(inner.resolve(trx, &instance.name), names)?;
+                Ok((found.id() == instance.id()).then_some(names))
+            }
+        }
+        let begun_before = self.fields.loads.load(Ordering::Relaxed);
+        let mut gone_through = self.fields.loading.lock().await;
+        if *gone_through > begun_before {
+            return Ok(());
+        }
+        let number = self.fields.loads.fetch_add(1, Ordering::Relaxed) + 1;
+        loop {
+            let from = FIRST_FIELD_ID + self.fields.len() as u64;
+            let loaded = transaction::read(&inner.db, &inner.metrics, &mut Load(inner, self, from)).await?;
+            // The caller has read a state that was replaced: it must retry.
+            let loaded = loaded.ok_or(Error::Storage(FdbError::from_code(TRANSACTION_TOO_OLD)))?;
+            self.fields.enter(from, &loaded.names);
+            if loaded.are_all {
+                *gone_through = number;
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use flatbed_flatten::json::{Limits, parse};
+    use futures_util::future::try_join;
+
+    use super::*;
+    use crate::fenced::database;
+    use crate::{Edit, GetOptions};
+
+    /// A load that began before a body's names existed, or was dropped, loads only some of them.
+    #[tokio::test]
+    async fn who_misses_names_does_not_rely_on_a_load_that_began_before() {
+        let (db, _storage) = database().await;
+        let body = parse(br#"{"a":1,"b":2,"c":3}"#, &Limits::default()).unwrap();
+        let id = "d".into();
+        let edit =
+            Edit { expiry: None, id, parent: None, history: None, deleted: false, attachments: Vec::new(), body };
+        db.update(&edit).await.unwrap();
+        // As a process that does not know the names.
+        db.inner.databases.remove(&*db.name);
+        db.exists().await.unwrap();
+        let instance = db.inner.cached(&db.name).expect("an instance");
+        assert_eq!(instance.fields.len(), 0);
+        let loading = instance.fields.loading.lock().await;
+        let options = GetOptions::default();
+        let mut reads = pin!(try_join(db.get("d", &options), db.get("d", &options)));
+        let waits = tokio::time::timeout(Duration::from_millis(300), &mut reads).await;
+        assert!(waits.is_err(), "they wait for who loads");
+        instance.fields.enter(FIRST_FIELD_ID, &["a".to_owned()]);
+        drop(loading);
+        let (one, two) = reads.await.unwrap();
+        assert_eq!([one.body, two.body], [br#""a":1,"b":2,"c":3"#; 2]);
+        // One load for both.
+        assert_eq!(instance.fields.loads.load(Ordering::Relaxed), 1);
     }
 }

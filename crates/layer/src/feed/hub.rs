@@ -24,10 +24,12 @@ use crate::feed::hub::reader::Reader;
 use crate::feed::hub::table::{FollowerRows, FollowerTable};
 use crate::feed::query::{Documents, Extras};
 use crate::feed::tail::{Tail, TailPart};
+use crate::feed::watches::Watches;
 use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::metrics::Metrics;
+use crate::slots::State;
 use crate::store::buckets::Buckets;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Transaction, bounded};
@@ -104,6 +106,40 @@ impl Followers {
     }
 }
 
+/// The hub of a database, which all versions of its record share.
+struct OwnHub(Arc<Hub>);
+
+impl State<Instance> for OwnHub {
+    fn new_of(instance: &Instance) -> OwnHub {
+        let Instance { name, record, buckets, .. } = instance;
+        OwnHub(Arc::new(Hub::new(name, record.namespace, record.incarnation, buckets.clone())))
+    }
+
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
+/// Returns the hub of a database.
+pub(crate) fn hub_of(instance: &Instance) -> &Arc<Hub> {
+    &instance.of_incarnation.get::<OwnHub>(instance).0
+}
+
+/// As [`hub_of`]; `None` if the database had no followers.
+pub(crate) fn known_hub(instance: &Instance) -> Option<&Arc<Hub>> {
+    instance.of_incarnation.find::<OwnHub>().map(|own| &own.0)
+}
+
+/// The number of hubs of a server that run.
+#[derive(Default)]
+pub(crate) struct RunningHubs(pub AtomicUsize);
+
+impl State<Inner> for RunningHubs {
+    fn new_of(_: &Inner) -> RunningHubs {
+        RunningHubs::default()
+    }
+}
+
 impl Hub {
     pub(crate) fn new(name: &str, namespace: u64, incarnation: u64, buckets: Buckets) -> Hub {
         Hub {
@@ -118,10 +154,6 @@ impl Hub {
             documents_wanted: AtomicUsize::new(0),
             conflicts_wanted: AtomicUsize::new(0),
         }
-    }
-
-    pub(crate) fn is_of(&self, namespace: u64, incarnation: u64) -> bool {
-        (self.namespace, self.incarnation) == (namespace, incarnation)
     }
 
     /// Makes the task read now.
@@ -178,8 +210,8 @@ impl Hub {
         let woken = state.table.end();
         self.versions.send_replace(0);
         if let Some(inner) = inner {
-            inner.watches.leave(self);
-            inner.hubs_running.fetch_sub(1, Ordering::Relaxed);
+            inner.state::<Watches>().leave(self);
+            inner.state::<RunningHubs>().0.fetch_sub(1, Ordering::Relaxed);
         }
         drop(state);
         self.wake();
@@ -211,7 +243,7 @@ pub(crate) enum HubAnswer {
 impl HubFollower {
     /// Adds a follower, and starts the hub's task if it is not running.
     pub(crate) fn new(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> HubFollower {
-        let hub = instance.hub.clone();
+        let hub = hub_of(instance).clone();
         let place = Arc::new(AtomicU64::new(NO_PLACE));
         let (wants_documents, wants_conflicts) = (extras.has_documents(), extras.documents >= Documents::WithConflicts);
         hub.documents_wanted.fetch_add(usize::from(wants_documents), Ordering::Relaxed);
@@ -222,7 +254,7 @@ impl HubFollower {
         state.followers.insert(number, place.clone());
         if !state.is_running {
             state.is_running = true;
-            inner.hubs_running.fetch_add(1, Ordering::Relaxed);
+            inner.state::<RunningHubs>().0.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(run(Arc::downgrade(inner), hub.clone()));
         }
         drop(state);
@@ -232,7 +264,7 @@ impl HubFollower {
 
     /// Adds a follower if the task is running and has read.
     pub(crate) fn at_running(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Option<HubFollower> {
-        let has_tail = instance.hub.lock().tail.is_some();
+        let has_tail = hub_of(instance).lock().tail.is_some();
         has_tail.then(|| HubFollower::new(inner, instance, extras))
     }
 
@@ -242,7 +274,7 @@ impl HubFollower {
     }
 
     pub(crate) fn is_at(&self, instance: &Instance) -> bool {
-        Arc::ptr_eq(&self.hub, &instance.hub)
+        Arc::ptr_eq(&self.hub, hub_of(instance))
     }
 
     /// Returns the changes behind `cursor`, up to which the follower has taken all; for a follower by channels only
@@ -345,7 +377,7 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
             return;
         }
         let begun = clock.now();
-        let may_watch = inner.watches.may_watch(&inner, &hub, has_changed);
+        let may_watch = inner.state::<Watches>().may_watch(&inner, &hub, has_changed);
         match bounded(reader.read(&inner, &hub, may_watch)).await {
             Ok(page) => {
                 let at_end = page.at_end;

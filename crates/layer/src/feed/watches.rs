@@ -15,6 +15,7 @@ use futures_util::future::BoxFuture;
 use crate::error::{Error, Result};
 use crate::feed::hub::{Hub, SAFETY_REREAD};
 use crate::layer::Inner;
+use crate::slots::State;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded, note};
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
@@ -39,6 +40,12 @@ struct WatchPlaces {
     changes: u64,
     polled: HashMap<u64, Weak<Hub>>,
     is_polling: bool,
+}
+
+impl State<Inner> for Watches {
+    fn new_of(inner: &Inner) -> Watches {
+        Watches::new(inner.options.watches_max)
+    }
 }
 
 impl Watches {
@@ -121,7 +128,7 @@ async fn poll(inner: Weak<Inner>, clock: Clock) {
     loop {
         clock.sleep(POLL_EVERY).await;
         let Some(inner) = inner.upgrade().filter(|inner| !inner.is_closing()) else { return };
-        let Some(hubs) = inner.watches.polled() else { return };
+        let Some(hubs) = inner.state::<Watches>().polled() else { return };
         let mut left = hubs.as_slice();
         while !left.is_empty() {
             let mut keys = 0;

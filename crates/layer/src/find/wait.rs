@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 
 use crate::error::Result;
 use crate::handle::Reader;
-use crate::index_waits::{Unbuilt, Waiting};
+use crate::index_waits::{IndexWaits, Unbuilt, Waiting};
 use crate::layer::Inner;
 use crate::store::due::Kind;
 use crate::store::features::is_outdated;
@@ -15,13 +15,13 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 impl Reader {
     pub(super) fn begin_to_wait(&self, number: u64, index: &Index) -> Result<Waiting> {
         let design = index.ddoc().unwrap_or_default();
-        self.inner.index_waits.begin(&self.name, number, design, index.name())
+        self.inner.state::<IndexWaits>().begin(&self.name, number, design, index.name())
     }
 
     pub(super) async fn wait_for(&self, waiting: &mut Waiting) -> Result<bool> {
         let Reader { inner, name, .. } = self;
         let look = || async { self.read(&mut ReadUnbuilt { inner, name }).await }.boxed();
-        waiting.wait(&inner.index_builds, &look).await
+        waiting.wait(inner.state(), &look).await
     }
 }
 

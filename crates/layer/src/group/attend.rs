@@ -16,13 +16,14 @@ use crate::instance::Instance;
 use crate::layer::{Inner, Layer};
 use crate::store::due;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
+use crate::view_updates::views;
 
 /// The polling interval for whether groups have followed.
 const LOOKS: Duration = Duration::from_millis(100);
 
 pub(crate) fn wake<'a>(database: &Database, ids: impl IntoIterator<Item = &'a str>) {
     let Reader { inner, name, .. } = database.reader();
-    if inner.views.functions().is_none() {
+    if views(inner).functions().is_none() {
         return;
     }
     if ids.into_iter().any(|id| DocumentId::of(id).is_design()) {
@@ -41,7 +42,7 @@ pub(crate) fn wake_purged(database: &Database, id: &str) {
     wake(database, [id]);
     let inner = &database.inner;
     if let Some(instance) = inner.cached(&database.name) {
-        let known = ids_of(&instance).into_iter().filter_map(|id| inner.views.known(id));
+        let known = ids_of(&instance).into_iter().filter_map(|id| views(inner).known(id));
         known.for_each(|group| group.wake.notify_one());
     }
 }
@@ -65,7 +66,7 @@ pub(crate) enum Attended {
 
 /// Starts following the groups of a database, and waits up to `turn`. Followers continue afterwards.
 pub(crate) async fn take_up(reader: &Reader, turn: Duration) -> Result<()> {
-    if reader.inner.views.functions().is_some() {
+    if views(&reader.inner).functions().is_some() {
         let instance = wake_all(reader).await?;
         are_through(reader, &instance, reader.inner.clock.now() + turn).await?;
     }
@@ -80,7 +81,7 @@ pub(crate) async fn attend(reader: &Reader, turn: Duration) -> Result<Attended> 
 
 pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> Result<Attended> {
     let Reader { inner, name, .. } = reader;
-    if inner.views.functions().is_none() {
+    if views(inner).functions().is_none() {
         return Ok(Attended::Elsewhere);
     }
     let until = inner.clock.now() + turn;
@@ -100,7 +101,7 @@ pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> R
 async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Result<bool> {
     let Reader { inner, name, .. } = reader;
     for id in ids_of(instance) {
-        let state = inner.views.group(id);
+        let state = views(inner).group(id);
         loop {
             let Some(standing) = reader.read(&mut ReadStanding { inner, name, id }).await? else { break };
             if standing.is_through() || standing.group.named_by.is_empty() || state.failure().is_some() {
@@ -119,14 +120,14 @@ async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Re
 /// Drops failed groups that are no longer named or whose database is gone from memory, so that they do not count as
 /// behind.
 pub(crate) async fn forget_gone(layer: &Layer) -> Result<()> {
-    for (name, failing) in layer.inner.views.failing() {
+    for (name, failing) in views(&layer.inner).failing() {
         let inner = &*layer.inner;
         let named = match layer.reader(&name).read(&mut Resolve { inner, name: &name }).await {
             Ok(instance) => ids_of(&instance),
             Err(Error::DatabaseNotFound) => Vec::new(),
             Err(error) => return Err(error),
         };
-        failing.iter().filter(|id| !named.contains(id)).for_each(|id| inner.views.forget(*id));
+        failing.iter().filter(|id| !named.contains(id)).for_each(|id| views(inner).forget(*id));
     }
     Ok(())
 }
@@ -134,7 +135,7 @@ pub(crate) async fn forget_gone(layer: &Layer) -> Result<()> {
 async fn drop_unnamed(inner: &Inner, name: &str, until_ms: u64) -> Result<()> {
     let gone = transaction::write(&inner.db, &inner.metrics, &mut DropUnnamed { inner, name, until_ms }).await?;
     if let (Some(instance), false) = (inner.cached(name), gone.is_empty()) {
-        gone.into_iter().for_each(|number| inner.views.forget((instance.record.namespace, number)));
+        gone.into_iter().for_each(|number| views(inner).forget((instance.record.namespace, number)));
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view_definition::{DefinitionError, GroupDefinition, Signature};
-use crate::view_updates::LoadedGroup;
+use crate::view_updates::{LoadedGroup, views};
 
 /// The most reads of a design document that changes concurrently.
 const READS_MAX: usize = 30;
@@ -50,7 +50,7 @@ pub(super) fn known(reader: &Reader, design: &str) -> Option<CurrentGroup> {
     let instance = reader.inner.cached(&reader.name)?;
     let group = group_named_by(&instance.record, design)?;
     let signature = Signature::try_from(group.definition.as_slice()).ok()?;
-    let (number, loaded) = (group.number, reader.inner.views.loaded(instance.record.namespace, &signature)?);
+    let (number, loaded) = (group.number, views(&reader.inner).loaded(instance.record.namespace, &signature)?);
     Some(CurrentGroup { instance, number, loaded })
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn look_up(
     for _ in 0..READS_MAX {
         let (instance, number) = reader.read(&mut Named { inner, name, design }).await?;
         if let Some((number, signature)) = number
-            && let Some(loaded) = inner.views.loaded(instance.record.namespace, &signature)
+            && let Some(loaded) = views(inner).loaded(instance.record.namespace, &signature)
         {
             return Ok(GroupLookup::Group(CurrentGroup { instance, number, loaded }));
         }
@@ -79,7 +79,7 @@ pub(super) async fn look_up(
         if let Some((number, signature)) = number
             && signature == definition.signature
         {
-            let loaded = inner.views.load(instance.record.namespace, &database_of(&instance), definition);
+            let loaded = views(inner).load(instance.record.namespace, &database_of(&instance), definition);
             return Ok(GroupLookup::Group(CurrentGroup { instance, number, loaded }));
         }
         if !keeps(&definition) {
@@ -105,7 +105,7 @@ pub(super) async fn load(
     let Ok(signature) = Signature::try_from(group.definition.as_slice()) else {
         return Err(Error::Corrupt(format!("the signature of group {} is not 16 bytes", group.number)));
     };
-    if let Some(loaded) = reader.inner.views.loaded(namespace, &signature) {
+    if let Some(loaded) = views(&reader.inner).loaded(namespace, &signature) {
         return Ok(Some(loaded));
     }
     for design in &group.named_by {
@@ -116,7 +116,7 @@ pub(super) async fn load(
         if let Ok(Some(definition)) = definition_of(instance, &document)
             && definition.signature == signature
         {
-            return Ok(Some(reader.inner.views.load(namespace, &database_of(instance), definition)));
+            return Ok(Some(views(&reader.inner).load(namespace, &database_of(instance), definition)));
         }
     }
     Ok(None)

@@ -21,7 +21,7 @@ use crate::view::build::FOLLOWED;
 use crate::view::undo::shown;
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::ViewFunctions;
-use crate::view_updates::{ViewTask, ViewWait, hex};
+use crate::view_updates::{ViewTask, ViewWait, hex, views};
 
 /// The longest wait of a stopping process for the release of its groups.
 const RELEASED_IN: Duration = Duration::from_secs(2);
@@ -90,7 +90,7 @@ impl Reader {
         let Reader { inner, name, .. } = self;
         let standing = self.read(&mut ReadStanding { inner, name, id }).await?.ok_or(ViewFailure::Changed)?;
         let definition = &found.loaded.definition;
-        let state = inner.views.known(id);
+        let state = views(inner).known(id);
         let mut info = ViewGroupInfo {
             signature: hex(&definition.signature),
             language: definition.language.clone(),
@@ -123,25 +123,25 @@ impl Reader {
 impl Layer {
     /// Gives the layer the runtime of views' functions, once. Without it this process builds no groups.
     pub fn run_views_by(&self, functions: Arc<dyn ViewFunctions>) {
-        self.inner.views.run_by(functions);
+        views(&self.inner).run_by(functions);
     }
 
     /// Waits after [`Layer::shutdown`] until this process has released its groups of views, for at most 2 s. Another
     /// process waits 5 s before it takes over a group that is not released.
     pub async fn until_groups_released(&self) {
-        let (views, clock) = (&self.inner.views, &self.inner.clock);
+        let (views, clock) = (views(&self.inner), &self.inner.clock);
         let _ = clock.timeout(RELEASED_IN, views.followers.closed()).await;
     }
 
     /// Lists the groups of views that this process builds, or that catch up with many changes.
     pub fn view_tasks(&self) -> Vec<ViewTask> {
-        self.inner.views.tasks()
+        views(&self.inner).tasks()
     }
 
     /// Returns the queries of this process that wait for views, by view: up to 500 of them, the longest first, and the
     /// number of further ones.
     pub fn view_waits(&self) -> (Vec<ViewWait>, u64) {
-        self.inner.views.waits()
+        views(&self.inner).waits()
     }
 }
 

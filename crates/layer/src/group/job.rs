@@ -10,14 +10,13 @@ use futures_util::future::BoxFuture;
 use crate::error::{Error, Result, ViewFailure};
 use crate::group::steps::ReadStanding;
 use crate::handle::Reader;
-use crate::layer::Inner;
 use crate::view::group::{Bounds, ViewGroup};
 use crate::view::known::KnownNodes;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduction};
 use crate::view_updates::memory::{MemoryPermit, UNIT_BYTES};
-use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask, hex};
+use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask, hex, views};
 
 pub(super) struct Job {
     pub reader: Reader,
@@ -59,7 +58,7 @@ impl Job {
         let bounds = Bounds { document: reader.inner.options.view_bounds, ..Bounds::default() };
         let storage = ViewGroup::of(id.1, &loaded.definition)?.bounded(bounds);
         let written = Written(Arc::clone(&functions));
-        let (known, breaches) = (KnownNodes::new(&reader.inner.views.knowing), AtomicUsize::new(0));
+        let (known, breaches) = (KnownNodes::new(&views(&reader.inner).knowing), AtomicUsize::new(0));
         Ok(Job { reader, id, design, loaded, functions, written, storage, known, state, breaches })
     }
 
@@ -101,7 +100,7 @@ impl Job {
     /// # Errors
     /// [`Error::ShuttingDown`].
     pub(super) async fn acquire_large_read(&self) -> Result<(MemoryPermit, Duration)> {
-        self.wait(self.reader.inner.views.large_reads.acquire(self.id.0, UNIT_BYTES)).await
+        self.wait(views(&self.reader.inner).large_reads.acquire(self.id.0, UNIT_BYTES)).await
     }
 
     /// Waits for the turn of a transaction that writes many rows. Databases take turns. Returns it with the time
@@ -110,9 +109,10 @@ impl Job {
     /// # Errors
     /// [`Error::ShuttingDown`].
     pub(super) async fn acquire_row_write(&self) -> Result<(MemoryPermit, Duration)> {
-        let Inner { views, metrics, .. } = &*self.reader.inner;
+        let inner = &*self.reader.inner;
+        let views = views(inner);
         let turns = if self.storage.has_written_reduces() { &views.reduced_row_writes } else { &views.row_writes };
-        let _waiting = metrics.view_writes_waiting.hold();
+        let _waiting = inner.metrics.view_writes_waiting.hold();
         self.wait(turns.acquire(self.id.0, UNIT_BYTES)).await
     }
 

@@ -155,7 +155,8 @@ impl Work for Enter<'_, '_> {
         let applied = write_rows(&within.at(), &job.storage, Some(&job.written), documents).await?;
         #[cfg(test)]
         let applied = {
-            let lacks_room = job.reader.inner.views.lacks_room.load(std::sync::atomic::Ordering::Relaxed);
+            let lacks_room =
+                crate::view_updates::views(&job.reader.inner).lacks_room.load(std::sync::atomic::Ordering::Relaxed);
             crate::view::apply::Applied { is_full: applied.is_full || lacks_room, ..applied }
         };
         if applied.is_full {

@@ -14,7 +14,7 @@ use crate::size_limit::{self, Growth};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::{EmittedRows, FunctionFailure, MapOutcome};
 use crate::view_updates::memory::MemoryPermit;
-use crate::view_updates::{LoggedFailure, RUN_DOCUMENTS_MAX};
+use crate::view_updates::{LoggedFailure, RUN_DOCUMENTS_MAX, views};
 
 /// The number of consecutive documents that exceed a bound after which the functions count as broken. A time limit
 /// counts three times, as it has kept a processor busy for all of that time.
@@ -116,7 +116,7 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
             checked => checked?,
         }
     }
-    let memory = &job.reader.inner.views.rows_memory;
+    let memory = &views(&job.reader.inner).rows_memory;
     let part_bytes = memory.part_bytes();
     let mut permit = memory.permit(job.id.0);
     let (mut prepared, mut held): (Vec<PreparedDocument>, usize) = (Vec::with_capacity(documents.len()), 0);
@@ -296,7 +296,7 @@ fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
 pub(super) async fn prepare_document(job: &Job, emitted: Emitted, waited: &mut Duration) -> Result<PreparedDocument> {
     let mut permit = None;
     if emitted.json_bytes() > LARGE_JSON_BYTES {
-        let acquired = Arc::clone(&job.reader.inner.views.large_json).acquire_owned();
+        let acquired = Arc::clone(&views(&job.reader.inner).large_json).acquire_owned();
         let (acquired, time) = job.wait(async { acquired.await.map_err(|_| Error::ShuttingDown) }).await?;
         *waited += time;
         permit = Some(acquired);

@@ -15,7 +15,7 @@ use crate::handle::Reader;
 use crate::index::groups::groups_of;
 use crate::store::proto::ViewProgress;
 use crate::store::transaction::bounded;
-use crate::view_updates::{GroupId, GroupState};
+use crate::view_updates::{GroupId, GroupState, views};
 
 /// The time without progress after which this process takes over.
 pub(super) const SILENCE_MAX: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
@@ -37,7 +37,7 @@ pub(super) async fn wait_for_holder(reader: &Reader, id: GroupId, state: &GroupS
     let mut watch: Option<Watch> = None;
     loop {
         let is_waited_for = state.waiting.load(Ordering::Relaxed) > 0;
-        room = if is_waited_for { room.or_else(|| inner.views.may_watch()) } else { None };
+        room = if is_waited_for { room.or_else(|| views(inner).may_watch()) } else { None };
         let mut look = ReadStanding { inner, name, id };
         let standing = if room.is_some() && watch.is_none() && seen.is_some() {
             let key = inner.keys.namespace(id.0).index_progress(id.1);
@@ -48,13 +48,13 @@ pub(super) async fn wait_for_holder(reader: &Reader, id: GroupId, state: &GroupS
             reader.read(&mut look).await?
         };
         let Some(standing) = standing else {
-            inner.views.forget(id);
+            views(inner).forget(id);
             return Ok(None);
         };
         if groups_of(&standing.instance.record).all(|group| group.number != id.1 || group.named_by.is_empty()) {
             return Ok(None);
         }
-        let others = |progress: &&ViewProgress| !progress.holder.is_empty() && progress.holder != inner.views.owner;
+        let others = |progress: &&ViewProgress| !progress.holder.is_empty() && progress.holder != views(inner).owner;
         let Some(progress) = standing.progress.as_ref().filter(others) else { return Ok(Some(standing)) };
         state.moved_to(drained(progress));
         if standing.is_through() {

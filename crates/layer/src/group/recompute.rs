@@ -23,6 +23,7 @@ use crate::view::build::FOLLOWED;
 use crate::view::documents::read_stored_rows;
 use crate::view::prepare::PreparedDocument;
 use crate::view::written::WrittenReduces;
+use crate::view_updates::views;
 
 /// The documents compared in a transaction, and the documents' lists read in one.
 const PAGE: usize = 100;
@@ -48,7 +49,7 @@ pub(crate) async fn recompute(reader: &Reader, instance: &Instance, group: &prot
     }
     let id = (instance.record.namespace, group.number);
     let design = group.named_by.first().cloned().unwrap_or_default();
-    let job = Job::new(reader.clone(), id, design, loaded, reader.inner.views.group(id))?;
+    let job = Job::new(reader.clone(), id, design, loaded, views(&reader.inner).group(id))?;
     let mut walk = AllDocs::new(reader.clone(), AllDocsQuery::default());
     while let Some(page) = walk.next_page().await? {
         for rows in page.chunks(PAGE) {

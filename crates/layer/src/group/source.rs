@@ -21,7 +21,7 @@ use crate::view::group::ViewGroup;
 use crate::view::read::{OpenView, Opening, View, ViewSource};
 use crate::view::written::WrittenReduces;
 use crate::view_definition::ViewDefinition;
-use crate::view_updates::{GroupState, LoadedGroup, Moved, Waiting, WaitsFor};
+use crate::view_updates::{GroupState, LoadedGroup, Moved, Waiting, WaitsFor, views};
 
 /// The interval at which a waiting query makes sure that a process follows the group.
 const NUDGES: Duration = Duration::from_millis(250);
@@ -70,7 +70,7 @@ impl Reader {
         let storage = ViewGroup::of(number, &definition)?;
         let tree = definition.views.get(view).map(|view| view.tree).unwrap_or_default();
         let id = (namespace, number);
-        let state = self.inner.views.group(id);
+        let state = views(&self.inner).group(id);
         let waits_for = WaitsFor {
             database: Arc::clone(&self.name),
             design: design.to_owned(),
@@ -190,7 +190,7 @@ impl Source {
     fn wait(&self, needs: i64, seen: Moved) -> Result<BoxFuture<'static, Result<()>>> {
         let (reader, id, state) = (self.reader.clone(), self.id, Arc::clone(&self.state));
         if self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            self.waits(Some(Waiting::begin(&reader.inner.views, &state, self.waits_for.clone())?));
+            self.waits(Some(Waiting::begin(views(&reader.inner), &state, self.waits_for.clone())?));
         }
         Ok(Box::pin(async move {
             if let Some(failure) = state.failure() {

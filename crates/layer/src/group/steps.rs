@@ -25,6 +25,7 @@ use crate::view::documents::LargeReadGate;
 use crate::view::known::new_mark;
 use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
+use crate::view_updates::views;
 
 pub(super) struct Standing {
     pub instance: Arc<Instance>,
@@ -166,7 +167,7 @@ impl WithinGroup<'_> {
     }
 
     pub(super) fn owner(&self) -> [u8; 16] {
-        self.job.reader.inner.views.owner
+        views(&self.job.reader.inner).owner
     }
 
     async fn apply(&self, progress: &mut ViewProgress, documents: &[PreparedDocument]) -> Result<Applied> {
@@ -512,7 +513,7 @@ impl<'a, W: Work> Step<'a, W> {
     /// Runs it; `None`: the group is gone, or another process follows it.
     pub(super) async fn run(job: &'a Job, work: W) -> Result<Option<W::Output>> {
         #[cfg(test)]
-        if let Ok(permit) = job.reader.inner.views.steps.acquire().await {
+        if let Ok(permit) = views(&job.reader.inner).steps.acquire().await {
             permit.forget();
         }
         let mut step = Step { job, work, large_reads: LargeReadGate::default() };

@@ -32,6 +32,7 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::check::all_rows;
 use crate::view::read::{Opening, View};
 use crate::view::undo::{GroupReads, shown};
+use crate::view_updates::views;
 use crate::{AllDocsQuery, Edit, ViewUpdate};
 use functions::{Texts, emitted_by};
 
@@ -157,7 +158,7 @@ async fn standing(reader: &Reader) -> Standing {
 
 async fn mapped() -> (Database, Storage) {
     let (db, storage) = database().await;
-    db.inner.views.run_by(Arc::new(Texts::default()));
+    views(&db.inner).run_by(Arc::new(Texts::default()));
     (db, storage)
 }
 

@@ -17,7 +17,7 @@ use crate::store::proto::ViewProgress;
 use crate::store::transaction;
 use crate::view::build::{FOLLOWED, NODES, ROWS};
 use crate::view_functions::FunctionFailure;
-use crate::view_updates::{GroupId, GroupState, LoggedFailure};
+use crate::view_updates::{GroupId, GroupState, LoggedFailure, views};
 
 /// The first backoff, and the number of retries, while a group's design documents are changing.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
@@ -40,8 +40,8 @@ const PAUSE_WAITED_FOR: Duration = Duration::from_secs(1);
 const NEVER_WRITTEN: [i32; 3] = [2101, 2102, 2103];
 
 pub(super) fn ensure(reader: &Reader, id: GroupId) {
-    let state = reader.inner.views.group(id);
-    if reader.inner.views.functions().is_none() {
+    let state = views(&reader.inner).group(id);
+    if views(&reader.inner).functions().is_none() {
         state.fail(ViewFailure::Function(FunctionFailure::NotRun));
         return;
     }
@@ -56,7 +56,7 @@ pub(super) fn ensure(reader: &Reader, id: GroupId) {
 }
 
 async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
-    let _follows = reader.inner.views.followers.subscribe();
+    let _follows = views(&reader.inner).followers.subscribe();
     let _held = reader.inner.metrics.view_updates_running.hold();
     let (mut pause, clock) = (PAUSE_FIRST, &reader.inner.clock);
     let mut may_hold = false;
@@ -119,7 +119,7 @@ fn handle_failure(reader: &Reader, id: GroupId, state: &GroupState, error: Error
     match error {
         Error::DatabaseNotFound | Error::ShuttingDown => {
             state.is_through();
-            reader.inner.views.forget(id);
+            views(&reader.inner).forget(id);
             return None;
         }
         _ => {}
@@ -277,21 +277,21 @@ mod tests {
     use super::*;
     use crate::ViewBounds;
     use crate::fenced::database;
+    use crate::view_bounds::bytes_by_default;
     use crate::view_updates::ViewUpdates;
-    use crate::view_updates::memory::bytes_by_default;
     use flatbed_testkit::pass;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_is_never_written_is_not_tried_again() {
         let (db, _storage) = database().await;
         let (id, storage) = ((1, 1), |code| Error::Storage(foundationdb::FdbError::from_code(code)));
-        let state = db.inner.views.group(id);
+        let state = views(&db.inner).group(id);
         assert_eq!(handle_failure(&db, id, &state, storage(1007)), Some(PAUSE_MAX));
         assert_eq!(state.failure(), None);
         let busy = FunctionFailure::Busy("by others".to_owned());
         assert_eq!(handle_failure(&db, id, &state, Error::View(busy.into())), Some(PAUSE_BUSY_MAX));
         for code in NEVER_WRITTEN {
-            let state = db.inner.views.group((2, code as u64));
+            let state = views(&db.inner).group((2, code as u64));
             assert_eq!(handle_failure(&db, id, &state, storage(code)), None);
             assert!(matches!(state.last_failure(), Some(ViewFailure::Stuck(_))));
         }
@@ -319,7 +319,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_group_that_fails_is_behind_until_it_follows_or_is_gone() {
         let (db, _storage) = database().await;
-        let (views, id) = (&db.inner.views, (1, 1));
+        let (views, id) = (views(&db.inner), (1, 1));
         let state = views.group(id);
         let is_behind = || (views.failing().len(), !views.lag().is_zero());
         handle_failure(&db, id, &state, Error::Storage(foundationdb::FdbError::from_code(1007)));
@@ -336,7 +336,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn failures_long_ago_do_not_count() {
         let (db, _storage) = database().await;
-        let state = db.inner.views.group((1, 1));
+        let state = views(&db.inner).group((1, 1));
         state.record_retried_failure("db", ViewFailure::Changed);
         assert!(state.is_retrying());
         state.is_through();

@@ -1,14 +1,17 @@
 //! Runs slow selectors of indexes outside of transactions: they are compiled or matched in a turn, for which no
 //! transaction waits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_kit::Digest;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Mutex;
 
 use crate::error::Result;
 use crate::index::maintainers::Within;
 use crate::instance::Instance;
+use crate::slots::State;
 
 /// Filters are matched within an attempt up to this age if a turn is free: each takes some tenths of a second.
 pub(crate) const ASKED_WITHIN: Duration = Duration::from_secs(1);
@@ -60,7 +63,7 @@ pub(crate) async fn in_slices<T: Clone + Send + Sync + 'static>(
         return Ok(made);
     }
     if trx.clock().since(trx.began()) < within_max
-        && let Some(turn) = inner.turns.free_turn(&instance.selecting)
+        && let Some(turn) = inner.turns.free_turn(selecting(instance))
     {
         let (made, rest) = turn.run_slice(work).await?;
         if let Some(made) = made {
@@ -69,5 +72,24 @@ pub(crate) async fn in_slices<T: Clone + Send + Sync + 'static>(
         }
         work = rest;
     }
-    Err(apart.lack(of, inner.turns.select_in_slices(&instance.selecting, work)))
+    Err(apart.lack(of, inner.turns.select_in_slices(selecting(instance), work)))
+}
+
+/// Held while this process runs slow selectors of a database's indexes.
+#[derive(Default)]
+struct Selecting(Arc<Mutex<()>>);
+
+impl State<Instance> for Selecting {
+    fn new_of(_: &Instance) -> Selecting {
+        Selecting::default()
+    }
+
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
+/// Returns the lock of a database's slow selectors. Databases of one name share it: selectors go on behind a deletion.
+pub(crate) fn selecting(instance: &Instance) -> &Arc<Mutex<()>> {
+    &instance.of_name.get::<Selecting>(instance).0
 }

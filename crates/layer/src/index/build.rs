@@ -226,7 +226,7 @@ impl Operation for Step<'_> {
                 self.entered += 1;
                 if maintainer.has_put_off() {
                     // The process's mark is random, and constant.
-                    let hash = Sha256::new_with_prefix(self.inner.views.owner).chain_update(id).finalize();
+                    let hash = Sha256::new_with_prefix(self.inner.process).chain_update(id).finalize();
                     let key = instance.keys.index_later(self.number, hash.get(..16).unwrap_or_default());
                     written_bytes += (key.len() + id.len()) as u64;
                     trx.set(&key, id.as_bytes());

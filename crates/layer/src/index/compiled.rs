@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::error::Result;
+use crate::index::apart::selecting;
 use crate::index::apart::{digest_in, in_turn};
 use crate::index::kinds::{DefinedIndex, with_kinds};
 use crate::index::maintainers::Within;
@@ -126,7 +127,7 @@ pub(crate) async fn compile_all(inner: &Inner, instance: &Instance) -> Result<()
         return Ok(());
     }
     let work = move || uncompiled.iter().for_each(|found| found.kind.compile(&found.index));
-    inner.turns.select(&instance.selecting, work).await
+    inner.turns.select(selecting(instance), work).await
 }
 
 /// Like [`compile_all`] in a transaction, which does not wait for the turn: the attempt ends.

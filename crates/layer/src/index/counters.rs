@@ -1,7 +1,14 @@
 //! Sums over all documents of a database.
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::error::Result;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
+use crate::instance::Instance;
+use crate::layer::Inner;
+use crate::slots::State;
+use crate::store::due::Kind;
 use crate::store::keys::Counter;
 
 /// The changes of one transaction, applied by one atomic ADD per counter.
@@ -38,12 +45,34 @@ impl IndexMaintainer for Counters {
         let Within { trx, instance, inner } = *within;
         for (counter, delta) in Counter::ALL.into_iter().zip(self.deltas) {
             if let (Counter::SupersededBytes, 1..) = (counter, delta) {
-                inner.note_superseded(instance, delta.unsigned_abs());
+                note_superseded(inner, instance, delta.unsigned_abs());
             }
             if delta != 0 {
                 instance.buckets.add(trx, counter, delta)?;
             }
         }
         Ok(())
+    }
+}
+
+/// Bytes that a process supersedes in a database before it schedules a check for compaction: a quarter of the bytes
+/// that make a compaction due.
+const SUPERSEDED_NOTED_EACH: u64 = 4_000_000;
+
+/// Bytes that this process has superseded, from a random start: each of many processes sees only a part, and
+/// together they reach thresholds as often as a single one would.
+struct SupersededBytes(AtomicU64);
+
+impl State<Instance> for SupersededBytes {
+    fn new_of(_: &Instance) -> SupersededBytes {
+        SupersededBytes(AtomicU64::new(RandomState::new().hash_one(0) % SUPERSEDED_NOTED_EACH))
+    }
+}
+
+/// Counts bytes that a write of this process supersedes in a database if it commits.
+fn note_superseded(inner: &Inner, instance: &Instance, bytes: u64) {
+    let before = instance.of_version.get::<SupersededBytes>(instance).0.fetch_add(bytes, Ordering::Relaxed);
+    if before / SUPERSEDED_NOTED_EACH != before.saturating_add(bytes) / SUPERSEDED_NOTED_EACH {
+        inner.due.note(Kind::Superseded, &instance.name);
     }
 }

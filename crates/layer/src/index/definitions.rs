@@ -14,7 +14,9 @@ use crate::index::groups::{self, group_named_by, groups_of, is_group, name_group
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
 use crate::index::selector::definition::MEMBER;
+use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::slots::State;
 use crate::store::due::{self, Kind};
 use crate::store::features::{is_outdated, name_collations, name_features, name_verdicts};
 use crate::store::proto;
@@ -179,6 +181,31 @@ pub(crate) fn renew_worn_out(within: &Within<'_>, number: u64) -> Result<()> {
     let mut record = within.instance.record.clone();
     renumber(&mut record, &[number]);
     replace_indexes(within, record)
+}
+
+/// Held while this process replaces a database's indexes of another collation.
+#[derive(Default)]
+struct Reordering(tokio::sync::Mutex<()>);
+
+impl State<Instance> for Reordering {
+    fn new_of(_: &Instance) -> Reordering {
+        Reordering::default()
+    }
+}
+
+/// Returns the lock of [`reorder_alone`].
+pub(crate) fn reordering(instance: &Instance) -> &tokio::sync::Mutex<()> {
+    &instance.of_version.get::<Reordering>(instance).0
+}
+
+/// Replaces a database's indexes of another collation by this program's, one call at a time in each process.
+pub(crate) async fn reorder_alone(inner: &Inner, name: &str) -> Result<()> {
+    let instance = inner.cached(name);
+    let _alone = match &instance {
+        Some(instance) => Some(reordering(instance).lock().await),
+        None => None,
+    };
+    reorder(inner, name).await
 }
 
 /// Replaces indexes that an older program sorted by another collation: the same definitions get new numbers and are to

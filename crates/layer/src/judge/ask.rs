@@ -12,6 +12,7 @@ use flatbed_flatten::json::{self, Limits, Value};
 use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
 use futures_util::future::try_join;
 use prost::Message;
+use tokio::sync::OnceCell;
 
 use crate::actor::User;
 use crate::asker::ReadPrincipal;
@@ -21,11 +22,13 @@ use crate::error::{Error, NotJudged, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::held::HeldRights;
 use crate::instance::Instance;
+use crate::judge::judgement::judge_of;
 use crate::judge::judgement::{Judge, Judgement, NO_FUNCTIONS, Room, Rule, Writing};
 use crate::judge::rights;
 use crate::judge::routes::Routes;
 use crate::judge::several::Judging;
 use crate::read::all_docs::AllDocsQuery;
+use crate::slots::State;
 use crate::store::proto::DatabaseRecord;
 use crate::store::transaction::Transaction;
 
@@ -52,6 +55,16 @@ pub(crate) struct Rules {
     validators: Arc<[Arc<dyn Rule>]>,
 }
 
+/// The rules of a version of a database's record.
+#[derive(Default)]
+struct KnownRules(OnceCell<Rules>);
+
+impl State<Instance> for KnownRules {
+    fn new_of(_: &Instance) -> KnownRules {
+        KnownRules::default()
+    }
+}
+
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let routes = self.routes.as_ref().map(Routes::is_function);
@@ -62,7 +75,8 @@ impl fmt::Debug for Rules {
 impl Instance {
     /// Returns the rules, read once for each version of the record, which changes with them.
     async fn rules(&self, database: &Reader) -> Result<Rules> {
-        self.rules.get_or_try_init(|| load(database, self)).await.cloned()
+        let known = &self.of_version.get::<KnownRules>(self).0;
+        known.get_or_try_init(|| load(database, self)).await.cloned()
     }
 
     /// Returns whether a write of this document may change the rules.
@@ -114,7 +128,7 @@ async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
                 if bytes > DESIGN_BYTES_MAX {
                     return Err(failed("the design documents that validate are too large").into());
                 }
-                let judge = database.inner.judge.as_ref().ok_or_else(|| failed(NO_FUNCTIONS))?;
+                let judge = judge_of(&database.inner).ok_or_else(|| failed(NO_FUNCTIONS))?;
                 found.push(judge.load(&design, &named));
             }
         }
@@ -178,7 +192,7 @@ pub(crate) async fn judge(
     let Some(user) = database.actor().user() else { return Ok(all_may()) };
     let has_rules = instance.record.rules > 0 || instance.channels() > 0;
     let rules = if has_rules { instance.rules(database).await? } else { Rules::default() };
-    let own = database.inner.judge.as_deref().and_then(|judge| judge.of_database(&instance.name));
+    let own = judge_of(&database.inner).map(|judge| &**judge).and_then(|judge| judge.of_database(&instance.name));
     let validators: Vec<&dyn Rule> = own.iter().chain(rules.validators.iter()).map(|rule| &**rule).collect();
     let routes = rules.routes.as_ref();
     let is_judged = !validators.is_empty() || routes.is_some();
@@ -187,7 +201,7 @@ pub(crate) async fn judge(
     }
     let held = if routes.is_some() { rights::held(database, instance, database.asker(), is_anew).await? } else { None };
     let writer = held.as_ref().map(|held| rights::writer(database.asker(), held)).transpose();
-    let judge = database.inner.judge.as_deref();
+    let judge = judge_of(&database.inner).map(|judge| &**judge);
     let judging = Judging {
         database,
         instance,

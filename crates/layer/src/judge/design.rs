@@ -9,6 +9,7 @@ use flatbed_flatten::json::Value;
 use flatbed_mango::Index;
 
 use crate::error::{DesignFault, NotJudged, Refusal};
+use crate::index::apart::selecting;
 use crate::index::definitions::has_selectors;
 use crate::index::selector::definition as selectors;
 use crate::instance::Instance;
@@ -124,7 +125,7 @@ async fn check_selectors(body: &Value<'_>, inner: &Inner, instance: &Instance) -
     };
     let checked = if has_selectors(body) {
         let body = body.clone().into_owned();
-        let checked = inner.turns.select(&instance.selecting, move || check(&body)).await;
+        let checked = inner.turns.select(selecting(&instance), move || check(&body)).await;
         checked.map_err(|_| Refusal::not_judged(NotJudged::Internal, "the selectors were not checked"))?
     } else {
         check(body)

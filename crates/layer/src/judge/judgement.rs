@@ -14,6 +14,8 @@ use crate::actor::User;
 use crate::document::edit::{Document, Edit};
 use crate::document::verdict::Verdict;
 use crate::error::{NotJudged, Refusal};
+use crate::layer::Inner;
+use crate::slots::State;
 
 /// Loads rules from design documents, and bounds the memory of judging.
 pub trait Judge: Send + Sync {
@@ -59,6 +61,20 @@ pub trait Judge: Send + Sync {
     fn room<'a>(&'a self, _database: &'a str, _bytes: usize) -> BoxFuture<'a, std::result::Result<Room, Refusal>> {
         Box::pin(async { Ok(Box::new(()) as Room) })
     }
+}
+
+/// The judge that the program gave the layer.
+pub(crate) struct AppointedJudge(pub Option<Arc<dyn Judge>>);
+
+impl State<Inner> for AppointedJudge {
+    fn new_of(_: &Inner) -> AppointedJudge {
+        AppointedJudge(None)
+    }
+}
+
+/// Returns the judge, if the program gave the layer one.
+pub(crate) fn judge_of(inner: &Inner) -> Option<&Arc<dyn Judge>> {
+    inner.state::<AppointedJudge>().0.as_ref()
 }
 
 /// The reason of refusals in a process without functions.

@@ -10,6 +10,7 @@ use crate::document::verdict::Verdict;
 use crate::error::{NotJudged, Refusal, Result};
 use crate::instance::Instance;
 use crate::judge::ask::named;
+use crate::judge::judgement::judge_of;
 use crate::judge::judgement::{Judgement, NO_FUNCTIONS, Rule, Writing};
 use crate::layer::Inner;
 use crate::store::proto;
@@ -31,7 +32,7 @@ impl Routes {
         let Some(function) = transaction::read(&inner.db, &inner.metrics, &mut ReadFunction(instance)).await? else {
             return Ok(Routes::Members);
         };
-        let judge = inner.judge.as_ref();
+        let judge = judge_of(inner);
         let function = judge.and_then(|judge| judge.sync_function(&named(instance), &function.source));
         let failed = || Refusal::not_judged(NotJudged::Internal, NO_FUNCTIONS);
         Ok(Routes::Function(function.ok_or_else(failed)?))

@@ -22,6 +22,7 @@ use crate::judge::ask::{Asked, JudgedEdit, WithRoom, cut, with_room};
 use crate::judge::design;
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::judge::routes::Routes;
+use crate::view_updates::views;
 
 const JUDGED_AT_ONCE: usize = 8;
 
@@ -143,7 +144,7 @@ impl Judging<'_> {
         // As in CouchDB, a broken function must not prevent its own repair.
         if DocumentId::of(&edit.id).is_design() {
             if !edit.deleted {
-                let functions = database.inner.views.functions();
+                let functions = views(&database.inner).functions();
                 design::check(&edit.body, (&*database.inner, *instance), &self.named, functions)
                     .await
                     .map_err(|refusal| cut(refusal, self.of))?;

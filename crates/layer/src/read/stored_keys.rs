@@ -9,8 +9,8 @@ use flatbed_flatten::FieldNames;
 use flatbed_flatten::path::{ARRAY, Element, FIRST_FIELD_ID, PACKED, PART, PERMUTATION, take};
 
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
-use crate::document::fields::FieldsView;
 use crate::error::{Error, Result};
+use crate::field_names::FieldsView;
 use crate::handle::Reader;
 use crate::instance::Instance;
 use crate::layer::Inner;

@@ -11,9 +11,7 @@ use flatbed_admission::{Budget, Grant, Shares};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{Error, Result};
-
-/// The largest part (documents that are mapped together), in bytes of rows.
-const PART_BYTES_MAX: usize = 32 << 20;
+use crate::view_bounds::PART_BYTES_MAX;
 
 /// Permits of at most [`MemoryBudget::part_bytes`] divided by this may be free: 256 kB by default, so groups with few
 /// rows do not wait for those with many.
@@ -25,13 +23,6 @@ const FREE_PERMITS_MAX: usize = 2 * FREE_PART;
 
 /// The unit of the budget, in bytes.
 pub(crate) const UNIT_BYTES: usize = 1 << 10;
-
-/// Returns the default budget, in bytes: a database may hold a part for each range that a first build maps in parallel,
-/// and all databases twice as much. 256 MB with two processors.
-pub(crate) fn bytes_by_default() -> usize {
-    let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    2 * PART_BYTES_MAX * (processors.clamp(2, 64) + 2)
-}
 
 /// A memory budget that all tasks of a process share. One database may hold half of it.
 #[derive(Debug)]

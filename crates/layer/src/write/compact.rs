@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 
-use crate::compactions::Running;
+use crate::compactions::{Compactions, Running};
 use crate::document::release;
 use crate::error::{Error, Result};
 use crate::handle::Database;
@@ -99,7 +99,7 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
     let until = inner.clock.now() + time;
     let instance = resolved(inner, name).await?;
     // One compaction of a database at a time in each process.
-    let Some(running) = inner.compactions.begin(instance.record.namespace, name) else { return Ok(None) };
+    let Some(running) = inner.state::<Compactions>().begin(instance.record.namespace, name) else { return Ok(None) };
     let _running = inner.metrics.compactions_running.hold();
     let mut begin = ReadStart { inner, instance: &instance };
     let CompactionStart { mut progress, failed, total, mut page } =

@@ -19,6 +19,8 @@ use crate::index::prepare::Preparations;
 use crate::instance::{Instance, InstanceId};
 use crate::judge::ask::JudgedEdit;
 use crate::layer::Inner;
+use crate::line_pacer::LinePacer;
+use crate::slots::State;
 use crate::store::keys::{ChannelPart, KeyRange};
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -150,7 +152,7 @@ async fn bury(database: &Database, instance: &Instance, ended: &[ExpiredDocument
     let PreparedEdits { batches, refused } = prepare(database, instance, &edits, &wanted).await?;
     // A retry would be refused again; the refusal must not hold up later documents.
     let log = |at: usize, refusal: &Refusal| {
-        let Some(left_out) = inner.expiry_lines.line(()) else { return };
+        let Some(left_out) = inner.state::<ExpiryLines>().0.line(()) else { return };
         let (database, document) = (&*instance.name, ended.get(at).map_or("", |ended| ended.id.as_str()));
         tracing::warn!(database, document, %refusal, left_out, "an expired document cannot get a tombstone");
     };
@@ -200,6 +202,15 @@ async fn bury(database: &Database, instance: &Instance, ended: &[ExpiredDocument
         }
     }
     Ok(BuryOutcome::All)
+}
+
+/// Limits log lines about expired documents that cannot be given tombstones.
+struct ExpiryLines(LinePacer<()>);
+
+impl State<Inner> for ExpiryLines {
+    fn new_of(inner: &Inner) -> ExpiryLines {
+        ExpiryLines(LinePacer::new(&inner.clock))
+    }
 }
 
 #[cfg(test)]

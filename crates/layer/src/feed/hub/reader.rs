@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::feed::armed::{LastSeq, WatchSet};
 use crate::feed::hub::routes::PageRows;
 use crate::feed::hub::table::{FollowerTable, PageKeys, Recipients};
-use crate::feed::hub::{Hub, HubState};
+use crate::feed::hub::{Hub, HubState, RunningHubs, hub_of};
 use crate::feed::row::{ChangeRow, RowChannels, change_row_with_channels};
 use crate::feed::tail::{Departure, Tail, TailDocument, TailRow};
 use crate::instance::Instance;
@@ -119,7 +119,7 @@ impl Reader {
             by_seq::begin(trx, &inner.metrics, &hub.buckets, &ranges, extent, &self.shares, row)
         });
         let instance = inner.resolve(trx, &hub.name).await?;
-        if !std::ptr::eq(&*instance.hub, hub) {
+        if !std::ptr::eq(&**hub_of(&instance), hub) {
             // Another database of this name; its followers are at its own hub.
             return Err(Error::DatabaseNotFound);
         }
@@ -176,7 +176,7 @@ impl Reader {
 
     /// Makes a page available to followers, and wakes those that it may concern.
     pub(super) fn enter(&mut self, inner: &Inner, hub: &Hub, page: HubPage) -> PageEffect {
-        let hubs = inner.hubs_running.load(Ordering::Relaxed).max(1);
+        let hubs = inner.state::<RunningHubs>().0.load(Ordering::Relaxed).max(1);
         let weight_max = (TAILS_BYTES_MAX / hubs).clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX);
         let (has_moved, count, woken) = {
             let mut state = hub.lock();
@@ -270,7 +270,7 @@ async fn with_documents(
     instance: &Instance,
     rows: Vec<(ChangeRow, RowChannels)>,
 ) -> Result<Vec<TailRow>> {
-    let with_conflicts = instance.hub.conflicts_wanted.load(Ordering::Relaxed) > 0;
+    let with_conflicts = hub_of(instance).conflicts_wanted.load(Ordering::Relaxed) > 0;
     // Conflicts need the same read of the tree for one follower as for all.
     let conflicts = if with_conflicts { Conflicts::All } else { Conflicts::No };
     // All requests at once, including those for conflicts.

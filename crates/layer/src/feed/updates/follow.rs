@@ -20,6 +20,7 @@ use crate::feed::updates::{
 };
 use crate::feed::watches::set_watches;
 use crate::layer::Inner;
+use crate::slots::State;
 use crate::store::keys::RootKeys;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
@@ -69,9 +70,15 @@ pub(crate) struct UpdatesHub {
     running: Mutex<Option<broadcast::Sender<Arc<Batch>>>>,
 }
 
+impl State<Inner> for UpdatesHub {
+    fn new_of(_: &Inner) -> UpdatesHub {
+        UpdatesHub::default()
+    }
+}
+
 impl UpdatesHub {
     pub(super) fn subscribe(inner: &Arc<Inner>) -> broadcast::Receiver<Arc<Batch>> {
-        let mut running = inner.updates.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = inner.state::<UpdatesHub>().running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = &*running {
             return sender.subscribe();
         }
@@ -89,7 +96,7 @@ async fn run(inner: Weak<Inner>, sender: broadcast::Sender<Arc<Batch>>) {
     loop {
         let Some(inner) = inner.upgrade() else { return };
         if sender.receiver_count() == 0 {
-            let mut running = inner.updates.running.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut running = inner.state::<UpdatesHub>().running.lock().unwrap_or_else(PoisonError::into_inner);
             if sender.receiver_count() == 0 {
                 *running = None;
                 return;

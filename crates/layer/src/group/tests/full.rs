@@ -7,13 +7,14 @@ use crate::error::{Error, ViewFailure};
 use crate::fenced::layer_with;
 use crate::group::tests::functions::Texts;
 use crate::group::tests::{define, put, rows};
+use crate::view_updates::views;
 use crate::{LayerOptions, ViewUpdate};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_of_a_full_database_is_not_built() {
     let options = LayerOptions { database_bytes_max: 1, ..LayerOptions::default() };
     let (layer, authority, _storage) = layer_with(options, None).await;
-    layer.inner.views.run_by(Arc::new(Texts::default()));
+    views(&layer.inner).run_by(Arc::new(Texts::default()));
     let db = layer.database("db", authority.for_job("test"));
     put(&db, "d", Some(r#"{"n":1}"#)).await;
     define(&db, "_design/v", &[("n", "n")]).await;

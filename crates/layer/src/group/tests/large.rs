@@ -14,6 +14,7 @@ use crate::check::check_database;
 use crate::fenced::layer;
 use crate::handle::{Database, Reader};
 use crate::view::large::under_way;
+use crate::view_updates::views;
 use crate::{Layer, LayerOptions, ReduceQuery, ViewBounds, ViewQuery, ViewUpdate};
 
 /// Returns the large document's rows and the view's total in a query of all rows, and the sum of all.
@@ -92,12 +93,12 @@ fn edit_and_die(fdb: Arc<foundationdb::Database>, root: Vec<u8>, body: String) {
     let mortal = Mortal::start_blocking(1, async {
         let options = LayerOptions { root, ..LayerOptions::default() };
         let (layer, authority) = Layer::open(fdb, options, None).await.unwrap();
-        layer.inner.views.steps.forget_permits(Semaphore::MAX_PERMITS);
+        views(&layer.inner).steps.forget_permits(Semaphore::MAX_PERMITS);
         layer.run_views_by(Arc::new(Texts::default()));
         let db = layer.database("db", authority.for_job("test"));
         put(&db, "large", Some(&body)).await;
         // It makes one step at a time, and stops in the middle.
-        let steps = &layer.inner.views.steps;
+        let steps = &views(&layer.inner).steps;
         until("it is in the middle", async || {
             if steps.available_permits() == 0 {
                 steps.add_permits(1);

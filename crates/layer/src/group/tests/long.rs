@@ -11,6 +11,7 @@ use crate::error::{Error, ViewFailure};
 use crate::group::steps::Standing;
 use crate::store::keys::RowKey;
 use crate::store::transaction::Transaction;
+use crate::view_updates::views;
 
 /// In the order of ids each key sorts between the last two. Documents are entered in another order, so labels stay
 /// short, however many there are.
@@ -47,7 +48,7 @@ async fn a_first_build_enters_long_keys_in_no_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_without_room_fails_after_two_builds() {
     let (db, _storage) = mapped().await;
-    let lacks_room = |lacks: bool| db.inner.views.lacks_room.store(lacks, Ordering::Relaxed);
+    let lacks_room = |lacks: bool| views(&db.inner).lacks_room.store(lacks, Ordering::Relaxed);
     lacks_room(true);
     for n in 0..3 {
         put(&db, &format!("d{n}"), Some(&format!(r#"{{"k":"{}{n}"}}"#, "x".repeat(4_200)))).await;
@@ -80,7 +81,7 @@ async fn a_build_gets_on_with_long_keys() {
     put(&db, "_design/v", Some(r#"{"views":{"v":{"map":"k"}},"options":{"collation":"raw"}}"#)).await;
     assert_eq!(soon(rows(&db, "_design/v", "v", ViewUpdate::True)).await.unwrap().len(), 9);
     let Standing { instance, group, .. } = standing(&db).await;
-    let state = db.inner.views.group((instance.record.namespace, group.number));
+    let state = views(&db.inner).group((instance.record.namespace, group.number));
     let shown = state.most_shown.load(Ordering::Relaxed);
     assert!(shown > 10, "{shown}");
 }

@@ -28,8 +28,8 @@ use crate::store::transaction::Transaction;
 use crate::view::documents::read_stored_rows;
 use crate::view::prepare::Emitted;
 use crate::view_functions::EmittedRows;
-use crate::view_updates::RUN_DOCUMENTS_MAX;
 use crate::view_updates::memory::UNIT_BYTES;
+use crate::view_updates::{RUN_DOCUMENTS_MAX, views};
 use crate::{Layer, LayerOptions, ViewUpdate};
 
 /// The budget of all databases. A database may hold half of it, and a part an eighth.
@@ -68,7 +68,7 @@ async fn rows_without_memory_are_dropped_and_mapped_again() {
     define(&db, "_design/v", &[("n", "n")]).await;
     let texts = Texts::default();
     let job = job_by(&db, "_design/v", &texts).await;
-    let memory = &db.inner.views.rows_memory;
+    let memory = &views(&db.inner).rows_memory;
     let full = memory.acquire(job.id.0, BYTES / 2).await.unwrap();
     let mut waits = Box::pin(map(&job, read(&job, &["a", "b", "c"]).await));
     until("they are dropped", async || {
@@ -160,14 +160,14 @@ async fn groups_that_emit_much_are_built_followed_and_checked_in_bounded_memory(
         }
     }
     assert_eq!(violations(&db).await, Vec::<String>::new());
-    let memory = &db.inner.views.rows_memory;
+    let memory = &views(&db.inner).rows_memory;
     until("all memory is returned", async || memory.usage().0 == 0).await;
     // An oversized document counts in full, and each task has a small free permit.
     let of_one = MANY as usize * 450;
     let most = memory.usage().1;
     assert!((BYTES / 8..=BYTES + of_one).contains(&most), "{most}");
     // Stored rows are read in bounded portions, those of a large document with a permit.
-    assert_eq!(db.inner.views.large_reads.usage(), (0, UNIT_BYTES));
+    assert_eq!(views(&db.inner).large_reads.usage(), (0, UNIT_BYTES));
     let instance = db.inner.cached("db").unwrap();
     let view = instance.keys.view(groups_of(&instance.record).next().unwrap().number);
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -194,7 +194,7 @@ async fn a_build_that_waits_for_memory_keeps_its_lease_and_its_pace() {
     for id in ["a", "b", "c"] {
         put_rows(&db, id, FEW, 1).await;
     }
-    let (views, namespace) = (&db.inner.views, db.inner.cached("db").unwrap().record.namespace);
+    let (views, namespace) = (views(&db.inner), db.inner.cached("db").unwrap().record.namespace);
     let full = views.rows_memory.acquire(namespace, BYTES / 2).await.unwrap();
     layer.run_views_by(Arc::new(Texts::default()));
     define(&db, "_design/v", &[("n", "n")]).await;
@@ -240,7 +240,7 @@ fn large_documents_are_prepared_apart_from_the_runtime_one_at_a_time() {
         let mut waited = Duration::ZERO;
         let small = prepare_document(&job, of("1"), &mut waited).now_or_never();
         assert!(small.is_some_and(|prepared| prepared.is_ok()));
-        let (large, permits) = (of(&format!("[{}[]]", "[],".repeat(400_000))), &db.inner.views.large_json);
+        let (large, permits) = (of(&format!("[{}[]]", "[],".repeat(400_000))), &views(&db.inner).large_json);
         assert_eq!(permits.available_permits(), 1);
         let mut preparing = Box::pin(prepare_document(&job, large, &mut waited));
         assert!(preparing.as_mut().now_or_never().is_none());
@@ -260,7 +260,7 @@ fn large_documents_are_prepared_apart_from_the_runtime_one_at_a_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_build_returns_its_memory() {
     let (db, layer, _storage) = database().await;
-    let (memory, steps) = (&db.inner.views.rows_memory, &db.inner.views.steps);
+    let (memory, steps) = (&views(&db.inner).rows_memory, &views(&db.inner).steps);
     for at in 0..40 {
         put_rows(&db, &format!("d{at:02}"), FEW, 1).await;
     }

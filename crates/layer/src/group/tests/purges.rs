@@ -17,6 +17,7 @@ use crate::view_bounds::ViewBounds;
 use crate::view_functions::{
     FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceResults, Reduction, ViewFunctions,
 };
+use crate::view_updates::views;
 
 pub(super) async fn purge(db: &Database, id: &str) {
     if let Ok(document) = db.get(id, &Default::default()).await {
@@ -182,7 +183,7 @@ impl GroupFunctions for PurgingGroup {
 async fn purging(at_once: usize) -> (Database, Arc<Purges>, Storage) {
     let (db, storage) = database().await;
     let purges = Arc::new(Purges { db: db.clone(), at_once, ids: Mutex::default() });
-    db.inner.views.run_by(Arc::new(Purging { texts: Texts::default(), purges: Arc::clone(&purges) }));
+    views(&db.inner).run_by(Arc::new(Purging { texts: Texts::default(), purges: Arc::clone(&purges) }));
     (db, purges, storage)
 }
 

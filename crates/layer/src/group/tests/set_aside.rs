@@ -13,6 +13,7 @@ use crate::fenced::{database, layer, open};
 use crate::group::build::read_with_local_seq;
 use crate::group::mapper::map;
 use crate::handle::Reader;
+use crate::view_updates::views;
 use crate::{Error, FunctionFailure, ViewFailure, ViewUpdate};
 
 const GOOD: &str = r#"{"n":1}"#;
@@ -84,7 +85,7 @@ async fn a_document_that_was_slow_once_is_retried() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_set_aside_is_retried_after_a_new_revision() {
     let (db, _storage) = database().await;
-    db.inner.views.run_by(Arc::new(Texts::slow_times(2)));
+    views(&db.inner).run_by(Arc::new(Texts::slow_times(2)));
     let slow = Some(r#"{"n":1,"slow":true}"#);
     put(&db, "a", slow).await;
     put(&db, "b", Some(GOOD)).await;
@@ -150,7 +151,7 @@ async fn what_is_built_of_a_range_is_not_mapped_again() {
         put(&db, id, Some(GOOD)).await;
     }
     let texts = Arc::new(Texts::busy_after(1, 2));
-    db.inner.views.run_by(texts.clone());
+    views(&db.inner).run_by(texts.clone());
     define(&db, "_design/v", &[("n", "n")]).await;
     until("there is no turn", async || db.inner.metrics.view_update_failures.get() > 0).await;
     assert_eq!(texts.mapped(), 2);

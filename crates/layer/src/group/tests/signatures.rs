@@ -20,7 +20,7 @@ use crate::index::groups::{GROUPS_MAX, UNNAMED_KEPT_FOR_MS, groups_of, name_grou
 use crate::index::maintainers::Within;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view_definition::{GroupDefinition, Signature};
-use crate::view_updates::GroupId;
+use crate::view_updates::{GroupId, views};
 
 /// Gives the first group another signature, and a name.
 struct Resign<'a> {
@@ -49,7 +49,7 @@ async fn followed(db: &Database, named_by: &str) -> (Vec<usize>, Option<ViewFail
     // A signature that no definition has.
     let mut resign = Resign { db, signature: [9; 16], named_by };
     let id = transaction::write(&db.inner.db, &db.inner.metrics, &mut resign).await.unwrap();
-    let state = db.inner.views.group(id);
+    let state = views(&db.inner).group(id);
     // Not while the failure for lack of functions is recent.
     until("it may be retried", async || state.failure().is_none()).await;
     ensure(db, id);
@@ -64,7 +64,7 @@ async fn a_group_that_nothing_defines_is_named_anew_or_left() {
     let (db, _storage) = database().await;
     // No process follows it before.
     define(&db, "_design/v", &[("n", "n")]).await;
-    db.inner.views.run_by(Arc::new(Texts::default()));
+    views(&db.inner).run_by(Arc::new(Texts::default()));
     assert_eq!(followed(&db, "_design/v").await, (vec![0, 1], None));
     db.view_cleanup().await.unwrap();
     assert_eq!(followed(&db, "_design/none").await, (vec![1], Some(ViewFailure::Changed)));

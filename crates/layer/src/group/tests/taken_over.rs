@@ -21,6 +21,7 @@ use crate::handle::Database;
 use crate::view::prepare::{Emitted, prepare};
 use crate::view_functions::EmittedRows;
 use crate::view_updates::memory::UNIT_BYTES;
+use crate::view_updates::views;
 use crate::{Layer, ViewUpdate};
 
 /// Opens the database in a process that runs no functions.
@@ -51,14 +52,14 @@ async fn what_was_read_before_another_process_took_over_is_not_entered() {
     purge(&twos, "x").await;
     forget_log(&twos).await;
     // The first process makes one step.
-    let steps = &ones.inner.views.steps;
+    let steps = &views(&ones.inner).steps;
     steps.forget_permits(Semaphore::MAX_PERMITS);
     steps.add_permits(1);
     let comparing = tokio::spawn({
         let (one, before) = (Arc::clone(&one), before.clone());
         async move { reconcile(&one, before).await }
     });
-    let owner = ones.inner.views.owner;
+    let owner = views(&ones.inner).owner;
     let holds = async || standing(&ones).await.progress.unwrap().holder == owner;
     until("the first one holds the group", holds).await;
     let taken = standing(&ones).await.progress.unwrap();

@@ -32,7 +32,7 @@ use crate::view::build::NODES;
 use crate::view::documents::LargeReadGate;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::ViewFunctions;
-use crate::view_updates::LoadedGroup;
+use crate::view_updates::{LoadedGroup, views};
 use crate::{Authority, CreateOptions, Edit, Layer, Outcome, Refusal, ViewBounds, ViewUpdate};
 
 /// The documents that each process maps before it waits for all others: more than one lease.
@@ -174,7 +174,7 @@ pub(super) async fn job_by(db: &Database, design: &str, functions: &Texts) -> Jo
     let definition = Arc::clone(&found.loaded.definition);
     let functions = functions.load("db", &definition.source(), ViewBounds::default());
     let loaded = Arc::new(LoadedGroup { definition, functions: Some(functions) });
-    let state = reader.inner.views.group(id);
+    let state = views(&reader.inner).group(id);
     Job::new(reader, id, design.to_owned(), loaded, state).unwrap()
 }
 

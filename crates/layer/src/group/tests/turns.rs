@@ -22,6 +22,7 @@ use crate::group::steps::{Step, WithinGroup, Work};
 use crate::view::prepare::{Emitted, prepare};
 use crate::view_functions::EmittedRows;
 use crate::view_updates::memory::UNIT_BYTES;
+use crate::view_updates::views;
 use crate::{CreateOptions, LayerOptions};
 
 /// A transaction that waits until it gets a permit.
@@ -98,7 +99,7 @@ async fn many_rows_wait_for_a_turn_and_few_do_not() {
     let job = job_by(&db, "_design/v", &Texts::default()).await;
     let mut held = Vec::new();
     for namespace in [1_000, 1_000, 1_001, 1_001] {
-        held.push(db.inner.views.row_writes.acquire(namespace, UNIT_BYTES).await.unwrap());
+        held.push(views(&db.inner).row_writes.acquire(namespace, UNIT_BYTES).await.unwrap());
     }
     let of = |rows: usize| {
         let mut emitted = EmittedRows::default();

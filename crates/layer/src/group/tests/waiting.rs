@@ -15,7 +15,7 @@ use crate::error::{Error, ViewFailure};
 use crate::fenced::open_at;
 use crate::handle::Reader;
 use crate::store::waits;
-use crate::view_updates::STUCK_MAX;
+use crate::view_updates::{STUCK_MAX, views};
 use crate::{FunctionFailure, Layer, Select, ViewQuery, ViewRange, ViewUpdate};
 
 fn ask(reader: &Reader, view: &str) -> tokio::task::JoinHandle<crate::Result<usize>> {
@@ -24,7 +24,7 @@ fn ask(reader: &Reader, view: &str) -> tokio::task::JoinHandle<crate::Result<usi
 }
 
 async fn until_waiting(layer: &Layer, queries: u64) {
-    until("so many queries wait", async || layer.inner.views.waiting() == queries).await;
+    until("so many queries wait", async || views(&layer.inner).waiting() == queries).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,7 +53,7 @@ async fn who_waits_for_another_process_does_not_look_all_the_time_and_is_told_at
     for _ in 0..15 {
         manual.advance(Duration::from_millis(100));
         // No query stops waiting in order to poll.
-        assert_eq!(other.inner.views.waiting(), 40);
+        assert_eq!(views(&other.inner).waiting(), 40);
         pass(Duration::from_millis(20)).await;
     }
     let looks = other.inner.metrics.storage().transactions.get() - before;
@@ -70,13 +70,13 @@ async fn who_waits_for_another_process_does_not_look_all_the_time_and_is_told_at
             left -= 1;
             manual.advance(Duration::from_millis(10));
         }
-        other.inner.views.waiting() == 0
+        views(&other.inner).waiting() == 0
     })
     .await;
     for query in queries {
         assert_eq!(soon(query).await.unwrap().unwrap(), 2);
     }
-    assert_eq!((other.inner.views.waiting(), other.view_waits().0), (0, Vec::new()));
+    assert_eq!((views(&other.inner).waiting(), other.view_waits().0), (0, Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,7 +88,7 @@ async fn who_waits_for_functions_that_have_no_time_gets_an_error_in_the_end() {
     until("it is tried in vain", async || db.inner.metrics.view_update_failures.get() > 1).await;
     assert!(!query.is_finished());
     let group = standing(&db).await;
-    db.inner.views.group((group.instance.record.namespace, group.group.number)).age_failures(STUCK_MAX);
+    views(&db.inner).group((group.instance.record.namespace, group.group.number)).age_failures(STUCK_MAX);
     let failed = soon(query).await.unwrap().unwrap_err();
     assert!(matches!(failed, Error::View(ViewFailure::Function(FunctionFailure::Busy(_)))), "{failed}");
     put(&db, "a", Some(r#"{"n":1}"#)).await;
@@ -101,7 +101,7 @@ async fn queries_that_wait_are_shown_by_view_and_no_more_than_so_many() {
     put(&db, "a", Some(r#"{"n":1}"#)).await;
     define(&db, "_design/v", &[("n", "n")]).await;
     compare(&db, "_design/v", "n", "n").await;
-    let views = &db.inner.views;
+    let views = views(&db.inner);
     let group = views.group((1_000, 1));
     let waits_for = |view: usize| crate::view_updates::WaitsFor {
         database: "db".into(),
@@ -109,7 +109,7 @@ async fn queries_that_wait_are_shown_by_view_and_no_more_than_so_many() {
         view: format!("v{view:03}"),
         signature: [7; 16],
     };
-    let begin = |at: usize| crate::view_updates::Waiting::begin(&db.inner.views, &group, waits_for(at / 2));
+    let begin = |at: usize| crate::view_updates::Waiting::begin(views, &group, waits_for(at / 2));
     let mut waiting: Vec<_> = (0..1_200).map(|at| begin(at).ok().unwrap()).collect();
     let (waits, rest) = views.waits();
     assert_eq!((waits.len(), rest), (500, 200));

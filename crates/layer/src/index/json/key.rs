@@ -15,8 +15,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::document::body::Rows;
-use crate::document::fields::{Fields, FieldsView};
 use crate::error::{Error, Result};
+use crate::field_names::{Fields, FieldsView};
 use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::definition::collation;
 use crate::index::json::entry;

@@ -13,8 +13,8 @@ use foundationdb::future::FdbSlice;
 use prost::Message;
 use sha2::Digest as _;
 
-use crate::document::fields::{Fields, FieldsView};
 use crate::error::{Error, Result};
+use crate::field_names::{Fields, FieldsView};
 use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::key::{Body, catch_up, special, yield_if_long};
 use crate::index::kinds::indexes_of;

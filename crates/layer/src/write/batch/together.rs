@@ -26,7 +26,7 @@ use crate::handle::Database;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
-use crate::lanes::WaitingWrite;
+use crate::lanes::{Lanes, WaitingWrite};
 use crate::layer::Inner;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -65,7 +65,7 @@ pub(super) async fn write(
         judge_items(database, &instance, edits, std::slice::from_mut(&mut item)).await?;
         let judged_by = Some(instance.record.rules);
         let may_join = may_join(&instance, edit, &item);
-        let enters = may_join && inner.lanes.enter(name, &id);
+        let enters = may_join && inner.state::<Lanes>().enter(name, &id);
         let _turn = enters.then(|| Turn::new(inner, name, vec![Arc::clone(&id)]));
         let fate = if may_join && !enters {
             let (back, fate) = wait(inner, name, &instance, &id, edit, item).await?;
@@ -134,7 +134,7 @@ struct Ticket<'a> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            drop(self.inner.lanes.leave(self.name, self.id, self.number));
+            drop(self.inner.state::<Lanes>().leave(self.name, self.id, self.number));
         }
     }
 }
@@ -160,7 +160,7 @@ async fn wait(
     };
     let (reply, mut answer) = oneshot::channel();
     let single = SingleWrite { edit, item, instance: Arc::clone(instance), reply };
-    let number = inner.lanes.wait(
+    let number = inner.state::<Lanes>().wait(
         name,
         WaitingWrite {
             id: Arc::clone(id),
@@ -180,7 +180,7 @@ async fn wait(
             // It is not in the queue while its transaction runs: it may return to wait for the next one.
             Err(_) => {
                 let left = inner
-                    .lanes
+                    .state::<Lanes>()
                     .leave(name, id, ticket.number)
                     .and_then(|left| left.write.downcast::<SingleWrite>().ok());
                 if let Some(single) = left {
@@ -218,14 +218,14 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let again = std::mem::take(&mut self.again);
         let took = self.inner.clock.since(self.began);
-        self.inner.lanes.end(&self.name, &self.documents, took, again);
+        self.inner.state::<Lanes>().end(&self.name, &self.documents, took, again);
         begin_next(&self.inner, &self.name, true);
     }
 }
 
 /// Starts the transactions that may begin, each in a task.
 fn begin_next(inner: &Arc<Inner>, name: &Arc<str>, mut has_ended: bool) {
-    while let Some(writes) = inner.lanes.next(name, has_ended) {
+    while let Some(writes) = inner.state::<Lanes>().next(name, has_ended) {
         has_ended = false;
         let documents = writes.iter().map(|waiting| Arc::clone(&waiting.id)).collect();
         let (turn, group) = (Turn::new(inner, name, documents), Group::new(writes));
@@ -402,7 +402,7 @@ mod tests {
     /// Enters transactions until the lane is full.
     fn fill(db: &Database) -> Vec<Arc<str>> {
         let others = (0..).map(|at| Arc::from(format!("other{at}")));
-        others.take_while(|id| db.inner.lanes.enter(&db.name, id)).collect()
+        others.take_while(|id| db.inner.state::<Lanes>().enter(&db.name, id)).collect()
     }
 
     #[tokio::test]
@@ -416,8 +416,8 @@ mod tests {
             let edits = [edit(&ids[0]), edit(&ids[1])];
             let mut writes = pin!(join(db.update(&edits[0]), db.update(&edits[1])));
             assert!(poll_immediate(&mut writes).await.is_none(), "the lane is full");
-            db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
-            let waiting = db.inner.lanes.next(&db.name, true).expect("both writes wait");
+            db.inner.state::<Lanes>().end(&db.name, &others, Duration::ZERO, Vec::new());
+            let waiting = db.inner.state::<Lanes>().next(&db.name, true).expect("both writes wait");
             let documents = waiting.iter().map(|waiting| Arc::clone(&waiting.id)).collect();
             let (turn, mut group) = (Turn::new(&db.inner, &db.name, documents), Group::new(waiting));
             assert_eq!(group.items.len(), 2);
@@ -461,8 +461,8 @@ mod tests {
             let (one, two) = (Edit { parent: Some(parent), ..edit("hot") }, edit(if is_made { "a" } else { "b" }));
             let mut writes = pin!(join(db.update(&one), db.update(&two)));
             assert!(poll_immediate(&mut writes).await.is_none(), "the lane is full");
-            db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
-            let waiting = db.inner.lanes.next(&db.name, true).expect("both writes wait");
+            db.inner.state::<Lanes>().end(&db.name, &others, Duration::ZERO, Vec::new());
+            let waiting = db.inner.state::<Lanes>().next(&db.name, true).expect("both writes wait");
             let documents = waiting.iter().map(|waiting| Arc::clone(&waiting.id)).collect();
             let (turn, mut group) = (Turn::new(&db.inner, &db.name, documents), Group::new(waiting));
             let (inner, instance) = (&*db.inner, Arc::clone(&group.seats[0].instance));
@@ -494,7 +494,7 @@ mod tests {
         assert!(others.len() > 1);
         let one = edit("d");
         let mut write = pin!(db.update(&one));
-        let waits = async || db.inner.lanes.count_waiting("db") == 1;
+        let waits = async || db.inner.state::<Lanes>().count_waiting("db") == 1;
         tokio::select! {
             () = until("it waits", waits) => {}
             written = &mut write => panic!("it did not wait: {written:?}"),
@@ -503,11 +503,13 @@ mod tests {
         assert!(within(Duration::from_millis(60), &mut write).await.is_none(), "it still waits");
         manual.advance(Duration::from_millis(1));
         soon(write).await.unwrap();
-        others.iter().for_each(|id| db.inner.lanes.end(&db.name, std::slice::from_ref(id), Duration::ZERO, Vec::new()));
-        assert!(db.inner.lanes.next(&db.name, true).is_none());
+        others.iter().for_each(|id| {
+            db.inner.state::<Lanes>().end(&db.name, std::slice::from_ref(id), Duration::ZERO, Vec::new())
+        });
+        assert!(db.inner.state::<Lanes>().next(&db.name, true).is_none());
         // The lane has room again.
-        assert!(db.inner.lanes.enter(&db.name, &"e".into()));
-        db.inner.lanes.end(&db.name, &["e".into()], Duration::ZERO, Vec::new());
+        assert!(db.inner.state::<Lanes>().enter(&db.name, &"e".into()));
+        db.inner.state::<Lanes>().end(&db.name, &["e".into()], Duration::ZERO, Vec::new());
         db.update(&edit("e")).await.unwrap();
     }
 
@@ -521,18 +523,18 @@ mod tests {
         let one = edit("one");
         let mut write = pin!(db.update(&one));
         assert!(poll_immediate(&mut write).await.is_none(), "the lane is full");
-        db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
-        let mut waiting = db.inner.lanes.next(&db.name, true).expect("the write waits");
+        db.inner.state::<Lanes>().end(&db.name, &others, Duration::ZERO, Vec::new());
+        let mut waiting = db.inner.state::<Lanes>().next(&db.name, true).expect("the write waits");
         let group = Group::new(std::mem::take(&mut waiting));
         // Its transaction takes longer than the time limit and does not reach it.
         manual.advance(WAIT_MAX * 3 / 2);
         assert!(within(Duration::from_millis(60), &mut write).await.is_none(), "its transaction still runs");
         let others = fill(&db);
         let (_, again) = group.answer(|_, _| None);
-        db.inner.lanes.end(&db.name, &[Arc::from("one")], Duration::ZERO, again);
+        db.inner.state::<Lanes>().end(&db.name, &[Arc::from("one")], Duration::ZERO, again);
         manual.advance(WAIT_MAX);
         soon(write).await.expect("the write goes alone");
-        db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
+        db.inner.state::<Lanes>().end(&db.name, &others, Duration::ZERO, Vec::new());
     }
 
     /// Refuses edits while the database has a `_security`.
@@ -574,9 +576,11 @@ mod tests {
                 join(both, server.update(&three)).await
             }
         });
-        until("all three wait", async || server.inner.lanes.count_waiting("db") == 3).await;
+        until("all three wait", async || server.inner.state::<Lanes>().count_waiting("db") == 3).await;
         server.set_security(b"{}").await.unwrap();
-        others.iter().for_each(|id| server.inner.lanes.end("db", std::slice::from_ref(id), Duration::ZERO, Vec::new()));
+        others.iter().for_each(|id| {
+            server.inner.state::<Lanes>().end("db", std::slice::from_ref(id), Duration::ZERO, Vec::new())
+        });
         begin_next(&server.inner, &server.name, true);
         let ((by_anna, by_bob), by_server) = writes.await.unwrap();
         let refused = |done: Result<_>| match done {

@@ -1,0 +1,148 @@
+//! Opening the layer of a server, and what it tells of its running work.
+
+use std::sync::{Arc, Mutex};
+
+use async_recursion::async_recursion as boxed;
+use dashmap::DashMap;
+use flatbed_clock::Clock;
+use foundationdb::Database as Fdb;
+use tokio::sync::watch;
+
+use crate::actor::Authority;
+use crate::compactions::{CompactionProgress, Compactions};
+use crate::confirmed::Confirmed;
+use crate::error::{Refusal, Result};
+use crate::feed::hub::{Followers, known_hub};
+use crate::index::definitions::reorder_alone;
+use crate::index_builds::{IndexBuild, IndexBuilds};
+use crate::index_waits::{IndexWait, IndexWaits};
+use crate::instance::RUN_BYTES_MAX;
+use crate::judge::judgement::{AppointedJudge, Judge};
+use crate::layer::{Inner, Layer, LayerOptions};
+use crate::resyncs::{ResyncTask, Resyncs};
+use crate::slots::Slots;
+use crate::store::buckets::Writer;
+use crate::store::due::DueNotes;
+use crate::store::features::own_collation;
+use crate::store::instruments::Instruments;
+use crate::store::keys::RootKeys;
+use crate::store::namespaces::Namespaces;
+use crate::store::once::random_id;
+use crate::store::root::{OpenRoot, Ping, RootIdentity};
+use crate::store::transaction;
+use crate::turns::Turns;
+
+impl Layer {
+    /// Opens the layer on a FoundationDB database, and creates the root's record the first time. The authority makes
+    /// the actors that write as the server; the program hands them to jobs by name.
+    ///
+    /// Without a judge, writes of users are refused in databases with validation functions.
+    ///
+    /// # Errors
+    /// [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::Renewing`], [`Error::StampsAhead`],
+    /// [`Error::Storage`].
+    #[boxed]
+    pub async fn open(
+        db: Arc<Fdb>,
+        options: LayerOptions,
+        judge: Option<Arc<dyn Judge>>,
+    ) -> Result<(Layer, Authority)> {
+        if options.root.len() > 64 || options.default_run_bytes > RUN_BYTES_MAX {
+            return Err(Refusal::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()).into());
+        }
+        let keys = RootKeys::new(&options.root);
+        let clock = options.clock.clone();
+        let metrics = Instruments::new(&clock, options.retry_max);
+        let mut open = OpenRoot { keys: &keys, uuid: random_id()? };
+        let RootIdentity { uuid, epoch } = transaction::write(&db, &metrics, &mut open).await?;
+        let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let writer = Writer::new(options.shard, random_id()?);
+        let inner = Arc::new(Inner {
+            db,
+            keys,
+            metrics,
+            states: Slots::with(AppointedJudge(judge)),
+            reorder_indexes: |inner, name| Box::pin(reorder_alone(inner, name)),
+            closing: watch::Sender::new(false),
+            turns: Turns::default(),
+            namespaces: Namespaces::default(),
+            collation: own_collation(),
+            uuid,
+            process: random_id()?,
+            writer,
+            databases: DashMap::new(),
+            confirmed: Confirmed::new(&clock),
+            due: DueNotes::default(),
+            epoch: Mutex::new(epoch),
+            clock,
+            options,
+        });
+        Ok((Layer { inner }, Authority::new()))
+    }
+
+    /// Returns the root's own id, 32 hexadecimal digits; the same for every server of the root.
+    pub fn uuid(&self) -> &str {
+        &self.inner.uuid
+    }
+
+    /// Returns the limit of a document, in bytes of JSON text of its body.
+    pub fn document_bytes_max(&self) -> u64 {
+        self.inner.options.document_bytes_max
+    }
+
+    /// Returns the clock of the layer.
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// Reads a key of the root, to check that the storage answers reads. Does not write.
+    ///
+    /// # Errors
+    /// [`Error::Storage`], after about 30 s at most.
+    #[boxed]
+    pub async fn ping(&self) -> Result<()> {
+        transaction::read(&self.inner.db, &self.inner.metrics, &mut Ping { keys: &self.inner.keys }).await
+    }
+
+    /// Returns the indexes that this process is building.
+    pub fn index_builds(&self) -> Vec<IndexBuild> {
+        self.inner.state::<IndexBuilds>().all()
+    }
+
+    /// Returns the queries of this process that wait for indexes, grouped by index: the 500 longest waits, and the
+    /// number of further queries.
+    pub fn index_waits(&self) -> (Vec<IndexWait>, u64) {
+        self.inner.state::<IndexWaits>().all(&self.index_builds())
+    }
+
+    /// Returns the databases that this process resyncs with their sync functions.
+    pub fn resyncs(&self) -> Vec<ResyncTask> {
+        self.inner.state::<Resyncs>().all()
+    }
+
+    /// Returns the compactions that this process runs.
+    pub fn compactions(&self) -> Vec<CompactionProgress> {
+        self.inner.state::<Compactions>().all()
+    }
+
+    /// Returns statistics of the followers of all databases.
+    pub fn followers(&self) -> Followers {
+        let mut all = Followers::default();
+        for cached in &self.inner.databases {
+            if let Some(hub) = known_hub(&cached.instance) {
+                all.add(hub.standing(self.inner.clock.now()));
+            }
+        }
+        all
+    }
+
+    /// Returns the number of databases in the cache.
+    pub fn databases_cached(&self) -> usize {
+        self.inner.databases.len()
+    }
+
+    /// Wakes every waiting feed, which then reports that the server is stopping.
+    pub fn shutdown(&self) {
+        self.inner.closing.send_replace(true);
+    }
+}
