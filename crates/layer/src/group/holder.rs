@@ -25,7 +25,7 @@ impl Operation for Release<'_> {
             return Ok(());
         }
         let (progress, ..) = begin_standing(trx, &instance, self.id.1, true).await?;
-        if let Some(mut progress) = progress.filter(|progress| progress.holder == inner.views.owner) {
+        if let Some(mut progress) = progress.filter(|progress| progress.holder == inner.process) {
             progress.holder.clear();
             trx.set(&instance.keys.index_progress(self.id.1), &progress.encode_to_vec());
         }

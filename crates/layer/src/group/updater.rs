@@ -162,7 +162,7 @@ async fn build_and_follow(reader: &Reader, id: GroupId, state: &Arc<GroupState>,
             return Err(Error::ShuttingDown);
         }
         let Some(standing) = others::wait_for_holder(reader, id, state).await? else { return Ok(()) };
-        *may_hold |= standing.progress.as_ref().is_some_and(|progress| progress.holder == reader.inner.views.owner);
+        *may_hold |= standing.progress.as_ref().is_some_and(|progress| progress.holder == reader.inner.process);
         let Some(design) = standing.group.named_by.first() else { return Ok(()) };
         let at = match &job {
             Some(job) => Arc::clone(job),
@@ -186,7 +186,7 @@ async fn build_and_follow(reader: &Reader, id: GroupId, state: &Arc<GroupState>,
                 Arc::clone(job.insert(Arc::new(made)))
             }
         };
-        let owner = reader.inner.views.owner;
+        let owner = reader.inner.process;
         let progress = match standing.progress {
             // Its holder is silent. This process becomes the holder before it works: while it maps documents or waits
             // for a turn, no third process takes the group over, and the silent one notices.

@@ -121,7 +121,7 @@ async fn a_process_that_stops_releases_a_group_that_pauses_after_a_failure() {
     });
     until("it has failed", async || pausing.inner.metrics.view_update_failures.get() > 0).await;
     let writer = database(&storage).await;
-    assert_eq!(standing(&writer).await.progress.unwrap().holder, pausing.inner.views.owner);
+    assert_eq!(standing(&writer).await.progress.unwrap().holder, pausing.inner.process);
     until_ended(&pausing).await;
     assert!(standing(&writer).await.progress.unwrap().holder.is_empty(), "it still holds the group");
     query.abort();
@@ -148,7 +148,7 @@ async fn a_holder_that_waits_for_its_turn_shows_that_it_works() {
     let before = Step::run(&job, Take { anew: None }).await.unwrap().expect("it is the holder");
     let mut turns = Vec::new();
     for namespace in [1_000, 1_000, 1_001, 1_001] {
-        turns.push(db.inner.views.row_writes.acquire(namespace, UNIT_BYTES).await.unwrap());
+        turns.push(views(&db.inner).row_writes.acquire(namespace, UNIT_BYTES).await.unwrap());
     }
     let mut emitted = EmittedRows::default();
     (0..1_000).for_each(|n| emitted.push(&n.to_string(), "1"));
@@ -188,6 +188,6 @@ async fn only_a_holder_that_has_not_moved_is_replaced() {
     assert_eq!(replaced, first.nodes_mark);
     assert!(Step::run(&two, Hold { silent: Some(&first) }).await.unwrap().is_none());
     let (_, third) = Step::run(&two, Hold { silent: Some(&second) }).await.unwrap().expect("it takes over");
-    assert_eq!(third.holder, twos.inner.views.owner);
+    assert_eq!(third.holder, twos.inner.process);
     assert!(Step::run(&one, Hold { silent: None }).await.unwrap().is_none());
 }
