@@ -22,9 +22,7 @@ use tokio::sync::watch;
 use stored::SettingsStore;
 
 pub use keys::SettingError;
-pub use settings::{
-    AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, PerUserSettings, ProxySettings, Settings,
-};
+pub use settings::{AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, ProxySettings, Settings};
 pub use stored::{ADMINS, ChangeError, ChangedBy};
 pub use values::{Source, Value, Values};
 

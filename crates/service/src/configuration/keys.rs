@@ -214,30 +214,6 @@ pub(crate) const KEYS: &[SettingKey] = &[
         apply: |settings, text| set(&mut settings.cors.origins, Ok(list(text))),
     },
     SettingKey {
-        section: "couch_peruser",
-        key: "database_prefix",
-        default: "userdb-",
-        apply: |settings, text| set(&mut settings.per_user.prefix, database_prefix(text)),
-    },
-    SettingKey {
-        section: "couch_peruser",
-        key: "delete_dbs",
-        default: "false",
-        apply: |settings, text| set(&mut settings.per_user.deletes, flag(text)),
-    },
-    SettingKey {
-        section: "couch_peruser",
-        key: "enable",
-        default: "false",
-        apply: |settings, text| set(&mut settings.per_user.is_enabled, flag(text)),
-    },
-    SettingKey {
-        section: "couch_peruser",
-        key: "q",
-        default: "1",
-        apply: |settings, text| set(&mut settings.per_user.q, number(text, 1..=u16::MAX, "a number from 1 to 65535")),
-    },
-    SettingKey {
         section: "couchdb",
         key: "users_db_security_editable",
         default: "false",
@@ -559,14 +535,6 @@ fn levels(text: &str) -> Result<String, SettingError> {
     parts.filter(|_| text.len() <= 1_000).map(|parts| parts.join(",")).ok_or(wrong)
 }
 
-/// Parses the beginning of databases' names. Its length leaves room for users' names.
-fn database_prefix(text: &str) -> Result<String, SettingError> {
-    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_$()+-/".contains(&byte);
-    let begins = text.starts_with(|first: char| first.is_ascii_lowercase());
-    let fits = begins && text.len() <= 100 && text.bytes().all(legal);
-    fits.then(|| text.to_owned()).ok_or(SettingError::Wrong("the beginning of a database's name, up to 100 bytes"))
-}
-
 fn header(text: &str) -> Result<String, SettingError> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let fits = (1..=100).contains(&text.len()) && text.bytes().all(is_token);
@@ -632,7 +600,6 @@ mod tests {
             ("jwt_keys", "rsa:k", PUBLIC),
             ("jwt_keys", "hmac:k", "c2VjcmV0"),
             ("jwt_keys", "hmac:k", PUBLIC),
-            ("couch_peruser", "database_prefix", "_users"),
             ("log", "level", "loud"),
             ("log", "level", "flatbed_layer"),
             ("log", "level", "a b=info"),

@@ -28,8 +28,6 @@ pub struct Settings {
     pub limits: LimitSettings,
     /// The log.
     pub log: LogSettings,
-    /// A database per user.
-    pub per_user: PerUserSettings,
     /// True if rules of `rewrites` may leave their database, with any method: `[chttpd] secure_rewrites = false`.
     pub insecure_rewrites: bool,
     values: Values,
@@ -189,25 +187,6 @@ pub struct LogSettings {
 impl Default for LogSettings {
     fn default() -> Self {
         LogSettings { level: "info".to_owned() }
-    }
-}
-
-/// A database per user: `[couch_peruser]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PerUserSettings {
-    /// True if each user gets a database.
-    pub is_enabled: bool,
-    /// True if it is deleted with the user.
-    pub deletes: bool,
-    /// The beginning of its name, which the bytes of the user's name follow as hexadecimal digits.
-    pub prefix: String,
-    /// The number of shards, which is shown and has no effect.
-    pub q: u16,
-}
-
-impl Default for PerUserSettings {
-    fn default() -> Self {
-        PerUserSettings { is_enabled: false, deletes: false, prefix: "userdb-".to_owned(), q: 1 }
     }
 }
 
