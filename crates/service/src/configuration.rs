@@ -4,24 +4,29 @@
 //! line, the environment, the configuration file, the value [stored](Source::Stored) for all processes, and the
 //! default. Readers ask [`Configuration::now`] for a snapshot when they need a setting, and do not keep it. Code that
 //! must act on a change waits for [`Configuration::changes`].
-//! one changes waits for [`Configuration::changes`].
+//!
+//! A stored setting may have any name, as in CouchDB. [`effect`] says what it does.
 
+mod default_ini;
 mod keys;
+mod registry;
 mod settings;
 mod stored;
 mod values;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_recursion::async_recursion as boxed;
-use flatbed_layer::{Layer, Result, StoredSettings};
+use flatbed_layer::{Layer, Result, STORED_SETTINGS_MAX, StoredSettings};
 use tokio::sync::watch;
 
 use stored::SettingsStore;
 
 pub use keys::SettingError;
+pub use registry::{SettingEffect, couchdb_settings, effect, warning};
 pub use settings::{AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, ProxySettings, Settings};
 pub use stored::{ADMINS, ChangeError, ChangedBy};
 pub use values::{Source, Value, Values};
@@ -31,6 +36,9 @@ pub use values::{Source, Value, Values};
 pub struct Configuration {
     inner: Arc<Inner>,
 }
+
+/// The largest number of settings that the log names.
+const LOGGED_MAX: usize = 2 * STORED_SETTINGS_MAX;
 
 type Listener = Box<dyn Fn(&Settings) + Send + Sync>;
 
@@ -43,6 +51,8 @@ struct Inner {
     listeners: Mutex<Vec<Listener>>,
     /// True once there was an administrator.
     was_closed: AtomicBool,
+    /// The stored settings without an effect that the log has named.
+    logged: Mutex<BTreeSet<(String, String)>>,
 }
 
 impl Default for Configuration {
@@ -92,7 +102,8 @@ impl Configuration {
         let settings = Settings::of(fixed.clone());
         let (was_closed, listeners) = (AtomicBool::new(!settings.admins.is_empty()), Mutex::default());
         let now = watch::Sender::new(Arc::new(settings));
-        Configuration { inner: Arc::new(Inner { now, fixed, store, listeners, was_closed }) }
+        let logged = Mutex::default();
+        Configuration { inner: Arc::new(Inner { now, fixed, store, listeners, was_closed, logged }) }
     }
 
     /// Returns a snapshot of the settings.
@@ -132,7 +143,19 @@ impl Inner {
             return;
         }
         listeners.iter().for_each(|listener| listener(&settings));
+        self.log_unused(&settings);
         self.now.send_replace(Arc::new(settings));
+    }
+
+    /// Logs the settings without an effect, each once.
+    fn log_unused(&self, settings: &Settings) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        for (section, key, _) in settings.unused() {
+            let name = (section.to_owned(), key.to_owned());
+            if logged.len() < LOGGED_MAX && logged.insert(name) {
+                tracing::warn!(section, key, "a stored setting has no effect");
+            }
+        }
     }
 }
 

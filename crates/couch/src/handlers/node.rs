@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_replicator::NODE;
-use flatbed_service::configuration::{ChangeError, SettingError};
-use hyper::header::HeaderName;
+use flatbed_service::configuration::{self, ChangeError, SettingError};
+use hyper::header::{self, HeaderName};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
@@ -18,6 +18,9 @@ use crate::state::State;
 
 /// The request header that says whether a change survives a restart.
 const PERSIST: HeaderName = HeaderName::from_static("x-couch-persist");
+
+/// The largest number of characters of a warning, beyond those of two names.
+const WARNING_CHARACTERS_MAX: usize = 1_500;
 
 pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Result<Reply> {
     if !matches!(what, Node::Key(..)) {
@@ -31,7 +34,9 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
         })),
         Node::Config => {
             only_get(&request)?;
-            let shown = request.context.server().await?.configuration().now().shown();
+            let is_unused = request.query.flag("unused")?;
+            let now = request.context.server().await?.configuration().now();
+            let shown = if is_unused { now.shown_unused() } else { now.shown() };
             Ok(object(|object| {
                 for (section, values) in &shown {
                     write_values(values, object.object(section.as_str()));
@@ -100,6 +105,7 @@ async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Re
         request.skip_body().await;
         return Err(Failure::bad_request("settings are kept for all processes: X-Couch-Persist cannot be false"));
     }
+    let mut warning = None;
     let old = match request.method {
         Method::GET | Method::HEAD => {
             request.skip_body().await;
@@ -111,7 +117,9 @@ async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Re
             let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
             let Value::String(text) = value else { return Err(Failure::bad_request("a JSON string expected")) };
             let set = request.context.server().await?.set(section, key, &text, request.peer).await;
-            set.map_err(|error| failure(section, key, error))?
+            let old = set.map_err(|error| failure(section, key, error))?;
+            warning = configuration::warning(section, key, &text);
+            old
         }
         Method::DELETE => {
             request.skip_body().await;
@@ -125,7 +133,22 @@ async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Re
     };
     let mut text = Vec::new();
     json::write_string(&old, &mut text);
-    Ok(Reply::json(StatusCode::OK, text))
+    let mut reply = Reply::json(StatusCode::OK, text);
+    if let Some(warning) = warning {
+        reply.header(header::WARNING, &warning_line(&warning));
+    }
+    Ok(reply)
+}
+
+/// Returns the value of a header `Warning`. 299 is the code of a persistent warning about anything.
+fn warning_line(text: &str) -> String {
+    let quoted = |sign| match sign {
+        '"' | '\\' => '\'',
+        ' '..='~' => sign,
+        _ => '?',
+    };
+    let text: String = text.chars().take(WARNING_CHARACTERS_MAX).map(quoted).collect();
+    format!("299 flatbed \"{text}\"")
 }
 
 pub(crate) fn failure(section: &str, key: &str, error: ChangeError) -> Failure {
@@ -133,6 +156,10 @@ pub(crate) fn failure(section: &str, key: &str, error: ChangeError) -> Failure {
     match error {
         ChangeError::Setting(SettingError::Unknown) => Failure::not_found("unknown_config_value"),
         ChangeError::Setting(SettingError::Wrong(_)) => Failure::bad_request(reason),
+        ChangeError::Setting(SettingError::Form(_)) => Failure::bad_request(error.to_string()),
+        ChangeError::Setting(SettingError::Closed) => {
+            Failure::new(StatusCode::FORBIDDEN, "forbidden", error.to_string())
+        }
         ChangeError::Setting(SettingError::OnlyAtStart) | ChangeError::LastAdmin | ChangeError::NotStored => {
             Failure::new(StatusCode::FORBIDDEN, "forbidden", reason)
         }

@@ -55,14 +55,11 @@ async fn values_are_set_shown_and_removed() {
         ("GET", "/_reload", "", 405, "Only POST allowed"),
         ("GET", "/mine/none", "", 404, "unknown_config_value"),
         ("DELETE", "/mine/key", "", 404, "unknown_config_value"),
-        ("PUT", "/couchdb/max_dbs_open", "\"5\"", 404, "unknown_config_value"),
-        (
-            "PUT",
-            "/couchdb/single_node",
-            "\"false\"",
-            403,
-            "couchdb/single_node: it can be set where the server is started, and not here",
-        ),
+        ("PUT", "/mine/a%5Bb", "\"x\"", 400, "Invalid configuration key"),
+        ("PUT", "/mi%5Dne/a", "\"x\"", 400, "Invalid configuration section"),
+        ("PUT", "/mine/a", "\"x\\ny\"", 400, "Invalid configuration value"),
+        ("PUT", "/query_servers/erlang", "\"x\"", 403, "Config section blacklisted for modification over HTTP API."),
+        ("DELETE", "/daemons/x", "", 403, "Config section blacklisted for modification over HTTP API."),
         ("PUT", "/chttpd/require_valid_user", "\"yes\"", 400, "chttpd/require_valid_user: it must be true or false"),
         (
             "PUT",
@@ -81,6 +78,32 @@ async fn values_are_set_shown_and_removed() {
     assert_eq!((other.status, other.text("reason").as_str()), (404, "no such node: none@host"));
     assert_eq!(client.call("GET", CONFIG, &[], b"").await.status, 401);
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_setting_without_an_effect_is_stored_with_a_warning() {
+    let store = Store::new();
+    let (one, other) = two(&store).await;
+    let mut client = one.connect().await;
+    let answer = config(&mut client, "PUT", "/couchdb/max_dbs_open", "\"5\"").await;
+    assert_eq!((answer.status, answer.json()), (200, json!("")));
+    let warning = "299 flatbed \"couchdb/max_dbs_open is stored and has no effect in Flatbed\"";
+    assert_eq!(answer.header("warning"), Some(warning));
+    let odd = config(&mut client, "PUT", "/mine/%22%C3%A9%5C", "\"x\"").await;
+    assert_eq!(odd.header("warning"), Some("299 flatbed \"mine/'?' is stored and has no effect in Flatbed\""));
+    let used = config(&mut client, "PUT", "/httpd/enable_cors", "\"true\"").await;
+    assert_eq!((used.status, used.header("warning")), (200, None));
+    let unused = config(&mut client, "GET", "?unused=true", "").await.json();
+    assert_eq!(unused, json!({"couchdb": {"max_dbs_open": "5"}, "mine": {"\"é\\": "x"}}));
+    let all = config(&mut client, "GET", "", "").await.json();
+    assert_eq!((&all["httpd"]["enable_cors"], &all["couchdb"]["max_dbs_open"]), (&json!("true"), &json!("5")));
+    assert_eq!(value(&mut client, "GET", "/httpd", "").await, (200, json!({"enable_cors": "true"})));
+    // Other servers have it, too.
+    let mut client = other.connect().await;
+    let is_there = async || value(&mut client, "GET", "/couchdb/max_dbs_open", "").await == (200, json!("5"));
+    within_a_second("the other knows it", is_there).await;
+    assert_eq!(value(&mut client, "DELETE", "/couchdb/max_dbs_open", "").await, (200, json!("5")));
+    assert_eq!(value(&mut client, "GET", "/couchdb/max_dbs_open", "").await.0, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,7 +157,6 @@ async fn origins_are_allowed_while_servers_run() {
     assert_eq!(allowed(other.call("GET", "/", &[origin], b"").await), None);
     assert_eq!(value(&mut one, "PUT", "/limits/head_seconds", "\"5\"").await.0, 200);
     assert_eq!(value(&mut one, "PUT", "/limits/head_seconds", "\"0\"").await.0, 400);
-    assert_eq!(value(&mut one, "PUT", "/limits/heads", "\"5\"").await.0, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]

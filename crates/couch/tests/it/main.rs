@@ -38,6 +38,7 @@ mod selector_indexes;
 mod selector_turns;
 mod selectors;
 mod sessions;
+mod settings_page;
 mod stuck_index;
 mod sync_functions;
 mod taken_away;

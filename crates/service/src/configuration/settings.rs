@@ -11,7 +11,8 @@ use flatbed_auth::users::PublicFields;
 use flatbed_auth::{ITERATIONS_MAX, lockout, proxy};
 use flatbed_network::Blocks;
 
-use super::keys;
+use super::keys::{self, SettingError};
+use super::registry;
 use super::values::{Source, Value, Values};
 
 /// All settings that may change at run time. Debug output omits secrets.
@@ -195,8 +196,12 @@ impl Settings {
     pub(crate) fn of(values: Values) -> Settings {
         let mut settings = Settings::default();
         for (section, key, value) in values.iter() {
-            if let Err(error) = keys::apply(&mut settings, section, key, &value.text) {
-                tracing::error!(section, key, %error, source = value.source.words(), "invalid setting: using its default");
+            match keys::apply(&mut settings, section, key, &value.text) {
+                // A stored setting of any name is accepted.
+                Ok(()) | Err(SettingError::Unknown) => {}
+                Err(error) => {
+                    tracing::error!(section, key, %error, source = value.source.words(), "invalid setting: using its default");
+                }
             }
         }
         settings.values = values;
@@ -213,17 +218,34 @@ impl Settings {
     }
 
     /// Returns all sections with their values, set or by default, as administrators see them: without secrets except
-    /// for administrators' hashes.
+    /// for administrators' hashes. A value that is set is also in the sections that have another name of its setting.
     pub fn shown(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let mut shown: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
         for (section, key, text) in keys::defaults() {
             shown.entry(section.to_owned()).or_default().insert(key.to_owned(), text.to_owned());
         }
         for (section, key, value) in self.values.iter() {
+            let text = keys::shown(section, key, &value.text);
+            for section in keys::aliases(section, key).iter().copied().chain([section]) {
+                shown.entry(section.to_owned()).or_default().insert(key.to_owned(), text.to_owned());
+            }
+        }
+        shown
+    }
+
+    /// Returns the sections of [`Settings::shown`] with the values that are set and have no effect.
+    pub fn shown_unused(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        let mut shown: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+        for (section, key, value) in self.unused() {
             let text = keys::shown(section, key, &value.text).to_owned();
             shown.entry(section.to_owned()).or_default().insert(key.to_owned(), text);
         }
         shown
+    }
+
+    /// The values that are set and have no effect.
+    pub(super) fn unused(&self) -> impl Iterator<Item = (&str, &str, &Value)> {
+        self.values.iter().filter(|(section, key, value)| registry::is_unused(section, key, &value.text))
     }
 
     /// Returns one value of [`Settings::shown`].

@@ -260,7 +260,7 @@ impl Configuration {
         let (store, section, key) = self.changeable(section, key)?;
         let text = text.trim();
         let text = if section == ADMINS { hashed(store, key, text).await? } else { text.to_owned() };
-        keys::check(section, key, &text)?;
+        keys::check_stored(section, key, &text)?;
         let name = (section.to_owned(), key.to_owned());
         let insert = |settings: &mut StoredSettings| Ok::<_, ChangeError>(settings.insert(name.clone(), text.clone()));
         let old = store.layer.change_settings(by.actor, insert).await??;

@@ -74,8 +74,9 @@ async fn what_a_server_is_started_with_beats_what_is_stored() {
     one.reload().await.unwrap();
     assert!(one.now().auth.require_valid_user && !other.now().auth.require_valid_user);
     for (section, key, text) in [
-        ("chttpd", "nothing", "x"),
-        ("couchdb", "single_node", "false"),
+        ("query_servers", "javascript", "x"),
+        ("mine", "a[b", "x"),
+        ("mine", "key", "a\nb"),
         ("jwt_auth", "jwks_file", "/etc/passwd"),
         ("chttpd", "enable_cors", "perhaps"),
         ("admins", "a:b", "secret"),
@@ -136,4 +137,29 @@ async fn listeners_come_before_whoever_waits() {
     configuration.set("other", "key", "x", by()).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), ["info", "warn", "warn"]);
     assert_eq!(configuration.now().shown_value("other", "key").as_deref(), Some("x"));
+}
+
+#[tokio::test]
+async fn settings_of_any_name_are_stored_and_listed() {
+    let store = Store::new();
+    let configuration = store.open(Values::default(), false).await;
+    assert_eq!(configuration.set("couchdb", "max_dbs_open", " 7 ", by()).await.unwrap(), "");
+    assert_eq!(configuration.set("couchdb", "max_dbs_open", "8", by()).await.unwrap(), "7");
+    assert_eq!(configuration.set("couchdb", "single_node", "true", by()).await.unwrap(), "true");
+    assert_eq!(configuration.set("httpd", "enable_cors", "true", by()).await.unwrap(), "false");
+    configuration.set("couch_httpd_auth", "secret", "s", by()).await.unwrap();
+    let now = configuration.now();
+    let shown = now.shown();
+    assert_eq!((shown["couchdb"]["max_dbs_open"].as_str(), now.cors.is_enabled), ("8", true));
+    for section in ["httpd", "chttpd"] {
+        assert_eq!(shown[section]["enable_cors"], "true");
+    }
+    let unused = now.shown_unused();
+    let names: Vec<(&str, &str)> =
+        unused.iter().flat_map(|(section, keys)| keys.keys().map(|key| (section.as_str(), key.as_str()))).collect();
+    assert_eq!(names, [("chttpd_auth", "secret"), ("couchdb", "max_dbs_open")]);
+    assert_eq!(unused["chttpd_auth"]["secret"], "***");
+    assert_eq!(configuration.remove("couchdb", "max_dbs_open", by()).await.unwrap(), "8");
+    // A file with a name of no setting is refused, since it may be misspelt.
+    assert!(Values::default().insert("couchdb", "max_dbs_open", "8", Source::File).is_err());
 }

@@ -1,0 +1,215 @@
+//! Settings with a fixed section and key.
+
+use flatbed_auth::session::SameSite;
+use flatbed_auth::users::PublicFields;
+use flatbed_auth::{ITERATIONS, ITERATIONS_MAX, lockout};
+use flatbed_network::Blocks;
+
+use super::{SettingError, SettingKey, flag, header, levels, list, number, set, some};
+
+/// Settings with a fixed section and key. [`apply`] handles the others.
+pub(crate) const KEYS: &[SettingKey] = &[
+    SettingKey {
+        section: "chttpd",
+        key: "admin_only_all_dbs",
+        default: "true",
+        apply: |settings, text| set(&mut settings.auth.admin_only_all_dbs, flag(text)),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "enable_cors",
+        default: "false",
+        apply: |settings, text| set(&mut settings.cors.is_enabled, flag(text)),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "max_db_number_for_dbs_info_req",
+        default: "100",
+        apply: |settings, text| set(&mut settings.limits.dbs_info, number(text, 1..=1_000, "a number from 1 to 1000")),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "require_valid_user",
+        default: "false",
+        apply: |settings, text| set(&mut settings.auth.require_valid_user, flag(text)),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "require_valid_user_except_for_up",
+        default: "false",
+        apply: |settings, text| set(&mut settings.auth.require_valid_user_except_for_up, flag(text)),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "secure_rewrites",
+        default: "true",
+        apply: |settings, text| set(&mut settings.insecure_rewrites, flag(text).map(|is_secure| !is_secure)),
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "allow_persistent_cookies",
+        default: "true",
+        apply: |settings, text| set(&mut settings.auth.allow_persistent_cookies, flag(text)),
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "cookie_domain",
+        default: "",
+        apply: |settings, text| {
+            let is_domain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte));
+            let domain = (text.len() <= 253 && is_domain(text)).then(|| some(text));
+            set(&mut settings.auth.cookie_domain, domain.ok_or(SettingError::Wrong("a domain, or empty")))
+        },
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "max_iterations",
+        default: "2000000",
+        apply: |settings, text| {
+            // A lower bound would lock out users with hashes of this server, administrators among them.
+            let most =
+                number(text, ITERATIONS..=ITERATIONS_MAX, "a number from 600000, which new hashes have, to 2000000");
+            set(&mut settings.auth.max_iterations, most)
+        },
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "public_fields",
+        default: "",
+        apply: |settings, text| set(&mut settings.auth.public_fields, Ok(PublicFields::parse(text))),
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "same_site",
+        default: "Lax",
+        apply: |settings, text| {
+            let named = if text.is_empty() { Some(None) } else { SameSite::named(text).map(Some) };
+            set(&mut settings.auth.same_site, named.ok_or(SettingError::Wrong("None, Lax, Strict, or empty")))
+        },
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "timeout",
+        default: "600",
+        apply: |settings, text| {
+            let seconds = number(text, 1..=31_536_000, "a number of seconds from 1 to 31536000");
+            set(&mut settings.auth.timeout_s, seconds)
+        },
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "upgrade_hash_on_auth",
+        default: "true",
+        apply: |settings, text| set(&mut settings.auth.rehash, flag(text)),
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "x_auth_roles",
+        default: "X-Auth-CouchDB-Roles",
+        apply: |settings, text| set(&mut settings.auth.proxy.roles_header, header(text)),
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "x_auth_token",
+        default: "X-Auth-CouchDB-Token",
+        apply: |settings, text| set(&mut settings.auth.proxy.token_header, header(text)),
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "x_auth_username",
+        default: "X-Auth-CouchDB-UserName",
+        apply: |settings, text| set(&mut settings.auth.proxy.user_header, header(text)),
+    },
+    SettingKey {
+        section: "chttpd_auth_lockout",
+        key: "max_lifetime",
+        default: "300000",
+        apply: |settings, text| {
+            let milliseconds = number(text, 1..=86_400_000, "a number of milliseconds from 1 to 86400000");
+            set(&mut settings.auth.lockout.max_lifetime, milliseconds)
+        },
+    },
+    SettingKey {
+        section: "chttpd_auth_lockout",
+        key: "max_objects",
+        default: "10000",
+        apply: |settings, text| {
+            let most = number(text, 1..=1_000_000, "a number from 1 to 1000000");
+            set(&mut settings.auth.lockout.max_objects, most)
+        },
+    },
+    SettingKey {
+        section: "chttpd_auth_lockout",
+        key: "mode",
+        default: "enforce",
+        apply: |settings, text| {
+            let mode = lockout::Mode::named(text).ok_or(SettingError::Wrong("off, warn or enforce"));
+            set(&mut settings.auth.lockout.mode, mode)
+        },
+    },
+    SettingKey {
+        section: "chttpd_auth_lockout",
+        key: "threshold",
+        default: "5",
+        apply: |settings, text| {
+            set(&mut settings.auth.lockout.threshold, number(text, 1..=1_000_000, "a number from 1 to 1000000"))
+        },
+    },
+    SettingKey {
+        section: "cors",
+        key: "credentials",
+        default: "false",
+        apply: |settings, text| set(&mut settings.cors.credentials, flag(text)),
+    },
+    SettingKey {
+        section: "cors",
+        key: "headers",
+        default: "",
+        apply: |settings, text| {
+            set(&mut settings.cors.headers, list(text).into_iter().map(|name| header(&name)).collect())
+        },
+    },
+    SettingKey {
+        section: "cors",
+        key: "max_age",
+        default: "0",
+        apply: |settings, text| {
+            set(&mut settings.cors.max_age_s, number(text, 0..=86_400, "a number of seconds up to 86400"))
+        },
+    },
+    SettingKey {
+        section: "cors",
+        key: "origins",
+        default: "",
+        apply: |settings, text| set(&mut settings.cors.origins, Ok(list(text))),
+    },
+    SettingKey {
+        section: "couchdb",
+        key: "users_db_security_editable",
+        default: "false",
+        apply: |settings, text| set(&mut settings.auth.users_db_security_editable, flag(text)),
+    },
+    SettingKey {
+        section: "log",
+        key: "level",
+        default: "info",
+        apply: |settings, text| set(&mut settings.log.level, levels(text)),
+    },
+    SettingKey {
+        section: "proxy_auth",
+        key: "peers",
+        default: "",
+        apply: |settings, text| {
+            // A client without an address is no known proxy.
+            let peers = text.parse::<Blocks>().ok().filter(|peers| !peers.contains(None));
+            let wrong = SettingError::Wrong("addresses such as 10.0.0.1 or 10.0.0.0/8");
+            set(&mut settings.auth.proxy.peers, peers.ok_or(wrong))
+        },
+    },
+    SettingKey {
+        section: "proxy_auth",
+        key: "trusts_system_roles",
+        default: "false",
+        apply: |settings, text| set(&mut settings.auth.proxy.trusts_system_roles, flag(text)),
+    },
+];
