@@ -121,9 +121,7 @@ impl Surface for State {
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
         if reply.status == StatusCode::UNAUTHORIZED && !signs_in {
-            // With `require_valid_user`, a 401 has a challenge, so that browsers ask for a password.
-            let asks = || self.service.configuration().now().auth.require_valid_user;
-            if let Some(challenge) = challenge.or_else(|| asks().then_some(CHALLENGE)) {
+            if let Some(challenge) = challenge.or_else(|| challenge_of(&self.service.configuration().now().auth)) {
                 reply.headers.insert(header::WWW_AUTHENTICATE, challenge);
             }
         }
@@ -138,6 +136,12 @@ impl Surface for State {
     fn refused(&self, refused: &Refused) -> Reply {
         failed(&refused.clone().into())
     }
+}
+
+/// Returns the challenge of a 401. With `require_valid_user` it has one, so that browsers ask for a password.
+fn challenge_of(settings: &AuthSettings) -> Option<HeaderValue> {
+    let set = settings.challenge.as_deref().and_then(|text| HeaderValue::from_str(text).ok());
+    set.or_else(|| settings.require_valid_user.then_some(CHALLENGE))
 }
 
 /// Returns the current standing of the user on whose behalf a replication runs.

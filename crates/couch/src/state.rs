@@ -75,11 +75,11 @@ pub struct State {
 }
 
 fn cors_of(settings: &CorsSettings) -> Cors {
-    let CorsSettings { is_enabled, origins, credentials, headers, max_age_s } = settings.clone();
+    let CorsSettings { is_enabled, origins, credentials, headers, methods, max_age_s } = settings.clone();
     if !is_enabled {
         return Cors::default();
     }
-    Cors { origins, credentials, headers, max_age_seconds: max_age_s }
+    Cors { origins, credentials, headers, methods, max_age_seconds: max_age_s }
 }
 
 /// Returns the limits from the start of the server, overridden by the stored ones.
@@ -104,6 +104,7 @@ impl State {
         service.configuration().on_change(move |settings| {
             of_shell.set_cors(cors_of(&settings.cors));
             of_shell.set_limits(limits_of(limits, &settings.limits));
+            of_shell.bound_bodies(usize::try_from(settings.limits.request_bytes).unwrap_or(usize::MAX));
         });
         State {
             service,

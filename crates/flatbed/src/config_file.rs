@@ -171,6 +171,7 @@ impl ConfigFile {
             match name {
                 "origins" => self.cors.origins = strings(item).ok_or_else(|| wrong("an array of strings"))?,
                 "headers" => self.cors.headers = strings(item).ok_or_else(|| wrong("an array of strings"))?,
+                "methods" => self.cors.methods = strings(item).ok_or_else(|| wrong("an array of strings"))?,
                 "credentials" => self.cors.credentials = item.as_bool().ok_or_else(|| wrong("true or false"))?,
                 "max_age_seconds" => {
                     let seconds = item.as_integer().and_then(|seconds| u32::try_from(seconds).ok());

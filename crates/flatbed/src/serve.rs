@@ -368,13 +368,14 @@ fn values(settings: &Settings, config: Option<ConfigFile>, admin: Option<&str>) 
         if !new.is_empty() {
             config.write_back(&new)?;
         }
-        let Cors { origins, credentials, headers, max_age_seconds } = &config.cors;
+        let Cors { origins, credentials, headers, methods, max_age_seconds } = &config.cors;
         if !origins.is_empty() {
             for (section, key, text) in [
                 ("chttpd", "enable_cors", "true".to_owned()),
                 ("cors", "origins", origins.join(",")),
                 ("cors", "credentials", credentials.to_string()),
                 ("cors", "headers", headers.join(",")),
+                ("cors", "methods", methods.join(",")),
                 ("cors", "max_age", max_age_seconds.to_string()),
             ] {
                 set(&mut values, section, key, &text, Source::File)?;

@@ -1,7 +1,7 @@
 //! The memory of all request bodies.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -65,7 +65,10 @@ struct Pools {
     small_trees: Arc<Budget>,
     uploads: Arc<Budget>,
     shares: Arc<Shares>,
+    /// The largest body that the memory is made for.
     body_bytes_max: usize,
+    /// The largest body that is accepted now.
+    body_bytes_now: AtomicUsize,
     began: Instant,
     came: AtomicU64,
     coming: Mutex<HashMap<u64, Weak<ArrivingBody>>>,
@@ -85,14 +88,21 @@ impl BodyMemory {
             uploads: Budget::new((total_bytes / 4).max(UPLOAD_BYTES + UPLOAD_GZIP_BYTES), UNIT_BYTES),
             shares: Arc::default(),
             body_bytes_max,
+            body_bytes_now: AtomicUsize::new(body_bytes_max),
             began: Instant::now(),
             came: AtomicU64::new(0),
             coming: Mutex::default(),
         }))
     }
 
+    /// Returns the largest body that is accepted now, in bytes.
     pub(crate) fn body_bytes_max(&self) -> usize {
-        self.0.body_bytes_max
+        self.0.body_bytes_now.load(Ordering::Relaxed)
+    }
+
+    /// Bounds later bodies, at most to the size that the memory is made for.
+    pub(crate) fn bound_bodies(&self, bytes: usize) {
+        self.0.body_bytes_now.store(bytes.min(self.0.body_bytes_max), Ordering::Relaxed);
     }
 
     pub(crate) fn usage(&self) -> [Usage; 3] {

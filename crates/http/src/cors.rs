@@ -34,6 +34,8 @@ pub struct Cors {
     pub credentials: bool,
     /// Further request headers that are allowed.
     pub headers: Vec<String>,
+    /// The methods that pages may use; empty: all that the server has.
+    pub methods: Vec<String>,
     /// The time for which a browser may cache the answer to a preflight request, in seconds.
     pub max_age_seconds: u32,
 }
@@ -122,7 +124,9 @@ impl Cors {
             allowed.push_str(", ");
             allowed.push_str(&name.to_ascii_lowercase());
         }
-        reply.header(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+        let methods = self.methods.join(", ");
+        let methods = if methods.is_empty() { METHODS } else { &methods };
+        reply.header(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
         reply.header(header::ACCESS_CONTROL_ALLOW_HEADERS, &allowed);
         reply.header(header::ACCESS_CONTROL_MAX_AGE, &self.max_age_seconds.to_string());
         Some(reply)
@@ -613,6 +617,10 @@ mod tests {
         let reply = listed.preflight(&Method::OPTIONS, &headers).unwrap();
         assert_eq!(reply.headers[header::ACCESS_CONTROL_ALLOW_ORIGIN], "https://a.example");
         assert_eq!(reply.headers[header::ACCESS_CONTROL_ALLOW_CREDENTIALS], "true");
+        assert_eq!(reply.headers[header::ACCESS_CONTROL_ALLOW_METHODS], METHODS);
+        let some = Cors { methods: vec!["GET".into(), "PUT".into()], ..listed };
+        let reply = some.preflight(&Method::OPTIONS, &headers).unwrap();
+        assert_eq!(reply.headers[header::ACCESS_CONTROL_ALLOW_METHODS], "GET, PUT");
         assert!(all.preflight(&Method::GET, &headers).is_none());
     }
 }

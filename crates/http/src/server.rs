@@ -173,6 +173,11 @@ impl<L: Label> Shell<L> {
         self.admission.set_limits(limits);
     }
 
+    /// Bounds later request bodies, in bytes, at most to [`ShellOptions::body_bytes_max`].
+    pub fn bound_bodies(&self, bytes: usize) {
+        self.memory.bound_bodies(bytes);
+    }
+
     /// Returns the current limits.
     pub fn limits(&self) -> Limits {
         self.admission.limits()

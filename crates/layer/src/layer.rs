@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::confirmed::{ClosedReasons, Confirmed, SecurityOf};
 use crate::error::{Error, Result};
 use crate::instance::{CachedDatabase, Instance, InstanceId};
+use crate::size_bounds::SizeBounds;
 use crate::slots::{self, Slots, State};
 use crate::store::buckets::{Buckets, Writer};
 use crate::store::due::{DueNotes, Kind};
@@ -163,6 +164,7 @@ pub(crate) struct Inner {
     pub db: Arc<Fdb>,
     pub keys: RootKeys,
     pub options: LayerOptions,
+    pub sizes: SizeBounds,
     pub metrics: Arc<Instruments>,
     pub clock: Clock,
     /// The states of subsystems: see [`Inner::state`].

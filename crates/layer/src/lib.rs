@@ -55,6 +55,7 @@ mod resync;
 mod resyncs;
 mod security;
 mod sign_in;
+mod size_bounds;
 mod size_limit;
 mod slots;
 mod store;

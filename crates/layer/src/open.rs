@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::actor::Authority;
 use crate::compactions::{CompactionProgress, Compactions};
 use crate::confirmed::Confirmed;
+use crate::document::upload::ATTACHMENT_BYTES_MAX;
 use crate::error::{Refusal, Result};
 use crate::feed::hub::{Followers, known_hub};
 use crate::index::definitions::reorder_alone;
@@ -20,6 +21,7 @@ use crate::instance::RUN_BYTES_MAX;
 use crate::judge::judgement::{AppointedJudge, Judge};
 use crate::layer::{Inner, Layer, LayerOptions};
 use crate::resyncs::{ResyncTask, Resyncs};
+use crate::size_bounds::SizeBounds;
 use crate::slots::Slots;
 use crate::store::buckets::Writer;
 use crate::store::due::DueNotes;
@@ -60,6 +62,7 @@ impl Layer {
         let inner = Arc::new(Inner {
             db,
             keys,
+            sizes: SizeBounds::new(options.document_bytes_max, ATTACHMENT_BYTES_MAX),
             metrics,
             states: Slots::with(AppointedJudge(judge)),
             reorder_indexes: |inner, name| Box::pin(reorder_alone(inner, name)),
@@ -85,9 +88,14 @@ impl Layer {
         &self.inner.uuid
     }
 
-    /// Returns the limit of a document, in bytes of JSON text of its body.
+    /// Returns the limit of a document that the layer was opened with, in bytes of JSON text of its body.
     pub fn document_bytes_max(&self) -> u64 {
         self.inner.options.document_bytes_max
+    }
+
+    /// Bounds documents and attachments, in bytes, below the bounds that the layer was opened with.
+    pub fn bound_sizes(&self, document_bytes: u64, attachment_bytes: u64) {
+        self.inner.sizes.set(document_bytes, attachment_bytes);
     }
 
     /// Returns the clock of the layer.

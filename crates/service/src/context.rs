@@ -69,6 +69,10 @@ impl Service {
     ) -> Service {
         let ServiceOptions { checks, selectors } = options;
         layer.run_views_by(Arc::new(Functions::new(functions.clone())));
+        let of_sizes = layer.clone();
+        configuration.on_change(move |settings| {
+            of_sizes.bound_sizes(settings.limits.document_bytes, settings.limits.attachment_bytes);
+        });
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone(), Selectors::new(selectors)));
         let sign_in = Arc::new(SignIn::new(layer.clone(), configuration.clone(), checks));

@@ -227,3 +227,31 @@ fn limits_have_the_names_that_the_shell_knows() {
         assert_eq!(set, Ok(()), "{name}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn couchdbs_limits_of_sizes_hold() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
+    let document = json!({"text": "x".repeat(5_000)}).to_string();
+    // A connection ends with a body that is too large.
+    let put = async |path: &str, body: &str| {
+        let mut client = server.connect().await;
+        let answer = client.call("PUT", path, &[ROOT, ("content-type", "application/json")], body.as_bytes()).await;
+        (answer.status, answer.json()["error"].as_str().unwrap_or_default().to_owned())
+    };
+    assert_eq!(put("/db/a", &document).await.0, 201);
+    for (key, error, path) in [
+        ("/couchdb/max_document_size", "document_too_large", "/db/b"),
+        ("/couchdb/max_attachment_size", "attachment_too_large", "/db/c/file"),
+        ("/httpd/max_http_request_size", "too_large", "/db/d"),
+    ] {
+        assert_eq!(value(&mut client, "PUT", key, "\"2000\"").await.0, 200);
+        assert_eq!(put(path, &document).await, (413, error.to_owned()), "{key}");
+        assert_eq!(value(&mut client, "DELETE", key, "").await, (200, json!("2000")));
+        assert_eq!(put(path, &document).await.0, 201, "{key}");
+    }
+    let too_small = config(&mut client, "PUT", "/couchdb/max_document_size", "\"999\"").await;
+    assert_eq!(too_small.status, 400);
+}

@@ -39,6 +39,7 @@ mod selector_turns;
 mod selectors;
 mod sessions;
 mod settings_page;
+mod setup_tools;
 mod stuck_index;
 mod sync_functions;
 mod taken_away;

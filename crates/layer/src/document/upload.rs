@@ -234,8 +234,9 @@ impl Upload {
     #[boxed]
     pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sent += bytes.len() as u64;
-        if self.sent > ATTACHMENT_BYTES_MAX {
-            return Err(Refusal::AttachmentTooLarge { bytes_max: ATTACHMENT_BYTES_MAX }.into());
+        let bytes_max = self.inner.sizes.attachment();
+        if self.sent > bytes_max {
+            return Err(Refusal::AttachmentTooLarge { bytes_max }.into());
         }
         self.sent_md5.update(bytes);
         match &mut self.coder {

@@ -264,7 +264,7 @@ pub(crate) async fn prepare(
     let inner = &*database.inner;
     compile_all(inner, instance).await?;
     instance.prepare_names(inner, wanted.iter().map(|at| &edits[*at].body)).await?;
-    let bytes_max = inner.options.document_bytes_max;
+    let bytes_max = inner.sizes.document();
     let mut batches: Vec<Vec<Item>> = Vec::new();
     let mut refused = Vec::new();
     let mut room = 0;

@@ -327,6 +327,14 @@ fn number<N: FromStr + PartialOrd>(
     text.parse().ok().filter(|number| range.contains(number)).ok_or(SettingError::Wrong(what))
 }
 
+/// Parses a limit of bytes. The least one leaves room for the request that changes it.
+fn bytes(text: &str) -> Result<u64, SettingError> {
+    if text == INFINITY {
+        return Ok(u64::MAX);
+    }
+    number(text, 1_000..=u64::MAX, "a number of bytes from 1000, or infinity")
+}
+
 /// Parses log levels, with or without targets; a level of CouchDB's becomes the nearest one.
 fn levels(text: &str) -> Result<String, SettingError> {
     let level = |text: &str| {

@@ -3,8 +3,11 @@
 //! `keys/table.rs` has the settings with an effect, and `default_ini.rs` the names that CouchDB knows. This module
 //! decides for any name which of the two applies, or which setting of Flatbed's does the work instead.
 
+use flatbed_layer::ATTACHMENT_BYTES_MAX;
+
 use super::default_ini::DEFAULT_INI;
 use super::keys;
+use super::settings::{DOCUMENT_BYTES_MAX, REQUEST_BYTES_MAX};
 
 /// What a setting does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +63,11 @@ const AT_START: &[(&str, &str, &str)] = &[
 ];
 
 /// Section, key and the largest number that takes effect. A larger one is stored, and counts as this number.
-const CAPPED: &[(&str, &str, u64)] = &[];
+const CAPPED: &[(&str, &str, u64)] = &[
+    ("chttpd", "max_http_request_size", REQUEST_BYTES_MAX),
+    ("couchdb", "max_attachment_size", ATTACHMENT_BYTES_MAX),
+    ("couchdb", "max_document_size", DOCUMENT_BYTES_MAX),
+];
 
 /// Returns the settings of `default.ini` of CouchDB 3.5.2: section, key and default, sorted.
 pub fn couchdb_settings() -> &'static [(&'static str, &'static str, &'static str)] {
@@ -152,6 +159,7 @@ mod tests {
             ("httpd", "enable_cors", "true"),
             ("chttpd_auth", "proxy_use_secret", "true"),
             ("couchdb", "single_node", " true "),
+            ("couchdb", "max_document_size", "8000000"),
         ] {
             assert_eq!(warning(section, key, text), None, "{section}/{key}");
         }
@@ -162,6 +170,18 @@ mod tests {
                 "proxy_use_secret",
                 "false",
                 "chttpd_auth/proxy_use_secret is stored and has no effect in Flatbed, which behaves as with true",
+            ),
+            (
+                "httpd",
+                "max_http_request_size",
+                "4294967296",
+                "httpd/max_http_request_size is stored, and counts as 67108864 in Flatbed, its largest value",
+            ),
+            (
+                "couchdb",
+                "max_attachment_size",
+                "infinity",
+                "couchdb/max_attachment_size is stored, and counts as 1073741824 in Flatbed, its largest value",
             ),
             (
                 "chttpd",

@@ -9,6 +9,7 @@ use flatbed_auth::jwt::{Algorithm, Binding};
 use flatbed_auth::session::SameSite;
 use flatbed_auth::users::PublicFields;
 use flatbed_auth::{ITERATIONS_MAX, lockout, proxy};
+use flatbed_layer::ATTACHMENT_BYTES_MAX;
 use flatbed_network::Blocks;
 
 use super::keys::{self, SettingError};
@@ -62,6 +63,8 @@ pub struct AuthSettings {
     pub same_site: Option<SameSite>,
     /// The attribute `Domain` of a session's cookie.
     pub cookie_domain: Option<String>,
+    /// The challenge of a 401, the header `WWW-Authenticate`; `None`: the request or `require_valid_user` decides.
+    pub challenge: Option<String>,
     /// Trusted proxies.
     pub proxy: ProxySettings,
     /// Token settings by the name of the issuer; `""` is the unnamed one, `[jwt_auth]` and `[jwt_keys]`. Others are
@@ -91,6 +94,7 @@ impl Default for AuthSettings {
             max_iterations: ITERATIONS_MAX,
             same_site: Some(SameSite::Lax),
             cookie_domain: None,
+            challenge: None,
             proxy: ProxySettings::default(),
             jwt: BTreeMap::new(),
         }
@@ -158,22 +162,42 @@ pub struct CorsSettings {
     pub credentials: bool,
     /// Further allowed request headers.
     pub headers: Vec<String>,
+    /// The allowed methods; empty: all.
+    pub methods: Vec<String>,
     /// The time for which a browser may cache the answer to a preflight request, in seconds.
     pub max_age_s: u32,
 }
+
+/// The largest document that a server can accept, in bytes.
+pub(super) const DOCUMENT_BYTES_MAX: u64 = 8_000_000;
+
+/// The largest request body that a server accepts, in bytes.
+pub(super) const REQUEST_BYTES_MAX: u64 = 64 << 20;
 
 /// The limits for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitSettings {
     /// The most databases in one `_dbs_info`.
     pub dbs_info: usize,
+    /// The largest document, in bytes. The limit of the server's start counts if it is smaller; so for the others.
+    pub document_bytes: u64,
+    /// The largest attachment, in bytes.
+    pub attachment_bytes: u64,
+    /// The largest request body that is no attachment, in bytes.
+    pub request_bytes: u64,
     /// The limits of `[limits]` by name, as numbers. The server's shell applies them.
     pub of_clients: BTreeMap<String, String>,
 }
 
 impl Default for LimitSettings {
     fn default() -> Self {
-        LimitSettings { dbs_info: 100, of_clients: BTreeMap::new() }
+        LimitSettings {
+            dbs_info: 100,
+            document_bytes: DOCUMENT_BYTES_MAX,
+            attachment_bytes: ATTACHMENT_BYTES_MAX,
+            request_bytes: REQUEST_BYTES_MAX,
+            of_clients: BTreeMap::new(),
+        }
     }
 }
 

@@ -5,10 +5,20 @@ use flatbed_auth::users::PublicFields;
 use flatbed_auth::{ITERATIONS, ITERATIONS_MAX, lockout};
 use flatbed_network::Blocks;
 
-use super::{SettingError, SettingKey, flag, header, levels, list, number, set, some};
+use super::{SettingError, SettingKey, bytes, flag, header, levels, list, number, set, some};
 
 /// Settings with a fixed section and key. [`apply`] handles the others.
 pub(crate) const KEYS: &[SettingKey] = &[
+    SettingKey {
+        section: "chttpd",
+        key: "WWW-Authenticate",
+        default: "",
+        apply: |settings, text| {
+            let fits = text.len() <= 500 && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+            let challenge = fits.then(|| some(text)).ok_or(SettingError::Wrong("the value of a header, or empty"));
+            set(&mut settings.auth.challenge, challenge)
+        },
+    },
     SettingKey {
         section: "chttpd",
         key: "admin_only_all_dbs",
@@ -26,6 +36,12 @@ pub(crate) const KEYS: &[SettingKey] = &[
         key: "max_db_number_for_dbs_info_req",
         default: "100",
         apply: |settings, text| set(&mut settings.limits.dbs_info, number(text, 1..=1_000, "a number from 1 to 1000")),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "max_http_request_size",
+        default: "67108864",
+        apply: |settings, text| set(&mut settings.limits.request_bytes, bytes(text)),
     },
     SettingKey {
         section: "chttpd",
@@ -179,9 +195,33 @@ pub(crate) const KEYS: &[SettingKey] = &[
     },
     SettingKey {
         section: "cors",
+        key: "methods",
+        default: "",
+        apply: |settings, text| {
+            let method = |name: String| {
+                let fits = name.len() <= 20 && name.bytes().all(|byte| byte.is_ascii_alphabetic());
+                fits.then(|| name.to_ascii_uppercase()).ok_or(SettingError::Wrong("methods such as GET,PUT"))
+            };
+            set(&mut settings.cors.methods, list(text).into_iter().map(method).collect())
+        },
+    },
+    SettingKey {
+        section: "cors",
         key: "origins",
         default: "",
         apply: |settings, text| set(&mut settings.cors.origins, Ok(list(text))),
+    },
+    SettingKey {
+        section: "couchdb",
+        key: "max_attachment_size",
+        default: "1073741824",
+        apply: |settings, text| set(&mut settings.limits.attachment_bytes, bytes(text)),
+    },
+    SettingKey {
+        section: "couchdb",
+        key: "max_document_size",
+        default: "8000000",
+        apply: |settings, text| set(&mut settings.limits.document_bytes, bytes(text)),
     },
     SettingKey {
         section: "couchdb",
