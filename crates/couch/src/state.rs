@@ -11,6 +11,7 @@ use flatbed_service::Service;
 use flatbed_service::configuration::{CorsSettings, LimitSettings};
 use tokio::sync::Semaphore;
 
+use crate::error::Result;
 use crate::health::StorageHealth;
 use crate::ids::Uuids;
 use crate::metrics::{Feeds, MetricSources, Queries};
@@ -93,6 +94,11 @@ fn limits_of(mut limits: Limits, settings: &LimitSettings) -> Limits {
 }
 
 impl State {
+    /// Returns a new id for a document.
+    pub(crate) fn next_uuid(&self) -> Result<String> {
+        self.uuids.next(&self.service.configuration().now().uuids, self.service.clock().unix_ms())
+    }
+
     /// Creates the surface. The caller starts and stops `replicator`, which runs `_replicate`.
     pub fn new(
         options: CouchOptions,

@@ -32,6 +32,7 @@ pub(crate) struct Create<'a> {
     pub hinted_shards: u32,
     pub partitioned: bool,
     pub channels: Option<&'a ChannelsOptions>,
+    pub security: &'a [u8],
     pub created_at_ms: u64,
     pub once: Once,
     /// The namespace of the last attempts.
@@ -118,6 +119,7 @@ impl Operation for Create<'_> {
             shards: self.shards,
             hinted_shards: self.hinted_shards,
             partitioned: self.partitioned,
+            security: self.security.to_vec(),
             ..proto::DatabaseRecord::default()
         };
         if let Some(ChannelsOptions { sync }) = self.channels {

@@ -352,6 +352,8 @@ impl Database {
             check_has_channels(&self.name, is_replicator_name(&self.name))?;
             check_source(&self.inner, &self.name, sync.as_deref()).await?;
         }
+        let security = options.security.as_deref().unwrap_or_default();
+        check_security_size(security)?;
         let (leaves_only, once) = (options.leaves_only, self.inner.once()?);
         let mut create = Create {
             inner: &self.inner,
@@ -364,6 +366,7 @@ impl Database {
             hinted_shards: options.hinted_shards.filter(|_| options.shards.is_none()).unwrap_or_default().into(),
             partitioned: options.partitioned,
             channels: options.channels.as_ref(),
+            security,
             created_at_ms,
             once,
             namespace: None,
@@ -509,9 +512,7 @@ impl Database {
     /// [`Refusal::InvalidSetting`].
     #[boxed]
     pub async fn set_security(&self, security: &[u8]) -> Result<()> {
-        if security.len() > SECURITY_BYTES_MAX {
-            return Err(Refusal::InvalidSetting(format!("_security is at most {SECURITY_BYTES_MAX} bytes")).into());
-        }
+        check_security_size(security)?;
         self.change_record(|record| record.set_security(security)).await
     }
 
@@ -539,6 +540,13 @@ const MISSING_REVS_AT_ONCE: usize = 100;
 
 /// Byte limit of `_security`, which is stored in the database's record.
 pub const SECURITY_BYTES_MAX: usize = 50_000;
+
+fn check_security_size(security: &[u8]) -> Result<()> {
+    if security.len() > SECURITY_BYTES_MAX {
+        return Err(Refusal::InvalidSetting(format!("_security is at most {SECURITY_BYTES_MAX} bytes")).into());
+    }
+    Ok(())
+}
 
 /// The largest `_revs_limit`: one transaction reads all records of a document's revisions.
 pub const REVS_LIMIT_MAX: u64 = 10_000;

@@ -151,6 +151,8 @@ pub struct CreateOptions {
     pub partitioned: bool,
     /// Makes users see only documents in their channels, and sets the function that routes documents to channels.
     pub channels: Option<ChannelsOptions>,
+    /// `_security` as JSON text; `None`: the default, which admits administrators of the server only.
+    pub security: Option<Vec<u8>>,
 }
 
 /// The document layer of one server. Cheap to clone; it holds all state, and none is process-wide.

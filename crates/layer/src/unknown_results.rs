@@ -321,6 +321,7 @@ async fn a_database_is_created_and_deleted_once() {
         hinted_shards: 0,
         partitioned: false,
         channels: None,
+        security: &[],
         created_at_ms: 1,
         once: inner.once().unwrap(),
         namespace: None,

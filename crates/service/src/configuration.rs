@@ -27,7 +27,10 @@ use stored::SettingsStore;
 
 pub use keys::SettingError;
 pub use registry::{SettingEffect, couchdb_settings, effect, warning};
-pub use settings::{AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, ProxySettings, Settings};
+pub use settings::{
+    AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, PeruserSettings, ProxySettings, Settings,
+    UuidAlgorithm, UuidSettings,
+};
 pub use stored::{ADMINS, ChangeError, ChangedBy};
 pub use values::{Source, Value, Values};
 

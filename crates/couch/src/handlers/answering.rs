@@ -132,7 +132,7 @@ pub(crate) async fn object(
     body: FunctionBody<'_>,
 ) -> Result<String> {
     let info = info_text(database.name(), &database.info().await?);
-    let uuid = state.uuids.next()?;
+    let uuid = state.next_uuid()?;
     let input = FunctionInput { id, uuid: Some(&uuid), info: Some(&info), body };
     Ok(request.context.request_object(request_object(request, &input), database).await?)
 }

@@ -124,7 +124,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
             edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
         }
         if edit.id.is_empty() {
-            edit.id = state.uuids.next()?.into();
+            edit.id = state.next_uuid()?.into();
         }
         edits.push(edit);
     }

@@ -2,7 +2,7 @@
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Object, Value};
-use flatbed_layer::{ChannelsOptions, CreateOptions, DatabaseInfo, DocumentId};
+use flatbed_layer::{ChannelsOptions, CreateOptions, DatabaseInfo, DatabaseKind, DocumentId, is_replicator_name};
 use flatbed_service::{Own, Read, Uploads, Write};
 use hyper::{Method, StatusCode, header};
 
@@ -17,7 +17,7 @@ use flatbed_documents::attachment_edits;
 
 pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     match request.method {
-        Method::PUT => create(request, name).await,
+        Method::PUT => create(state, request, name).await,
         Method::DELETE => {
             if request.query.get("rev").is_some() {
                 let reason = "You tried to DELETE a database with a ?=rev parameter. \
@@ -42,7 +42,15 @@ pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Res
     }
 }
 
-async fn create(mut request: Request, name: &str) -> Result<Reply> {
+/// The `_security` of new databases if they are open to everyone.
+const OPEN: &[u8] = b"{}";
+
+/// True if the database of this name is none of the server's own, which stay closed.
+fn is_ordinary(name: &str) -> bool {
+    DatabaseKind::of(name) == DatabaseKind::Ordinary && !is_replicator_name(name)
+}
+
+async fn create(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     let body = request.read_body().await?;
     let query = &request.query;
     let partitioned = match query.get("partitioned") {
@@ -72,7 +80,10 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
     };
     let (run_bytes, field_ids_max, shards) = (setting("run_bytes")?, setting("field_ids_max")?, setting("shards")?);
     let channels = channels_of(&body.bytes)?;
-    let options = CreateOptions { run_bytes, field_ids_max, leaves_only, shards, hinted_shards, partitioned, channels };
+    let is_open = is_ordinary(name) && state.service.configuration().now().opens_databases;
+    let security = is_open.then(|| OPEN.to_vec());
+    let options =
+        CreateOptions { run_bytes, field_ids_max, leaves_only, shards, hinted_shards, partitioned, channels, security };
     request.context.database(name, Own).await?.create(&options).await?;
     let mut reply = ok(StatusCode::CREATED);
     reply.header(header::LOCATION, &format!("{}/{}", request.base(), encode(name)));
@@ -137,7 +148,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
     uploads.stage().await?;
     if edit.id.is_empty() {
-        edit.id = state.uuids.next()?.into();
+        edit.id = state.next_uuid()?.into();
         // As in CouchDB, `_rev` is ignored, because no document has the generated id.
         edit.parent = None;
     }

@@ -13,8 +13,8 @@ use crate::ids;
 use crate::request::Request;
 use crate::state::{COUCHDB_VERSION, State};
 
-/// The largest `count` of `_uuids`.
-const UUIDS_MAX: u64 = 1_000;
+/// CouchDB's features that this server has, and its own.
+const FEATURES: [&str; 3] = ["partitioned", "scheduler", "flatbed"];
 
 /// The largest number of names that are looked up one by one.
 const NAMES_MAX: usize = 1_000;
@@ -32,7 +32,7 @@ pub(crate) fn welcome(state: &State, request: &Request) -> Result<Reply> {
     let out = Object::text(|object| {
         object.string("couchdb", "Welcome");
         object.string("version", COUCHDB_VERSION).string("git_sha", "").string("uuid", state.service.uuid());
-        object.array("features").string("flatbed");
+        object.array("features").strings(FEATURES.iter().copied());
         object.object("vendor").string("name", "Flatbed").string("version", &state.version);
     });
     Ok(Reply::json(StatusCode::OK, out))
@@ -40,6 +40,12 @@ pub(crate) fn welcome(state: &State, request: &Request) -> Result<Reply> {
 
 pub(crate) async fn up(state: &State, request: &Request) -> Result<Reply> {
     only_get(request, "GET,HEAD")?;
+    if let Some(status) = state.service.configuration().now().maintenance {
+        let out = Object::text(|object| {
+            object.string("status", status);
+        });
+        return Ok(Reply::json(StatusCode::NOT_FOUND, out));
+    }
     Ok(state.health.up(&state.service).await)
 }
 
@@ -99,14 +105,14 @@ pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
             Err(_) => return Err(Failure::bad_request("count must be a positive integer")),
         },
     };
-    if count > UUIDS_MAX {
+    if count > state.service.configuration().now().uuids.count_max {
         return Err(Failure::bad_request("count parameter too large"));
     }
     let mut out = Vec::new();
     let mut answer = Object::new(&mut out);
     let mut uuids = answer.array("uuids");
     for _ in 0..count {
-        uuids.string(&state.uuids.next()?);
+        uuids.string(&state.next_uuid()?);
     }
     uuids.end();
     answer.end();

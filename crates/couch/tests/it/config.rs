@@ -255,3 +255,67 @@ async fn couchdbs_limits_of_sizes_hold() {
     let too_small = config(&mut client, "PUT", "/couchdb/max_document_size", "\"999\"").await;
     assert_eq!(too_small.status, 400);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_are_made_by_the_algorithm_of_the_settings() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    let ids = async |client: &mut Client, algorithm: &str| -> Vec<String> {
+        let set = value(client, "PUT", "/uuids/algorithm", &json!(algorithm).to_string()).await;
+        assert_eq!(set.0, 200, "{algorithm}");
+        let answer = client.call("GET", "/_uuids?count=3", &[ROOT], b"").await.json();
+        serde_json::from_value(answer["uuids"].clone()).unwrap()
+    };
+    for algorithm in ["sequential", "random", "utc_random", "uuid_v7"] {
+        let made = ids(&mut client, algorithm).await;
+        assert!(made.len() == 3 && made.iter().all(|id| id.len() == 32), "{algorithm}: {made:?}");
+    }
+    assert!(ids(&mut client, "uuid_v7").await.iter().all(|id| id.as_bytes()[12] == b'7'));
+    assert_eq!(value(&mut client, "PUT", "/uuids/utc_id_suffix", "\"_east\"").await.0, 200);
+    let made = ids(&mut client, "utc_id").await;
+    assert!(made.iter().all(|id| id.len() == 19 && id.ends_with("_east")) && made[0] < made[1], "{made:?}");
+    // Documents get such ids, too.
+    assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
+    let json = ("content-type", "application/json");
+    let posted = client.call("POST", "/db", &[ROOT, json], b"{}").await;
+    assert!(posted.text("id").ends_with("_east"), "{posted:?}");
+    assert_eq!(value(&mut client, "PUT", "/uuids/max_count", "\"2\"").await, (200, json!("1000")));
+    assert_eq!(client.call("GET", "/_uuids?count=3", &[ROOT], b"").await.status, 400);
+    assert_eq!(value(&mut client, "PUT", "/uuids/algorithm", "\"none\"").await.0, 400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_databases_are_as_open_as_the_settings_say() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/closed", &[ROOT], b"").await.status, 201);
+    assert_eq!(value(&mut client, "PUT", "/couchdb/default_security", "\"everyone\"").await.0, 200);
+    for name in ["/open", "/_users", "/_replicator", "/team%2F_replicator"] {
+        assert_eq!(client.call("PUT", name, &[ROOT], b"").await.status, 201, "{name}");
+    }
+    for (name, status) in
+        [("/closed", 401), ("/open", 200), ("/_users", 401), ("/_replicator", 401), ("/team%2F_replicator", 401)]
+    {
+        assert_eq!(client.call("GET", &format!("{name}/_all_docs"), &[], b"").await.status, status, "{name}");
+    }
+    assert_eq!(client.call("GET", "/open/_security", &[ROOT], b"").await.json(), json!({}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_in_maintenance_asks_for_no_requests() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    for (mode, status) in [("true", "maintenance_mode"), ("nolb", "nolb")] {
+        let set = value(&mut client, "PUT", "/couchdb/maintenance_mode", &json!(mode).to_string()).await;
+        assert_eq!(set.0, 200);
+        let up = client.call("GET", "/_up", &[], b"").await;
+        assert_eq!((up.status, up.json()), (404, json!({"status": status})));
+    }
+    assert_eq!(value(&mut client, "DELETE", "/couchdb/maintenance_mode", "").await, (200, json!("nolb")));
+    assert_eq!(client.call("GET", "/_up", &[], b"").await.status, 200);
+    let welcome = client.call("GET", "/", &[], b"").await.json();
+    assert_eq!(welcome["features"], json!(["partitioned", "scheduler", "flatbed"]));
+}

@@ -37,6 +37,7 @@ const FIXED: &[(&str, &str, &str)] = &[
     ("chttpd_auth", "password_scheme", "pbkdf2"),
     ("chttpd_auth", "pbkdf2_prf", "sha256"),
     ("chttpd_auth", "proxy_use_secret", "true"),
+    ("chttpd_auth", "users_db_public", "false"),
     ("couchdb", "js_engine", "quickjs"),
     ("couchdb", "single_node", "true"),
     ("log", "writer", "stderr"),

@@ -30,6 +30,15 @@ pub struct Settings {
     pub limits: LimitSettings,
     /// The log.
     pub log: LogSettings,
+    /// The ids that the server generates.
+    pub uuids: UuidSettings,
+    /// A database for each user.
+    pub peruser: PeruserSettings,
+    /// True if new databases are open to everyone until `_security` is set: `[couchdb] default_security`.
+    pub opens_databases: bool,
+    /// The status with which `/_up` answers 404, so that load balancers send no requests: `[couchdb]
+    /// maintenance_mode`.
+    pub maintenance: Option<&'static str>,
     /// True if rules of `rewrites` may leave their database, with any method: `[chttpd] secure_rewrites = false`.
     pub insecure_rewrites: bool,
     values: Values,
@@ -198,6 +207,58 @@ impl Default for LimitSettings {
             request_bytes: REQUEST_BYTES_MAX,
             of_clients: BTreeMap::new(),
         }
+    }
+}
+
+/// How ids are generated: CouchDB's algorithms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UuidAlgorithm {
+    /// A random prefix and a counter that grows by random steps.
+    #[default]
+    Sequential,
+    /// 128 random bits.
+    Random,
+    /// The time in microseconds and 72 random bits.
+    UtcRandom,
+    /// The time in microseconds and [`UuidSettings::utc_id_suffix`].
+    UtcId,
+    /// Version 7 of RFC 9562: the time in milliseconds and 74 random bits.
+    UuidV7,
+}
+
+/// The ids that the server generates: `[uuids]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UuidSettings {
+    /// The algorithm.
+    pub algorithm: UuidAlgorithm,
+    /// The end of ids by [`UuidAlgorithm::UtcId`].
+    pub utc_id_suffix: String,
+    /// The most ids in one `_uuids`.
+    pub count_max: u64,
+}
+
+impl Default for UuidSettings {
+    fn default() -> Self {
+        UuidSettings { algorithm: UuidAlgorithm::default(), utc_id_suffix: String::new(), count_max: 1_000 }
+    }
+}
+
+/// A database for each user: `[couch_peruser]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeruserSettings {
+    /// True if each account gets a database.
+    pub is_enabled: bool,
+    /// True if the database is deleted with its account.
+    pub deletes_databases: bool,
+    /// The beginning of the databases' names; the name in hexadecimal digits follows.
+    pub database_prefix: String,
+    /// The `q` of new databases; `None`: that of other databases.
+    pub q: Option<u16>,
+}
+
+impl Default for PeruserSettings {
+    fn default() -> Self {
+        PeruserSettings { is_enabled: false, deletes_databases: false, database_prefix: "userdb-".to_owned(), q: None }
     }
 }
 

@@ -5,6 +5,7 @@ use flatbed_auth::users::PublicFields;
 use flatbed_auth::{ITERATIONS, ITERATIONS_MAX, lockout};
 use flatbed_network::Blocks;
 
+use super::super::settings::UuidAlgorithm;
 use super::{SettingError, SettingKey, bytes, flag, header, levels, list, number, set, some};
 
 /// Settings with a fixed section and key. [`apply`] handles the others.
@@ -212,6 +213,70 @@ pub(crate) const KEYS: &[SettingKey] = &[
         apply: |settings, text| set(&mut settings.cors.origins, Ok(list(text))),
     },
     SettingKey {
+        section: "couch_peruser",
+        key: "database_prefix",
+        default: "userdb-",
+        apply: |settings, text| {
+            let is_sign = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_$()+/-".contains(&byte);
+            let fits = text.len() <= 100
+                && text.starts_with(|first: char| first.is_ascii_lowercase())
+                && text.bytes().all(is_sign);
+            let prefix = fits.then(|| text.to_owned());
+            set(&mut settings.peruser.database_prefix, prefix.ok_or(SettingError::Wrong("the beginning of a name")))
+        },
+    },
+    SettingKey {
+        section: "couch_peruser",
+        key: "delete_dbs",
+        default: "false",
+        apply: |settings, text| set(&mut settings.peruser.deletes_databases, flag(text)),
+    },
+    SettingKey {
+        section: "couch_peruser",
+        key: "enable",
+        default: "false",
+        apply: |settings, text| set(&mut settings.peruser.is_enabled, flag(text)),
+    },
+    SettingKey {
+        section: "couch_peruser",
+        key: "q",
+        default: "",
+        apply: |settings, text| {
+            let q = match text {
+                "" => Ok(None),
+                text => number(text, 1..=u16::MAX, "a number from 1 to 65535, or empty").map(Some),
+            };
+            set(&mut settings.peruser.q, q)
+        },
+    },
+    SettingKey {
+        section: "couchdb",
+        key: "default_security",
+        default: "admin_only",
+        apply: |settings, text| {
+            let opens = match text {
+                "admin_only" => Ok(false),
+                "admin_local" | "everyone" => Ok(true),
+                _ => Err(SettingError::Wrong("admin_only, admin_local or everyone")),
+            };
+            set(&mut settings.opens_databases, opens)
+        },
+    },
+    SettingKey {
+        section: "couchdb",
+        key: "maintenance_mode",
+        default: "false",
+        apply: |settings, text| {
+            let status = match text {
+                "false" => Ok(None),
+                "true" => Ok(Some("maintenance_mode")),
+                "nolb" => Ok(Some("nolb")),
+                _ => Err(SettingError::Wrong("true, false or nolb")),
+            };
+            set(&mut settings.maintenance, status)
+        },
+    },
+    SettingKey {
         section: "couchdb",
         key: "max_attachment_size",
         default: "1073741824",
@@ -251,5 +316,40 @@ pub(crate) const KEYS: &[SettingKey] = &[
         key: "trusts_system_roles",
         default: "false",
         apply: |settings, text| set(&mut settings.auth.proxy.trusts_system_roles, flag(text)),
+    },
+    SettingKey {
+        section: "uuids",
+        key: "algorithm",
+        default: "sequential",
+        apply: |settings, text| {
+            let algorithm = match text {
+                "sequential" => Ok(UuidAlgorithm::Sequential),
+                "random" => Ok(UuidAlgorithm::Random),
+                "utc_random" => Ok(UuidAlgorithm::UtcRandom),
+                "utc_id" => Ok(UuidAlgorithm::UtcId),
+                "uuid_v7" => Ok(UuidAlgorithm::UuidV7),
+                _ => Err(SettingError::Wrong("sequential, random, utc_random, utc_id or uuid_v7")),
+            };
+            set(&mut settings.uuids.algorithm, algorithm)
+        },
+    },
+    SettingKey {
+        section: "uuids",
+        key: "max_count",
+        default: "1000",
+        apply: |settings, text| {
+            set(&mut settings.uuids.count_max, number(text, 1..=10_000, "a number from 1 to 10000"))
+        },
+    },
+    SettingKey {
+        section: "uuids",
+        key: "utc_id_suffix",
+        default: "",
+        apply: |settings, text| {
+            let fits = text.len() <= 100 && text.bytes().all(|byte| byte.is_ascii_graphic());
+            let suffix = fits.then(|| text.to_owned());
+            let wrong = SettingError::Wrong("up to 100 printable ASCII characters without spaces");
+            set(&mut settings.uuids.utc_id_suffix, suffix.ok_or(wrong))
+        },
     },
 ];
