@@ -9,6 +9,7 @@
 
 mod default_ini;
 mod keys;
+mod password_rules;
 mod registry;
 mod settings;
 mod stored;
@@ -26,6 +27,7 @@ use tokio::sync::watch;
 use stored::SettingsStore;
 
 pub use keys::SettingError;
+pub use password_rules::PasswordRules;
 pub use registry::{SettingEffect, couchdb_settings, effect, warning};
 pub use settings::{
     AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, PeruserSettings, ProxySettings, Settings,

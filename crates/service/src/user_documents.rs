@@ -109,6 +109,7 @@ impl UserDocumentWriter {
     pub(crate) async fn before_update<'e>(&self, edits: &[Edit<'e>]) -> Result<Vec<Edit<'e>>> {
         let mut prepared = Vec::with_capacity(edits.len());
         let mut passwords = 0;
+        let settings = self.of.configuration.now();
         // All edits are checked before the first password is hashed.
         for edit in edits {
             if edit.history.is_some() && !self.is_admin {
@@ -119,7 +120,11 @@ impl UserDocumentWriter {
             let mut random = [0; SALT_BYTES];
             getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
             let body = users::before_update(&edit.id, edit.body.clone(), &self.actor(), &random).map_err(refusal)?;
-            passwords += usize::from(matches!(body, PreparedDocument::Hash(_)));
+            if let PreparedDocument::Hash(unhashed) = &body {
+                passwords += 1;
+                let (password, _) = unhashed.to_hash();
+                settings.auth.password_rules.check(password).map_err(Refusal::InvalidSetting)?;
+            }
             prepared.push((edit, body));
         }
         if passwords > PASSWORDS_MAX && !self.is_admin {

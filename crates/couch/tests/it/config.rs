@@ -319,3 +319,24 @@ async fn a_server_in_maintenance_asks_for_no_requests() {
     let welcome = client.call("GET", "/", &[], b"").await.json();
     assert_eq!(welcome["features"], json!(["partitioned", "scheduler", "flatbed"]));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_passwords_follow_the_rules_of_the_settings() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/_users", &[ROOT], b"").await.status, 201);
+    let rules = json!(r#"[{".{10,}", "At least 10 characters."}, "\\d"]"#).to_string();
+    assert_eq!(value(&mut client, "PUT", "/couch_httpd_auth/password_regexp", &rules).await, (200, json!("[]")));
+    let mut put = async |password: &str| {
+        let body = json!({"name": "anna", "password": password, "roles": [], "type": "user"}).to_string();
+        let headers = [ROOT, ("content-type", "application/json")];
+        client.call("PUT", "/_users/org.couchdb.user:anna", &headers, body.as_bytes()).await
+    };
+    for (password, reason) in [("short 1", " At least 10 characters."), ("long enough", "")] {
+        let refused = put(password).await;
+        assert_eq!((refused.status, refused.text("error").as_str()), (400, "bad_request"));
+        assert_eq!(refused.text("reason"), format!("Password does not conform to requirements.{reason}"));
+    }
+    assert_eq!(put("long enough 1").await.status, 201);
+}

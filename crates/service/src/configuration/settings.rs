@@ -13,6 +13,7 @@ use flatbed_layer::ATTACHMENT_BYTES_MAX;
 use flatbed_network::Blocks;
 
 use super::keys::{self, SettingError};
+use super::password_rules::PasswordRules;
 use super::registry;
 use super::values::{Source, Value, Values};
 
@@ -66,6 +67,8 @@ pub struct AuthSettings {
     pub lockout: lockout::Options,
     /// True if a weak hash is replaced after its password was right.
     pub rehash: bool,
+    /// The rules for new passwords of user documents.
+    pub password_rules: PasswordRules,
     /// The most iterations of a hash; a hash with more is refused unverified.
     pub max_iterations: u32,
     /// The attribute `SameSite` of a session's cookie.
@@ -100,6 +103,7 @@ impl Default for AuthSettings {
             public_fields: PublicFields::default(),
             lockout: lockout::Options::default(),
             rehash: true,
+            password_rules: PasswordRules::default(),
             max_iterations: ITERATIONS_MAX,
             same_site: Some(SameSite::Lax),
             cookie_domain: None,

@@ -5,6 +5,7 @@ use flatbed_auth::users::PublicFields;
 use flatbed_auth::{ITERATIONS, ITERATIONS_MAX, lockout};
 use flatbed_network::Blocks;
 
+use super::super::password_rules::PasswordRules;
 use super::super::settings::UuidAlgorithm;
 use super::{SettingError, SettingKey, bytes, flag, header, levels, list, number, set, some};
 
@@ -87,6 +88,15 @@ pub(crate) const KEYS: &[SettingKey] = &[
             let most =
                 number(text, ITERATIONS..=ITERATIONS_MAX, "a number from 600000, which new hashes have, to 2000000");
             set(&mut settings.auth.max_iterations, most)
+        },
+    },
+    SettingKey {
+        section: "chttpd_auth",
+        key: "password_regexp",
+        default: "[]",
+        apply: |settings, text| {
+            let wrong = SettingError::Wrong("a list of expressions such as [{\".{10,}\", \"REASON\"}, \"\\\\d\"]");
+            set(&mut settings.auth.password_rules, PasswordRules::parse(text).ok_or(wrong))
         },
     },
     SettingKey {

@@ -37,6 +37,7 @@ fn texts_that_do_not_fit() {
         ("chttpd", "require_valid_user", "yes"),
         ("chttpd", "secure_rewrites", "off"),
         ("chttpd_auth", "timeout", "0"),
+        ("chttpd_auth", "password_regexp", "[\"(\"]"),
         ("chttpd_auth", "cookie_domain", "a; Secure"),
         ("chttpd_auth", "same_site", "lax, Domain=x"),
         ("chttpd_auth", "max_iterations", "2000001"),
