@@ -10,6 +10,20 @@ pub(crate) fn ok(status: StatusCode) -> Reply {
     Reply::json(status, b"{\"ok\":true}".to_vec())
 }
 
+/// The largest number of characters of a warning.
+const WARNING_CHARACTERS_MAX: usize = 1_500;
+
+/// Adds a header `Warning`. 299 is the code of a persistent warning about anything.
+pub(crate) fn warn(reply: &mut Reply, text: &str) {
+    let quoted = |sign| match sign {
+        '"' | '\\' => '\'',
+        ' '..='~' => sign,
+        _ => '?',
+    };
+    let text: String = text.chars().take(WARNING_CHARACTERS_MAX).map(quoted).collect();
+    reply.header(header::WARNING, &format!("299 flatbed \"{text}\""));
+}
+
 pub(crate) fn failed(failure: &Failure) -> Reply {
     let mut reply = Reply::json(failure.status, failure.text());
     if let Some(allow) = failure.allow {

@@ -12,7 +12,7 @@ const METHODS: &str = "GET, PUT, POST, HEAD, DELETE, COPY, OPTIONS";
 const HEADERS: &str = "accept, authorization, content-type, origin, referer, if-match, if-none-match, destination, \
                        x-couch-full-commit, x-requested-with, last-event-id, content-encoding";
 const EXPOSED: &str = "content-type, cache-control, etag, location, server, x-couch-request-id, x-couch-update-newrev, \
-                       x-couchdb-body-time";
+                       x-couchdb-body-time, warning";
 
 const SESSION: &str = "AuthSession";
 

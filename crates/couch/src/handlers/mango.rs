@@ -30,7 +30,7 @@ pub(crate) async fn mango(
     };
     match what {
         Mango::Find => find(state, request, name, partition).await,
-        Mango::Explain => explain_find(request, name, partition).await,
+        Mango::Explain => explain_find(state, request, name, partition).await,
         Mango::Count => count(state, request, name, partition).await,
         Mango::Indexes => indexes::indexes(request, name).await,
         Mango::BulkDelete => indexes::bulk_delete(request, name).await,
@@ -71,10 +71,25 @@ impl<'s> RunningQuery<'s> {
     }
 }
 
+/// Parses the body of a `_find`. Without a `limit` it has that of the settings.
+async fn read_find(
+    state: &State,
+    request: &Request,
+    name: &str,
+    partition: Option<String>,
+    body: Value<'static>,
+) -> Result<Find> {
+    let limit = state.service.configuration().now().limits.find_documents;
+    let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| {
+        let find = Find::parse(body, partition.as_deref(), stop);
+        if body.get("limit").is_some() { find } else { find.map(|find| Find { limit, ..find }) }
+    };
+    Ok(request.context.read_query(name, body, parse).await?)
+}
+
 async fn find(state: &State, mut request: Request, name: &str, partition: Option<String>) -> Result<Reply> {
     let (body, memory) = body_of(&mut request).await?;
-    let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse(body, partition.as_deref(), stop);
-    let find = request.context.read_query(name, body, parse).await?;
+    let find = read_find(state, &request, name, partition, body).await?;
     let database = request.context.database(name, Read).await?;
     let query = request.context.query(&database, find).await?;
     let queries = state.queries.clone();
@@ -139,10 +154,9 @@ async fn write_documents(
     Ok(())
 }
 
-async fn explain_find(mut request: Request, name: &str, partition: Option<String>) -> Result<Reply> {
+async fn explain_find(state: &State, mut request: Request, name: &str, partition: Option<String>) -> Result<Reply> {
     let (body, _memory) = body_of(&mut request).await?;
-    let parse = move |body: &Value<'_>, stop: &dyn Fn() -> bool| Find::parse(body, partition.as_deref(), stop);
-    let find = request.context.read_query(name, body, parse).await?;
+    let find = read_find(state, &request, name, partition, body).await?;
     let database = request.context.database(name, Read).await?;
     Ok(answer(&request.context.explain_query(&database, find).await?))
 }

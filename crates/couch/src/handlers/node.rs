@@ -6,21 +6,18 @@ use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_replicator::NODE;
 use flatbed_service::configuration::{self, ChangeError, SettingError};
-use hyper::header::{self, HeaderName};
+use hyper::header::HeaderName;
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
 use crate::handlers::stats;
 use crate::path::Node;
-use crate::reply::ok;
+use crate::reply::{ok, warn};
 use crate::request::Request;
 use crate::state::State;
 
 /// The request header that says whether a change survives a restart.
 const PERSIST: HeaderName = HeaderName::from_static("x-couch-persist");
-
-/// The largest number of characters of a warning, beyond those of two names.
-const WARNING_CHARACTERS_MAX: usize = 1_500;
 
 pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Result<Reply> {
     if !matches!(what, Node::Key(..)) {
@@ -135,20 +132,9 @@ async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Re
     json::write_string(&old, &mut text);
     let mut reply = Reply::json(StatusCode::OK, text);
     if let Some(warning) = warning {
-        reply.header(header::WARNING, &warning_line(&warning));
+        warn(&mut reply, &warning);
     }
     Ok(reply)
-}
-
-/// Returns the value of a header `Warning`. 299 is the code of a persistent warning about anything.
-fn warning_line(text: &str) -> String {
-    let quoted = |sign| match sign {
-        '"' | '\\' => '\'',
-        ' '..='~' => sign,
-        _ => '?',
-    };
-    let text: String = text.chars().take(WARNING_CHARACTERS_MAX).map(quoted).collect();
-    format!("299 flatbed \"{text}\"")
 }
 
 pub(crate) fn failure(section: &str, key: &str, error: ChangeError) -> Failure {

@@ -1,14 +1,17 @@
 //! `/_session`: the client's identity, and cookie sessions.
 
+use std::net::Ipv4Addr;
+
 use flatbed_auth::session::{of_form, of_json};
 use flatbed_auth::{Credentials, RefusalKind};
 use flatbed_layer::json::{self, Limits, Object};
 use flatbed_service::SignInError;
+use hyper::http::uri::Authority;
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::query::Query;
-use crate::reply::{Reply, failed};
+use crate::reply::{Reply, failed, warn};
 use crate::request::Request;
 use crate::router::claims;
 use crate::state::State;
@@ -54,6 +57,23 @@ fn show(state: &State, request: &Request) -> Result<Reply> {
     Ok(Reply::json(StatusCode::OK, out))
 }
 
+/// Returns the names of this machine that the page and the request use, if they differ: such as `localhost` and
+/// `127.0.0.1`.
+fn names_of_this_machine(request: &Request) -> Option<(String, String)> {
+    let page = request.header(header::ORIGIN)?.split_once("://")?.1;
+    let server = request.uri.authority().map(Authority::as_str).or(request.header(header::HOST))?;
+    let (page, server) = (loopback_name(page)?, loopback_name(server)?);
+    (page != server).then_some((page, server))
+}
+
+/// Returns the host of an authority if it is this machine.
+fn loopback_name(authority: &str) -> Option<String> {
+    let host = authority.parse::<Authority>().ok()?.host().to_ascii_lowercase();
+    let is_loopback =
+        ["localhost", "[::1]"].contains(&&*host) || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback());
+    is_loopback.then_some(host)
+}
+
 /// Signs in with a name and a password and sets a cookie.
 async fn begin(state: &State, request: &mut Request) -> Result<Reply> {
     let credentials = credentials(state, request).await?;
@@ -76,6 +96,13 @@ async fn begin(state: &State, request: &mut Request) -> Result<Reply> {
             let mut reply = Reply::json(StatusCode::OK, out);
             send_on(request, "next", &mut reply)?;
             reply.header(header::SET_COOKIE, &begun.set_cookie);
+            if let Some((page, server)) = names_of_this_machine(request) {
+                let text = format!(
+                    "The page is of {page} and the server was asked as {server}. Browsers take the two for different \
+                     sites and send no session from one to the other: use one name for both."
+                );
+                warn(&mut reply, &text);
+            }
             Ok(reply)
         }
         Err(SignInError::Refused(refused)) if refused.kind == RefusalKind::Unauthorized => {

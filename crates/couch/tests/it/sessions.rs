@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use flatbed_auth::PasswordHash;
 use flatbed_couch::CouchOptions;
+use flatbed_http::Cors;
 use flatbed_layer::json::{self, Value};
 use flatbed_testkit::pass;
 use tokio::io::AsyncWriteExt;
@@ -289,4 +290,35 @@ async fn without_administrators_nothing_is_signed() {
     assert_eq!((answer.status, answer.header("set-cookie")), (200, None), "{answer:?}");
     assert_eq!(answer.body.trim_end(), r#"{"ok":true,"name":null,"roles":["_admin"]}"#);
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_under_another_name_of_this_machine_is_told_that_it_has_no_session() {
+    let store = Store::new();
+    let admins = [("root".to_owned(), PasswordHash::with_iterations("secret", &[1; 16], 1_000))].into();
+    let origins = ["http://localhost:3000", "http://127.0.0.1:3000", "https://app.example"];
+    let cors = Cors { origins: origins.map(str::to_owned).into(), credentials: true, ..Cors::default() };
+    let server = store.serve(ServerOptions { admins, cors, ..ServerOptions::default() }).await;
+    for (origin, host, is_warned) in [
+        (Some("http://localhost:3000"), "127.0.0.1:5984", true),
+        (Some("http://127.0.0.1:3000"), "localhost:5984", true),
+        (Some("http://127.0.0.1:3000"), "127.0.0.1:5984", false),
+        (Some("http://localhost:3000"), "LOCALHOST", false),
+        (Some("https://app.example"), "127.0.0.1:5984", false),
+        (None, "127.0.0.1:5984", false),
+    ] {
+        let body = r#"{"name":"root","password":"secret"}"#;
+        let origin_line = origin.map(|origin| format!("origin: {origin}\r\n")).unwrap_or_default();
+        let length = body.len();
+        let request = format!(
+            "POST /_session HTTP/1.1\r\nhost: {host}\r\n{origin_line}content-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        );
+        let mut client = server.connect().await;
+        client.stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = soon(client.answer(false)).await;
+        assert_eq!(answer.status, 200, "{origin:?} {host}: {answer:?}");
+        let warning = answer.header("warning").unwrap_or_default();
+        assert_eq!(warning.contains("Browsers take the two for different sites"), is_warned, "{origin:?} {host}");
+    }
 }

@@ -198,6 +198,8 @@ pub struct LimitSettings {
     pub attachment_bytes: u64,
     /// The largest request body that is no attachment, in bytes.
     pub request_bytes: u64,
+    /// The `limit` of a `_find` without one.
+    pub find_documents: u64,
     /// The limits of `[limits]` by name, as numbers. The server's shell applies them.
     pub of_clients: BTreeMap<String, String>,
 }
@@ -209,6 +211,7 @@ impl Default for LimitSettings {
             document_bytes: DOCUMENT_BYTES_MAX,
             attachment_bytes: ATTACHMENT_BYTES_MAX,
             request_bytes: REQUEST_BYTES_MAX,
+            find_documents: 25,
             of_clients: BTreeMap::new(),
         }
     }

@@ -311,6 +311,15 @@ pub(crate) const KEYS: &[SettingKey] = &[
         apply: |settings, text| set(&mut settings.log.level, levels(text)),
     },
     SettingKey {
+        section: "mango",
+        key: "default_limit",
+        default: "25",
+        apply: |settings, text| {
+            let most = number(text, 0..=1_000_000_000, "a number up to 1000000000");
+            set(&mut settings.limits.find_documents, most)
+        },
+    },
+    SettingKey {
         section: "proxy_auth",
         key: "peers",
         default: "",
