@@ -48,8 +48,19 @@ pub(crate) fn encode(text: &str) -> String {
     out
 }
 
+/// The largest `limit` of a query of rows, by the settings; `None`: any.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RowsMax {
+    pub all: Option<u64>,
+    /// Within a partition.
+    pub of_partition: Option<u64>,
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Query(Vec<(String, String)>);
+pub(crate) struct Query {
+    pairs: Vec<(String, String)>,
+    rows_max: RowsMax,
+}
 
 impl Query {
     pub(crate) fn parse(text: Option<&str>) -> Result<Query> {
@@ -63,32 +74,42 @@ impl Query {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             parameters.push((decode(name)?, decode(value)?));
         }
-        Ok(Query(parameters))
+        Ok(Query { pairs: parameters, rows_max: RowsMax::default() })
+    }
+
+    /// Sets the bounds of `limit`.
+    pub(crate) fn with_rows_max(self, rows_max: RowsMax) -> Query {
+        Query { rows_max, ..self }
+    }
+
+    pub(crate) fn rows_max(&self) -> RowsMax {
+        self.rows_max
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+        self.pairs.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns the first value of a name, for parameters where CouchDB takes the first.
     pub(crate) fn first(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// Iterates over names and values in order, without values that a later parameter of the same name overrides.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
-        let is_last = |at: usize, name: &str| !self.0.iter().skip(at + 1).any(|(later, _)| later == name);
-        let last = self.0.iter().enumerate().filter(move |(at, (name, _))| is_last(*at, name));
+        let is_last = |at: usize, name: &str| !self.pairs.iter().skip(at + 1).any(|(later, _)| later == name);
+        let last = self.pairs.iter().enumerate().filter(move |(at, (name, _))| is_last(*at, name));
         last.map(|(_, (name, value))| (name.as_str(), value.as_str()))
     }
 
     /// Returns the parameters with lower-case names, as CouchDB reads those of `_changes`.
     pub(crate) fn lowered(&self) -> Query {
-        Query(self.0.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect())
+        let pairs = self.pairs.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect();
+        Query { pairs, rows_max: self.rows_max }
     }
 
     /// Returns whether a parameter is `true`. CouchDB ignores any other value on documents, `_bulk_get` and feeds;

@@ -110,7 +110,7 @@ impl Surface for State {
                 origin.admit(name)?;
             }
             let target = target?;
-            let query = Query::parse(request.uri.query())?;
+            let query = Query::parse(request.uri.query())?.with_rows_max(self.rows_max());
             let context = self.service.context(standing).from_peer(peer);
             let watch = context.rights_watch();
             // Boxed, because each level of calls would copy the request.

@@ -15,6 +15,7 @@ use crate::error::Result;
 use crate::health::StorageHealth;
 use crate::ids::Uuids;
 use crate::metrics::{Feeds, MetricSources, Queries};
+use crate::query::RowsMax;
 use crate::route::Route;
 
 /// The number of large function answers that may wait for memory at once.
@@ -97,6 +98,12 @@ impl State {
     /// Returns a new id for a document.
     pub(crate) fn next_uuid(&self) -> Result<String> {
         self.uuids.next(&self.service.configuration().now().uuids, self.service.clock().unix_ms())
+    }
+
+    /// Returns the settings' bounds of `limit`.
+    pub(crate) fn rows_max(&self) -> RowsMax {
+        let settings = self.service.configuration().now();
+        RowsMax { all: settings.limits.view_rows, of_partition: settings.limits.partition_view_rows }
     }
 
     /// Creates the surface. The caller starts and stops `replicator`, which runs `_replicate`.

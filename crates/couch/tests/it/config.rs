@@ -340,3 +340,46 @@ async fn new_passwords_follow_the_rules_of_the_settings() {
     }
     assert_eq!(put("long enough 1").await.status, 201);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queries_have_the_limits_of_the_settings() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/db?partitioned=true", &[ROOT], b"").await.status, 201);
+    let documents: Vec<Value> = (0..30).map(|at| json!({"_id": format!("p:{at:02}")})).collect();
+    let headers = [ROOT, ("content-type", "application/json")];
+    let body = json!({"docs": documents}).to_string();
+    assert_eq!(client.call("POST", "/db/_bulk_docs", &headers, body.as_bytes()).await.status, 201);
+    let mut count = async |method: &str, path: &str, body: &str, member: &str| {
+        let answer = client.call(method, path, &headers, body.as_bytes()).await;
+        match answer.status {
+            200 => Ok(answer.json()[member].as_array().unwrap().len()),
+            _ => Err(answer.text("reason")),
+        }
+    };
+    const ALL: &str = "/db/_all_docs";
+    const PART: &str = "/db/_partition/p/_all_docs";
+    const FIND: &str = r#"{"selector":{}}"#;
+    assert_eq!(count("GET", ALL, "", "rows").await, Ok(30));
+    assert_eq!(count("POST", "/db/_find", FIND, "docs").await, Ok(25));
+    let mut setter = server.connect().await;
+    for (key, most) in [
+        ("query_server_config/query_limit", 4),
+        ("query_server_config/partition_query_limit", 3),
+        ("mango/default_limit", 2),
+    ] {
+        let set = value(&mut setter, "PUT", &format!("/{key}"), &format!("\"{most}\"")).await;
+        assert_eq!(set.0, 200, "{key}");
+    }
+    assert_eq!(count("GET", ALL, "", "rows").await, Ok(4));
+    assert_eq!(count("GET", &format!("{ALL}?limit=3"), "", "rows").await, Ok(3));
+    assert_eq!(count("GET", PART, "", "rows").await, Ok(3));
+    let refused = |most| Err(format!("Limit is too large, must not exceed {most}"));
+    assert_eq!(count("GET", &format!("{ALL}?limit=5"), "", "rows").await, refused(4));
+    assert_eq!(count("POST", ALL, r#"{"limit":5}"#, "rows").await, refused(4));
+    assert_eq!(count("POST", "/db/_all_docs/queries", r#"{"queries":[{"limit":5}]}"#, "results").await, refused(4));
+    assert_eq!(count("GET", &format!("{PART}?limit=4"), "", "rows").await, refused(3));
+    assert_eq!(count("POST", "/db/_find", FIND, "docs").await, Ok(2));
+    assert_eq!(count("POST", "/db/_find", r#"{"selector":{},"limit":9}"#, "docs").await, Ok(9));
+}

@@ -335,6 +335,14 @@ fn bytes(text: &str) -> Result<u64, SettingError> {
     number(text, 1_000..=u64::MAX, "a number of bytes from 1000, or infinity")
 }
 
+/// Parses a limit of rows.
+fn rows(text: &str) -> Result<Option<u64>, SettingError> {
+    if text == INFINITY {
+        return Ok(None);
+    }
+    number(text, 1..=u64::MAX, "a number from 1, or infinity").map(Some)
+}
+
 /// Parses log levels, with or without targets; a level of CouchDB's becomes the nearest one.
 fn levels(text: &str) -> Result<String, SettingError> {
     let level = |text: &str| {

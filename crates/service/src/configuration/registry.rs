@@ -39,8 +39,10 @@ const FIXED: &[(&str, &str, &str)] = &[
     ("chttpd_auth", "proxy_use_secret", "true"),
     ("chttpd_auth", "users_db_public", "false"),
     ("couchdb", "js_engine", "quickjs"),
+    ("couchdb", "os_process_timeout", "5000"),
     ("couchdb", "single_node", "true"),
     ("log", "writer", "stderr"),
+    ("query_server_config", "reduce_limit", "true"),
     ("replicator", "use_bulk_get", "true"),
     ("replicator", "verify_ssl_certificates", "true"),
 ];

@@ -198,6 +198,10 @@ pub struct LimitSettings {
     pub attachment_bytes: u64,
     /// The largest request body that is no attachment, in bytes.
     pub request_bytes: u64,
+    /// The largest `limit` of a query of rows; `None`: any.
+    pub view_rows: Option<u64>,
+    /// The same within a partition.
+    pub partition_view_rows: Option<u64>,
     /// The `limit` of a `_find` without one.
     pub find_documents: u64,
     /// The limits of `[limits]` by name, as numbers. The server's shell applies them.
@@ -211,6 +215,8 @@ impl Default for LimitSettings {
             document_bytes: DOCUMENT_BYTES_MAX,
             attachment_bytes: ATTACHMENT_BYTES_MAX,
             request_bytes: REQUEST_BYTES_MAX,
+            view_rows: None,
+            partition_view_rows: None,
             find_documents: 25,
             of_clients: BTreeMap::new(),
         }

@@ -7,7 +7,7 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ViewUpdate, check_partition};
 
 use crate::error::{Failure, Result};
-use crate::query::{Query, as_list, number};
+use crate::query::{Query, RowsMax, as_list, number};
 use crate::term::write_term;
 
 /// CouchDB's default maximum of `limit`; larger ones are 400.
@@ -149,14 +149,24 @@ impl Parameters {
     /// Parses one of several queries, which takes precedence over the shared query string, except for grouping.
     pub(crate) fn of_one(query: &Query, one: &Value<'_>) -> Result<Parameters> {
         let all = Parameters::of_all(query)?;
-        Parameters { keys: None, group: None, group_level: None, ..all }.and_members(one)
+        Parameters { keys: None, group: None, group_level: None, ..all }.and_members(one)?.bounded(query)
     }
 
     fn and_query(mut self, query: &Query) -> Result<Parameters> {
         for (name, value) in query.all() {
             self.set(name, ParameterValue::Text(value))?;
         }
-        Ok(self)
+        self.bounded(query)
+    }
+
+    /// Applies the settings' largest `limit`, which is the default, too.
+    fn bounded(self, query: &Query) -> Result<Parameters> {
+        let RowsMax { all, of_partition } = query.rows_max();
+        let Some(most) = (if self.partition.is_some() { of_partition } else { all }) else { return Ok(self) };
+        match self.limit {
+            Some(limit) if limit > most => Err(Failure::query(format!("Limit is too large, must not exceed {most}"))),
+            limit => Ok(Parameters { limit: limit.or(Some(most)), ..self }),
+        }
     }
 
     fn and_members(mut self, members: &Value<'_>) -> Result<Parameters> {

@@ -7,7 +7,7 @@ use flatbed_network::Blocks;
 
 use super::super::password_rules::PasswordRules;
 use super::super::settings::UuidAlgorithm;
-use super::{SettingError, SettingKey, bytes, flag, header, levels, list, number, set, some};
+use super::{SettingError, SettingKey, bytes, flag, header, levels, list, number, rows, set, some};
 
 /// Settings with a fixed section and key. [`apply`] handles the others.
 pub(crate) const KEYS: &[SettingKey] = &[
@@ -335,6 +335,18 @@ pub(crate) const KEYS: &[SettingKey] = &[
         key: "trusts_system_roles",
         default: "false",
         apply: |settings, text| set(&mut settings.auth.proxy.trusts_system_roles, flag(text)),
+    },
+    SettingKey {
+        section: "query_server_config",
+        key: "partition_query_limit",
+        default: "infinity",
+        apply: |settings, text| set(&mut settings.limits.partition_view_rows, rows(text)),
+    },
+    SettingKey {
+        section: "query_server_config",
+        key: "query_limit",
+        default: "infinity",
+        apply: |settings, text| set(&mut settings.limits.view_rows, rows(text)),
     },
     SettingKey {
         section: "uuids",

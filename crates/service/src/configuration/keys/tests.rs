@@ -50,6 +50,7 @@ fn texts_that_do_not_fit() {
         ("couchdb", "maintenance_mode", "yes"),
         ("couch_peruser", "database_prefix", "User-"),
         ("couch_peruser", "q", "0"),
+        ("query_server_config", "query_limit", "0"),
         ("uuids", "algorithm", "uuid_v9"),
         ("uuids", "max_count", "10001"),
         ("uuids", "utc_id_suffix", "a b"),
