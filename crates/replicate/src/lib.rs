@@ -30,5 +30,5 @@ pub use endpoint::{Endpoint, LocalConnect, PeerAccess};
 pub use error::{Error, Result};
 pub use memory::{Memory, MemoryUsage};
 pub use run::{Control, Fence, Outcome, replicate};
-pub use spec::{Filter, Spec};
+pub use spec::{Filter, Spec, SpecDefaults};
 pub use stats::{Progress, Stats};

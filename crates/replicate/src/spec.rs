@@ -25,6 +25,22 @@ pub enum Filter {
     Function(String, Vec<(String, String)>),
 }
 
+/// The options of a specification that does not name them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpecDefaults {
+    /// See [`Spec::checkpoint_interval`].
+    pub checkpoint_interval: Duration,
+    /// See [`Spec::use_checkpoints`].
+    pub use_checkpoints: bool,
+}
+
+/// CouchDB's defaults.
+impl Default for SpecDefaults {
+    fn default() -> Self {
+        SpecDefaults { checkpoint_interval: CHECKPOINT_INTERVAL, use_checkpoints: true }
+    }
+}
+
 /// A replication.
 #[derive(Debug, Clone)]
 pub struct Spec {
@@ -87,6 +103,14 @@ impl Spec {
     /// # Errors
     /// [`Error::InvalidSpec`], [`Error::Url`].
     pub fn parse(value: &Value<'_>) -> Result<Spec> {
+        Spec::parse_with(value, SpecDefaults::default())
+    }
+
+    /// As [`Spec::parse`], with other defaults.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_with(value: &Value<'_>, defaults: SpecDefaults) -> Result<Spec> {
         let flag = |name: &str, default: bool| match value.get(name) {
             None | Some(Value::Null) => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -132,7 +156,7 @@ impl Spec {
             return Err(Error::InvalidSpec(reason.to_owned()));
         }
         let checkpoint_interval = match given("checkpoint_interval") {
-            None => CHECKPOINT_INTERVAL,
+            None => defaults.checkpoint_interval,
             Some(Value::Number(text)) => match text.parse::<u64>() {
                 Ok(milliseconds) if milliseconds > 0 => Duration::from_millis(milliseconds),
                 _ => return Err(Error::InvalidSpec("`checkpoint_interval` must be milliseconds".to_owned())),
@@ -151,7 +175,7 @@ impl Spec {
             filter: filters.pop(),
             since_seq,
             checkpoint_interval,
-            use_checkpoints: flag("use_checkpoints", true)?,
+            use_checkpoints: flag("use_checkpoints", defaults.use_checkpoints)?,
             winning_revs_only: flag("winning_revs_only", false)?,
             owner: None,
         })

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Database, Document, Edit, Error as LayerError, Refusal, RevId};
-use flatbed_replicate::{Error, Outcome, Progress, Spec, time};
+use flatbed_replicate::{Error, Outcome, Progress, Spec, SpecDefaults, time};
 use flatbed_service::NamedOwner;
 
 use crate::SPEC_BYTES_MAX;
@@ -58,9 +58,9 @@ impl Description {
     ///
     /// # Errors
     /// The request is invalid.
-    pub fn spec(&mut self) -> Result<Spec, Error> {
+    pub fn spec(&mut self, defaults: SpecDefaults) -> Result<Spec, Error> {
         let members = Value::Object(std::mem::take(&mut self.members));
-        let spec = Spec::parse(&members);
+        let spec = Spec::parse_with(&members, defaults);
         if let Value::Object(members) = members {
             self.members = members;
         }

@@ -280,7 +280,8 @@ impl Work {
     async fn spec(&self) -> Result<Option<Arc<Spec>>, LayerError> {
         let _tree = self.replicator.trees.acquire().await;
         let description = self.read().await?;
-        let spec = description.and_then(|mut description| description.spec().ok());
+        let defaults = self.replicator.spec_defaults();
+        let spec = description.and_then(|mut description| description.spec(defaults).ok());
         Ok(spec.map(|spec| Arc::new(Spec { owner: self.followed.job.user.clone(), ..spec })))
     }
 

@@ -36,7 +36,7 @@ pub use crate::follow::FollowedDocument;
 pub use crate::owner::Owner;
 pub use crate::replication::{Origin, Replication, RowExtent};
 pub use flatbed_outward::{Allowed, AllowedError, Network, Resolve, Tls, TlsError};
-pub use flatbed_replicate::{Error, Outcome, Progress, Spec};
+pub use flatbed_replicate::{Error, Outcome, Progress, Spec, SpecDefaults};
 
 /// The name of the node in answers, where CouchDB names a node of its cluster.
 pub const NODE: &str = "flatbed@localhost";
@@ -155,6 +155,15 @@ pub struct Replicator {
 }
 
 impl Replicator {
+    /// Returns the options of specifications that do not name them, by the current settings.
+    pub fn spec_defaults(&self) -> SpecDefaults {
+        let settings = self.accounts.settings();
+        SpecDefaults {
+            checkpoint_interval: Duration::from_millis(settings.replication.checkpoint_interval_ms),
+            use_checkpoints: settings.replication.use_checkpoints,
+        }
+    }
+
     /// Creates a replicator that runs nothing yet. `actor` writes outcomes into documents. `connect` makes connections
     /// to this server.
     pub fn new(

@@ -290,7 +290,7 @@ async fn asked(
     description: &mut Description,
     database: &str,
 ) -> flatbed_layer::Result<Result<(Spec, Owner), Error>> {
-    let asked = description.spec().and_then(|spec| Ok((spec, description.owner()?)));
+    let asked = description.spec(replicator.spec_defaults()).and_then(|spec| Ok((spec, description.owner()?)));
     let (mut spec, owner) = match asked {
         Ok(asked) => asked,
         Err(error) => return Ok(Err(error)),

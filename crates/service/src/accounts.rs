@@ -29,7 +29,7 @@ use flatbed_layer::{
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::configuration::Configuration;
+use crate::configuration::{Configuration, Settings};
 use crate::principals::Principals;
 use crate::sign_in::keys::{KeySnapshot, TokenKeys};
 use crate::standing::{RightsBasis, Standing};
@@ -226,6 +226,11 @@ impl Accounts {
 
     fn cache(&self) -> MutexGuard<'_, AccountCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The settings that may change at run time.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.configuration.now()
     }
 
     /// True if the server has no administrator by name, so that every client is one.

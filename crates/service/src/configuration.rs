@@ -30,8 +30,8 @@ pub use keys::SettingError;
 pub use password_rules::PasswordRules;
 pub use registry::{SettingEffect, couchdb_settings, effect, warning};
 pub use settings::{
-    AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, PeruserSettings, ProxySettings, Settings,
-    UuidAlgorithm, UuidSettings,
+    AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, PeruserSettings, ProxySettings,
+    ReplicationSettings, Settings, UuidAlgorithm, UuidSettings,
 };
 pub use stored::{ADMINS, ChangeError, ChangedBy};
 pub use values::{Source, Value, Values};

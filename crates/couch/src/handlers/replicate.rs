@@ -56,7 +56,7 @@ pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Rep
         };
         return Ok(local_id(StatusCode::OK, &ended.map_err(not_done)?));
     }
-    let spec = Spec::parse(&value).map_err(|error| failure(&error))?;
+    let spec = Spec::parse_with(&value, state.replicator.spec_defaults()).map_err(|error| failure(&error))?;
     drop(value);
     drop(body);
     let is_continuous = spec.continuous;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{AllDocsQuery, Error as LayerError, REPLICATOR, Reader};
-use flatbed_replicator::{Description, NODE, RowExtent, Spec};
+use flatbed_replicator::{Description, NODE, RowExtent, Spec, SpecDefaults};
 use flatbed_service::Read;
 use hyper::{Method, StatusCode};
 
@@ -180,7 +180,7 @@ fn doc(state: &State, database: &str, description: &mut Description, reports: &R
 
 /// Writes the row of a document whose replication has ended or has not been scheduled.
 fn write_ended(database: &str, description: &mut Description, out: &mut Vec<u8>) {
-    let spec = description.spec();
+    let spec = description.spec(SpecDefaults::default());
     let noted = |name: &str| description.noted(name).unwrap_or_else(|| b"null".to_vec());
     let mut object = Object::new(out);
     object.string("database", database).string("doc_id", &description.id);

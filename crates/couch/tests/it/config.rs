@@ -383,3 +383,25 @@ async fn queries_have_the_limits_of_the_settings() {
     assert_eq!(count("POST", "/db/_find", FIND, "docs").await, Ok(2));
     assert_eq!(count("POST", "/db/_find", r#"{"selector":{},"limit":9}"#, "docs").await, Ok(9));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replications_have_the_options_of_the_settings() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    for path in ["/a", "/a/doc", "/b", "/c"] {
+        let body = if path == "/a/doc" { "{}" } else { "" };
+        let headers = [ROOT, ("content-type", "application/json")];
+        assert_eq!(client.call("PUT", path, &headers, body.as_bytes()).await.status, 201, "{path}");
+    }
+    for (text, target, checkpoints) in [("false", "b", 0), ("true", "c", 1)] {
+        let set = value(&mut client, "PUT", "/replicator/use_checkpoints", &json!(text).to_string()).await;
+        assert_eq!(set.0, 200);
+        let headers = [ROOT, ("content-type", "application/json")];
+        let spec = json!({"source": "a", "target": target}).to_string();
+        let done = client.call("POST", "/_replicate", &headers, spec.as_bytes()).await;
+        assert_eq!(done.status, 200, "{done:?}");
+        let found = client.call("GET", "/a/_local_docs", &[ROOT], b"").await.json();
+        assert_eq!(found["rows"].as_array().unwrap().len(), checkpoints, "{found}");
+    }
+}

@@ -33,6 +33,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// The ids that the server generates.
     pub uuids: UuidSettings,
+    /// Replications.
+    pub replication: ReplicationSettings,
     /// A database for each user.
     pub peruser: PeruserSettings,
     /// True if new databases are open to everyone until `_security` is set: `[couchdb] default_security`.
@@ -253,6 +255,21 @@ pub struct UuidSettings {
 impl Default for UuidSettings {
     fn default() -> Self {
         UuidSettings { algorithm: UuidAlgorithm::default(), utc_id_suffix: String::new(), count_max: 1_000 }
+    }
+}
+
+/// The options of replications that do not name them: `[replicator]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplicationSettings {
+    /// The interval of checkpoints, in milliseconds.
+    pub checkpoint_interval_ms: u64,
+    /// True if checkpoints are read and written.
+    pub use_checkpoints: bool,
+}
+
+impl Default for ReplicationSettings {
+    fn default() -> Self {
+        ReplicationSettings { checkpoint_interval_ms: 30_000, use_checkpoints: true }
     }
 }
 

@@ -349,6 +349,21 @@ pub(crate) const KEYS: &[SettingKey] = &[
         apply: |settings, text| set(&mut settings.limits.view_rows, rows(text)),
     },
     SettingKey {
+        section: "replicator",
+        key: "checkpoint_interval",
+        default: "30000",
+        apply: |settings, text| {
+            let milliseconds = number(text, 1..=86_400_000, "a number of milliseconds from 1 to 86400000");
+            set(&mut settings.replication.checkpoint_interval_ms, milliseconds)
+        },
+    },
+    SettingKey {
+        section: "replicator",
+        key: "use_checkpoints",
+        default: "true",
+        apply: |settings, text| set(&mut settings.replication.use_checkpoints, flag(text)),
+    },
+    SettingKey {
         section: "uuids",
         key: "algorithm",
         default: "sequential",
