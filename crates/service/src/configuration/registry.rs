@@ -9,7 +9,7 @@ use super::default_ini::DEFAULT_INI;
 use super::keys;
 use super::settings::{DOCUMENT_BYTES_MAX, REQUEST_BYTES_MAX};
 
-/// What a setting does.
+/// The effect of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingEffect<'s> {
     /// It takes effect.
@@ -77,7 +77,7 @@ pub fn couchdb_settings() -> &'static [(&'static str, &'static str, &'static str
     DEFAULT_INI
 }
 
-/// Returns what a setting does.
+/// Returns the effect of a setting.
 pub fn effect<'s>(section: &'s str, key: &'s str) -> SettingEffect<'s> {
     if keys::is_closed(section) {
         return SettingEffect::Closed;

@@ -225,7 +225,7 @@ impl Default for LimitSettings {
     }
 }
 
-/// How ids are generated: CouchDB's algorithms.
+/// The algorithm that generates ids, by CouchDB's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UuidAlgorithm {
     /// A random prefix and a counter that grows by random steps.
@@ -341,8 +341,12 @@ impl Settings {
         }
         for (section, key, value) in self.values.iter() {
             let text = keys::shown(section, key, &value.text);
-            for section in keys::aliases(section, key).iter().copied().chain([section]) {
+            let mut show = |section: &str| {
                 shown.entry(section.to_owned()).or_default().insert(key.to_owned(), text.to_owned());
+            };
+            show(section);
+            for alias in keys::aliases(section, key) {
+                show(alias);
             }
         }
         shown
