@@ -355,6 +355,7 @@ impl From<Refusal> for Failure {
             Refusal::DatabaseFull { .. } | Refusal::LocalDocumentsFull => {
                 Failure::new(StatusCode::INSUFFICIENT_STORAGE, "insufficient_storage", reason)
             }
+            Refusal::PartitionFull { .. } => Failure::new(StatusCode::FORBIDDEN, "partition_overflow", reason),
             Refusal::Closed => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             Refusal::UploadSwept => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),
             // A replicator counts 403 as the refusal of this document and continues.

@@ -286,6 +286,12 @@ pub enum Refusal {
         /// The limit: [`crate::LayerOptions::database_bytes_max`].
         bytes_max: u64,
     },
+    /// The partition of the document has reached its bound.
+    #[error("Partition limit exceeded due to update on '{document_id}'")]
+    PartitionFull {
+        /// The document's id.
+        document_id: String,
+    },
     /// The database is closed to all but its administrators for a while.
     #[error("The database is closed to its users for the moment.")]
     Closed,

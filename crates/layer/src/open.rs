@@ -93,9 +93,10 @@ impl Layer {
         self.inner.options.document_bytes_max
     }
 
-    /// Bounds documents and attachments, in bytes, below the bounds that the layer was opened with.
-    pub fn bound_sizes(&self, document_bytes: u64, attachment_bytes: u64) {
-        self.inner.sizes.set(document_bytes, attachment_bytes);
+    /// Bounds documents and attachments, in bytes, below the bounds that the layer was opened with, and partitions; 0
+    /// bounds no partition.
+    pub fn bound_sizes(&self, document_bytes: u64, attachment_bytes: u64, partition_bytes: u64) {
+        self.inner.sizes.set(document_bytes, attachment_bytes, partition_bytes);
     }
 
     /// Returns the clock of the layer.

@@ -71,7 +71,8 @@ impl Service {
         layer.run_views_by(Arc::new(Functions::new(functions.clone())));
         let of_sizes = layer.clone();
         configuration.on_change(move |settings| {
-            of_sizes.bound_sizes(settings.limits.document_bytes, settings.limits.attachment_bytes);
+            let limits = &settings.limits;
+            of_sizes.bound_sizes(limits.document_bytes, limits.attachment_bytes, limits.partition_bytes);
         });
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone(), Selectors::new(selectors)));

@@ -405,3 +405,29 @@ async fn replications_have_the_options_of_the_settings() {
         assert_eq!(found["rows"].as_array().unwrap().len(), checkpoints, "{found}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_partition_takes_no_documents() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/db?partitioned=true", &[ROOT], b"").await.status, 201);
+    assert_eq!(value(&mut client, "PUT", "/couchdb/max_partition_size", "\"1000\"").await, (200, json!("0")));
+    let headers = [ROOT, ("content-type", "application/json")];
+    let large = json!({"text": "x".repeat(2_000)}).to_string();
+    let made = client.call("PUT", "/db/p:large", &headers, large.as_bytes()).await;
+    assert_eq!(made.status, 201);
+    let refused = client.call("PUT", "/db/p:a", &headers, b"{}").await;
+    assert_eq!((refused.status, refused.text("error").as_str()), (403, "partition_overflow"));
+    assert_eq!(refused.text("reason"), "Partition limit exceeded due to update on 'p:a'");
+    let docs = json!({"docs": [{"_id": "p:b"}, {"_id": "q:b"}]}).to_string();
+    let bulk = client.call("POST", "/db/_bulk_docs", &headers, docs.as_bytes()).await.json();
+    assert_eq!((&bulk[0]["error"], &bulk[1]["ok"]), (&json!("partition_overflow"), &json!(true)));
+    let rev = format!("1-{}", "a".repeat(32));
+    let replicated = json!({"new_edits": false, "docs": [{"_id": "p:c", "_rev": rev}]}).to_string();
+    let bulk = client.call("POST", "/db/_bulk_docs", &headers, replicated.as_bytes()).await;
+    assert_eq!((bulk.status, bulk.json()), (201, json!([])));
+    let path = format!("/db/p:large?rev={}", made.text("rev"));
+    assert_eq!(client.call("DELETE", &path, &[ROOT], b"").await.status, 200);
+    assert_eq!(client.call("PUT", "/db/p:a", &headers, b"{}").await.status, 201);
+}

@@ -36,6 +36,7 @@ use crate::store::once::random_id;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::document_write::DocumentWrite;
+use crate::write::partition_limit::FullPartitions;
 use crate::write::plan::{Contribution, EditPlan, Planner};
 use crate::write::retries::WriteRetries;
 
@@ -265,6 +266,7 @@ pub(crate) async fn prepare(
     compile_all(inner, instance).await?;
     instance.prepare_names(inner, wanted.iter().map(|at| &edits[*at].body)).await?;
     let bytes_max = inner.sizes.document();
+    let full = FullPartitions::of(database, instance, edits, wanted).await?;
     let mut batches: Vec<Vec<Item>> = Vec::new();
     let mut refused = Vec::new();
     let mut room = 0;
@@ -274,6 +276,10 @@ pub(crate) async fn prepare(
             && let Err(refusal) = check_partitioned_id(&edit.id)
         {
             refused.push((at, refusal));
+            continue;
+        }
+        if full.refuses(edit) {
+            refused.push((at, Refusal::PartitionFull { document_id: edit.id.to_string() }));
             continue;
         }
         let reserved = match kinds::reserve_within(instance, edit) {

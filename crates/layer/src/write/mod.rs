@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod compact;
 pub(crate) mod document_write;
 pub(crate) mod expire;
+pub(crate) mod partition_limit;
 pub(crate) mod plan;
 pub(crate) mod purge;
 mod retries;

@@ -198,6 +198,8 @@ pub struct LimitSettings {
     pub document_bytes: u64,
     /// The largest attachment, in bytes.
     pub attachment_bytes: u64,
+    /// The size of a partition from which it takes no documents, in bytes; 0: none.
+    pub partition_bytes: u64,
     /// The largest request body that is no attachment, in bytes.
     pub request_bytes: u64,
     /// The largest `limit` of a query of rows; `None`: any.
@@ -216,6 +218,7 @@ impl Default for LimitSettings {
             dbs_info: 100,
             document_bytes: DOCUMENT_BYTES_MAX,
             attachment_bytes: ATTACHMENT_BYTES_MAX,
+            partition_bytes: 0,
             request_bytes: REQUEST_BYTES_MAX,
             view_rows: None,
             partition_view_rows: None,

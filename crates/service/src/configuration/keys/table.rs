@@ -300,6 +300,16 @@ pub(crate) const KEYS: &[SettingKey] = &[
     },
     SettingKey {
         section: "couchdb",
+        key: "max_partition_size",
+        default: "0",
+        apply: |settings, text| {
+            // Less than 0 is no bound, too.
+            let bytes = number(text, i64::MIN..=i64::MAX, "a number of bytes; 0 for no bound");
+            set(&mut settings.limits.partition_bytes, bytes.map(|bytes| u64::try_from(bytes).unwrap_or(0)))
+        },
+    },
+    SettingKey {
+        section: "couchdb",
         key: "users_db_security_editable",
         default: "false",
         apply: |settings, text| set(&mut settings.auth.users_db_security_editable, flag(text)),

@@ -55,6 +55,7 @@ fn texts_that_do_not_fit() {
         ("uuids", "max_count", "10001"),
         ("uuids", "utc_id_suffix", "a b"),
         ("couchdb", "max_attachment_size", "-1"),
+        ("couchdb", "max_partition_size", "large"),
         ("chttpd", "max_http_request_size", "much"),
         ("proxy_auth", "peers", "everyone"),
         ("proxy_auth", "peers", "10.0.0.1,unix"),
