@@ -48,18 +48,21 @@ pub(crate) fn encode(text: &str) -> String {
     out
 }
 
-/// The largest `limit` of a query of rows, by the settings; `None`: any.
+/// The settings' bounds of parameters; `None`: no bound.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct RowsMax {
-    pub all: Option<u64>,
-    /// Within a partition.
-    pub of_partition: Option<u64>,
+pub(crate) struct QueryBounds {
+    /// The largest `limit` of a query of rows.
+    pub rows: Option<u64>,
+    /// The same within a partition.
+    pub partition_rows: Option<u64>,
+    /// The largest `timeout` of a feed, in milliseconds.
+    pub feed_wait_ms: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Query {
     pairs: Vec<(String, String)>,
-    rows_max: RowsMax,
+    bounds: QueryBounds,
 }
 
 impl Query {
@@ -74,16 +77,16 @@ impl Query {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             parameters.push((decode(name)?, decode(value)?));
         }
-        Ok(Query { pairs: parameters, rows_max: RowsMax::default() })
+        Ok(Query { pairs: parameters, bounds: QueryBounds::default() })
     }
 
-    /// Sets the bounds of `limit`.
-    pub(crate) fn with_rows_max(self, rows_max: RowsMax) -> Query {
-        Query { rows_max, ..self }
+    /// Sets the bounds.
+    pub(crate) fn with_bounds(self, bounds: QueryBounds) -> Query {
+        Query { bounds, ..self }
     }
 
-    pub(crate) fn rows_max(&self) -> RowsMax {
-        self.rows_max
+    pub(crate) fn bounds(&self) -> QueryBounds {
+        self.bounds
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
@@ -109,7 +112,7 @@ impl Query {
     /// Returns the parameters with lower-case names, as CouchDB reads those of `_changes`.
     pub(crate) fn lowered(&self) -> Query {
         let pairs = self.pairs.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect();
-        Query { pairs, rows_max: self.rows_max }
+        Query { pairs, bounds: self.bounds }
     }
 
     /// Returns whether a parameter is `true`. CouchDB ignores any other value on documents, `_bulk_get` and feeds;

@@ -60,7 +60,7 @@ impl Surface for State {
     const TELLS_BODY_TIME: bool = true;
 
     fn target(&self, path: &str) -> (Path, Route) {
-        let target = Target::parse(path);
+        let target = self.parse_path(path);
         let route = target.as_ref().map_or(Route::Invalid, Target::route);
         (Path(target), route)
     }
@@ -110,7 +110,7 @@ impl Surface for State {
                 origin.admit(name)?;
             }
             let target = target?;
-            let query = Query::parse(request.uri.query())?.with_rows_max(self.rows_max());
+            let query = Query::parse(request.uri.query())?.with_bounds(self.query_bounds());
             let context = self.service.context(standing).from_peer(peer);
             let watch = context.rights_watch();
             // Boxed, because each level of calls would copy the request.
@@ -243,7 +243,7 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
             RewriteOutcome::Answer(reply) => return Ok((*reply).into()),
             RewriteOutcome::Request(next) => request = next,
         }
-        target = Target::parse(request.uri.path())?;
+        target = state.parse_path(request.uri.path())?;
         // The shell checks only direct requests to `_session` for forms of other sites, which could sign the user in
         // under another name, so no rewrite may lead there.
         if matches!(target, Target::Session) && !request.method.is_safe() {

@@ -15,7 +15,8 @@ use crate::error::Result;
 use crate::health::StorageHealth;
 use crate::ids::Uuids;
 use crate::metrics::{Feeds, MetricSources, Queries};
-use crate::query::RowsMax;
+use crate::path::Target;
+use crate::query::QueryBounds;
 use crate::route::Route;
 
 /// The number of large function answers that may wait for memory at once.
@@ -100,10 +101,24 @@ impl State {
         self.uuids.next(&self.service.configuration().now().uuids, self.service.clock().unix_ms())
     }
 
-    /// Returns the settings' bounds of `limit`.
-    pub(crate) fn rows_max(&self) -> RowsMax {
+    /// Returns the settings' bounds of parameters.
+    pub(crate) fn query_bounds(&self) -> QueryBounds {
         let settings = self.service.configuration().now();
-        RowsMax { all: settings.limits.view_rows, of_partition: settings.limits.partition_view_rows }
+        let limits = &settings.limits;
+        QueryBounds {
+            rows: limits.view_rows,
+            partition_rows: limits.partition_view_rows,
+            feed_wait_ms: limits.feed_wait_ms,
+        }
+    }
+
+    /// Parses a path. The settings decide whether a `+` in it is a space.
+    pub(crate) fn parse_path(&self, path: &str) -> Result<Target> {
+        if self.service.configuration().now().keeps_plus {
+            Target::parse(&path.replace('+', "%2B"))
+        } else {
+            Target::parse(path)
+        }
     }
 
     /// Creates the surface. The caller starts and stops `replicator`, which runs `_replicate`.

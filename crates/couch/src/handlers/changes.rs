@@ -102,7 +102,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let descending = query.switch("descending");
     let limit = feed::not_negative(query, "limit")?;
     let heartbeats = Heartbeats::new(feed::heartbeat(query)?, request.context.clock());
-    let timeout = feed::waits_for(feed::not_negative(query, "timeout")?);
+    let timeout = feed::waits_for(query, feed::not_negative(query, "timeout")?);
     let since = feed::since(feed, query, request.header(feed::LAST_EVENT_ID))?;
     if let Some(function) = if by_channels { None } else { function(&request, query.get("filter"))? } {
         filter = Filter::Function(function);

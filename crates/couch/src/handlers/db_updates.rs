@@ -40,7 +40,7 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
         Some("true") => Some(WAIT_MAX),
         Some(_) => number(query, "heartbeat")?.map(between_heartbeats),
     };
-    let timeout = waits_for(number(query, "timeout")?);
+    let timeout = waits_for(query, number(query, "timeout")?);
     let mut etag = None;
     if feed == Feed::Normal {
         let tag = format!("\"{}\"", request.context.server().await?.newest_database_update().await?);

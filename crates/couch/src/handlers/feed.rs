@@ -200,9 +200,10 @@ pub(super) fn between_heartbeats(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).clamp(HEARTBEAT_MIN, WAIT_MAX)
 }
 
-/// Converts a timeout in milliseconds, within its bound.
-pub(crate) fn waits_for(milliseconds: Option<u64>) -> Duration {
-    milliseconds.map_or(WAIT_MAX, |wait| Duration::from_millis(wait).min(WAIT_MAX))
+/// Converts a timeout in milliseconds, within the bound that is also its default.
+pub(crate) fn waits_for(query: &Query, milliseconds: Option<u64>) -> Duration {
+    let most = query.bounds().feed_wait_ms.map_or(WAIT_MAX, |wait| Duration::from_millis(wait).min(WAIT_MAX));
+    milliseconds.map_or(most, |wait| Duration::from_millis(wait).min(most))
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ use crate::error::{Failure, Result};
 use crate::handlers::answering::{function_body, invalid_path, object};
 use crate::handlers::bulk;
 use crate::handlers::rewrite::go_to;
-use crate::path::Target;
 use crate::query::encode;
 use crate::reply::Interrupted;
 use crate::request::Request;
@@ -73,7 +72,7 @@ pub(crate) async fn list(
         Some(body) => request.replace_body(body),
         None => request.method = Method::GET,
     }
-    let target = Target::parse(request.uri.path())?;
+    let target = state.parse_path(request.uri.path())?;
     let answer = redispatch(state, request, target).await?;
     if answer.status != StatusCode::OK {
         return Ok(TenantReply::new(answer, &HeaderMap::new()));

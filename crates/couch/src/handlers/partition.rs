@@ -11,7 +11,7 @@ use hyper::{Method, StatusCode};
 use crate::error::{Failure, Result};
 use crate::handlers::mango;
 use crate::handlers::rewrite::go_to;
-use crate::path::{DesignCall, DocumentListing, Endpoint, InDatabase, Target};
+use crate::path::{DesignCall, DocumentListing, Endpoint, InDatabase};
 use crate::query::encode;
 use crate::request::Request;
 use crate::router::redispatch;
@@ -119,7 +119,7 @@ async fn within(state: &Arc<State>, mut request: Request, partition: &str, path:
     let path =
         if parameter.is_empty() { format!("{path}?{query}") } else { format!("{path}?{query}partition={parameter}") };
     go_to(&mut request, &path)?;
-    let target = Target::parse(request.uri.path())?;
+    let target = state.parse_path(request.uri.path())?;
     redispatch(state, request, target).await
 }
 

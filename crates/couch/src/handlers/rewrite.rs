@@ -134,7 +134,7 @@ pub(crate) fn go_to(request: &mut Request, path: &str) -> Result<()> {
     let mut parts = std::mem::take(&mut request.uri).into_parts();
     parts.path_and_query = Some(path);
     request.uri = Uri::from_parts(parts).map_err(|_| wrong("bad path"))?;
-    request.query = Query::parse(request.uri.query())?.with_rows_max(request.query.rows_max());
+    request.query = Query::parse(request.uri.query())?.with_bounds(request.query.bounds());
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! `_node/_local/_config` and other endpoints that CouchDB's tools call.
 
-use crate::support::{Answer, Client, Running, ServerOptions, Store, within_a_second};
+use crate::support::{Answer, Client, Running, ServerOptions, Store, soon, within_a_second};
 use flatbed_auth::PasswordHash;
 use flatbed_testkit::until;
 use serde_json::{Value, json};
@@ -430,4 +430,37 @@ async fn a_full_partition_takes_no_documents() {
     let path = format!("/db/p:large?rev={}", made.text("rev"));
     assert_eq!(client.call("DELETE", &path, &[ROOT], b"").await.status, 200);
     assert_eq!(client.call("PUT", "/db/p:a", &headers, b"{}").await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plus_in_a_path_is_as_the_settings_say() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
+    let headers = [ROOT, ("content-type", "application/json")];
+    assert_eq!(client.call("PUT", "/db/a+b", &headers, b"{}").await.text("id"), "a b");
+    assert_eq!(value(&mut client, "PUT", "/chttpd/decode_plus_to_space", "\"false\"").await, (200, json!("true")));
+    assert_eq!(client.call("PUT", "/db/a+b", &headers, b"{}").await.text("id"), "a+b");
+    assert_eq!(client.call("GET", "/db/a%20b", &[ROOT], b"").await.text("_id"), "a b");
+    // Query strings are forms, where it is always a space.
+    let found = client.call("GET", "/db/_all_docs?key=%22a+b%22", &[ROOT], b"").await.json();
+    assert_eq!(found["rows"][0]["id"], "a b");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn feeds_wait_as_long_as_the_settings_say() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
+    assert_eq!(value(&mut client, "PUT", "/httpd/changes_timeout", "\"1\"").await, (200, json!("60000")));
+    for query in ["", "&timeout=3600000"] {
+        let path = format!("/db/_changes?feed=longpoll&since=now{query}");
+        // Without the setting it ends after a minute.
+        let answer = soon(client.call("GET", &path, &[ROOT], b"")).await;
+        assert_eq!((answer.status, &answer.json()["results"]), (200, &json!([])));
+    }
+    let long = config(&mut client, "PUT", "/chttpd/changes_timeout", "\"infinity\"").await;
+    assert!(long.header("warning").is_some_and(|warning| warning.contains("counts as 60000")), "{long:?}");
 }

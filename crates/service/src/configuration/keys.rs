@@ -335,8 +335,8 @@ fn bytes(text: &str) -> Result<u64, SettingError> {
     number(text, 1_000..=u64::MAX, "a number of bytes from 1000, or infinity")
 }
 
-/// Parses a limit of rows.
-fn rows(text: &str) -> Result<Option<u64>, SettingError> {
+/// Parses a number from 1; `None`: no bound.
+fn count(text: &str) -> Result<Option<u64>, SettingError> {
     if text == INFINITY {
         return Ok(None);
     }

@@ -7,7 +7,7 @@ use flatbed_layer::ATTACHMENT_BYTES_MAX;
 
 use super::default_ini::DEFAULT_INI;
 use super::keys;
-use super::settings::{DOCUMENT_BYTES_MAX, REQUEST_BYTES_MAX};
+use super::settings::{DOCUMENT_BYTES_MAX, FEED_WAIT_MS_MAX, REQUEST_BYTES_MAX};
 
 /// The effect of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,6 @@ pub enum SettingEffect<'s> {
 /// Section, key and the value that Flatbed's behaviour has.
 const FIXED: &[(&str, &str, &str)] = &[
     ("chttpd", "bulk_get_use_batches", "true"),
-    ("chttpd", "decode_plus_to_space", "true"),
     ("chttpd", "scrub_json_request", "true"),
     ("chttpd", "server_header_versions", "true"),
     ("chttpd_auth", "authentication_db", "_users"),
@@ -67,6 +66,7 @@ const AT_START: &[(&str, &str, &str)] = &[
 
 /// Section, key and the largest number that takes effect. A larger one is stored, and counts as this number.
 const CAPPED: &[(&str, &str, u64)] = &[
+    ("chttpd", "changes_timeout", FEED_WAIT_MS_MAX),
     ("chttpd", "max_http_request_size", REQUEST_BYTES_MAX),
     ("couchdb", "max_attachment_size", ATTACHMENT_BYTES_MAX),
     ("couchdb", "max_document_size", DOCUMENT_BYTES_MAX),

@@ -42,6 +42,8 @@ pub struct Settings {
     /// The status with which `/_up` answers 404, so that load balancers send no requests: `[couchdb]
     /// maintenance_mode`.
     pub maintenance: Option<&'static str>,
+    /// True if a `+` in a path is no space: `[chttpd] decode_plus_to_space = false`.
+    pub keeps_plus: bool,
     /// True if rules of `rewrites` may leave their database, with any method: `[chttpd] secure_rewrites = false`.
     pub insecure_rewrites: bool,
     values: Values,
@@ -186,6 +188,9 @@ pub struct CorsSettings {
 /// The largest document that a server can accept, in bytes.
 pub(super) const DOCUMENT_BYTES_MAX: u64 = 8_000_000;
 
+/// The longest wait of a feed for changes, in milliseconds.
+pub(super) const FEED_WAIT_MS_MAX: u64 = 60_000;
+
 /// The largest request body that a server accepts, in bytes.
 pub(super) const REQUEST_BYTES_MAX: u64 = 64 << 20;
 
@@ -206,6 +211,9 @@ pub struct LimitSettings {
     pub view_rows: Option<u64>,
     /// The same within a partition.
     pub partition_view_rows: Option<u64>,
+    /// The longest wait of a feed for changes and the default of its `timeout`, in milliseconds; `None`: the server's
+    /// own bound.
+    pub feed_wait_ms: Option<u64>,
     /// The `limit` of a `_find` without one.
     pub find_documents: u64,
     /// The limits of `[limits]` by name, as numbers. The server's shell applies them.
@@ -222,6 +230,7 @@ impl Default for LimitSettings {
             request_bytes: REQUEST_BYTES_MAX,
             view_rows: None,
             partition_view_rows: None,
+            feed_wait_ms: Some(FEED_WAIT_MS_MAX),
             find_documents: 25,
             of_clients: BTreeMap::new(),
         }

@@ -7,7 +7,7 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ViewUpdate, check_partition};
 
 use crate::error::{Failure, Result};
-use crate::query::{Query, RowsMax, as_list, number};
+use crate::query::{Query, QueryBounds, as_list, number};
 use crate::term::write_term;
 
 /// CouchDB's default maximum of `limit`; larger ones are 400.
@@ -161,8 +161,8 @@ impl Parameters {
 
     /// Applies the settings' largest `limit`, which is the default, too.
     fn bounded(self, query: &Query) -> Result<Parameters> {
-        let RowsMax { all, of_partition } = query.rows_max();
-        let Some(most) = (if self.partition.is_some() { of_partition } else { all }) else { return Ok(self) };
+        let QueryBounds { rows, partition_rows, .. } = query.bounds();
+        let Some(most) = (if self.partition.is_some() { partition_rows } else { rows }) else { return Ok(self) };
         match self.limit {
             Some(limit) if limit > most => Err(Failure::query(format!("Limit is too large, must not exceed {most}"))),
             limit => Ok(Parameters { limit: limit.or(Some(most)), ..self }),

@@ -7,7 +7,7 @@ use flatbed_network::Blocks;
 
 use super::super::password_rules::PasswordRules;
 use super::super::settings::UuidAlgorithm;
-use super::{SettingError, SettingKey, bytes, flag, header, levels, list, number, rows, set, some};
+use super::{SettingError, SettingKey, bytes, count, flag, header, levels, list, number, set, some};
 
 /// Settings with a fixed section and key. [`apply`] handles the others.
 pub(crate) const KEYS: &[SettingKey] = &[
@@ -26,6 +26,18 @@ pub(crate) const KEYS: &[SettingKey] = &[
         key: "admin_only_all_dbs",
         default: "true",
         apply: |settings, text| set(&mut settings.auth.admin_only_all_dbs, flag(text)),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "changes_timeout",
+        default: "60000",
+        apply: |settings, text| set(&mut settings.limits.feed_wait_ms, count(text)),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "decode_plus_to_space",
+        default: "true",
+        apply: |settings, text| set(&mut settings.keeps_plus, flag(text).map(|is_space| !is_space)),
     },
     SettingKey {
         section: "chttpd",
@@ -350,13 +362,13 @@ pub(crate) const KEYS: &[SettingKey] = &[
         section: "query_server_config",
         key: "partition_query_limit",
         default: "infinity",
-        apply: |settings, text| set(&mut settings.limits.partition_view_rows, rows(text)),
+        apply: |settings, text| set(&mut settings.limits.partition_view_rows, count(text)),
     },
     SettingKey {
         section: "query_server_config",
         key: "query_limit",
         default: "infinity",
-        apply: |settings, text| set(&mut settings.limits.view_rows, rows(text)),
+        apply: |settings, text| set(&mut settings.limits.view_rows, count(text)),
     },
     SettingKey {
         section: "replicator",
