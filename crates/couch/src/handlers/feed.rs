@@ -209,6 +209,21 @@ pub(crate) fn waits_for(query: &Query, milliseconds: Option<u64>) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::query::QueryBounds;
+
+    #[test]
+    fn a_feed_waits_at_most_as_long_as_the_settings_say() {
+        for (bound, asked, expected) in [
+            (None, None, 60_000),
+            (Some(5), None, 5),
+            (Some(5), Some(9), 5),
+            (Some(5), Some(3), 3),
+            (Some(90_000), Some(70_000), 60_000),
+        ] {
+            let query = Query::default().with_bounds(QueryBounds { feed_wait_ms: bound, ..QueryBounds::default() });
+            assert_eq!(waits_for(&query, asked), Duration::from_millis(expected), "{bound:?} {asked:?}");
+        }
+    }
 
     #[test]
     fn rows_carry_their_sequence_where_couchdb_has_it() {
