@@ -7,9 +7,11 @@
 
 pub mod connection;
 pub mod lines;
+pub mod pieces;
 pub mod split;
 pub mod url;
 
-pub use connection::{Answer, Connection, Error};
+pub use connection::{Answer, Connection, Connector, Error, Stream};
 pub use lines::Lines;
+pub use pieces::{Outgoing, pieces};
 pub use url::{Url, UrlError, encode_segment};

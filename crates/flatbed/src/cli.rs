@@ -95,6 +95,8 @@ pub(crate) struct Dump {
     pub url: Option<String>,
     /// Write only winners, without `_rev`.
     pub no_rev: bool,
+    /// Write local documents too.
+    pub local: bool,
 }
 
 /// An invalid command line.
@@ -313,6 +315,7 @@ fn dump(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             Short('h') | Long("help") => return Ok(Command::Print(DUMP_HELP.to_owned())),
             Long("url") => dump.url = Some(parser.value()?.string()?),
             Long("no-rev") => dump.no_rev = true,
+            Long("local") => dump.local = true,
             Value(value) if database.is_none() => database = Some(value.string()?),
             other => return Err(other.unexpected().into()),
         }
@@ -495,7 +498,8 @@ const LOAD_HELP: &str = "\
 flatbed load DB FILE... [OPTIONS]
 
 FILE holds JSON Lines, or one JSON array of objects, or one object; - is stdin. The database is created if it is missing.
-Documents with _revisions, as flatbed dump writes them, are stored under these revisions, beside existing ones.
+Documents with _revisions, as flatbed dump writes them, are stored under these revisions, beside existing ones. A new
+database gets _security, _revs_limit and partitions from a dump that begins with them.
 Exit status: 0 all loaded, 1 some documents failed (each is reported), 2 not loaded.
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
@@ -510,13 +514,16 @@ const DUMP_HELP: &str = "\
 flatbed dump DB [OPTIONS]
 
 Writes each leaf of each document to stdout, one on each line, including deleted and conflicting ones, with its
-attachments and its history, for flatbed load. The dump has no _local documents and no _security. It does not record
-partitioning, channels, the sync function and the expiry of documents (_exp); stderr warns if the database may have them.
-A revision of more than 64 MB, or one that the server lists and refuses to read, is left out and reported.
+attachments and its history, for flatbed load. The first line holds _security, _revs_limit and whether the database is
+partitioned, the last line says that the dump is complete. Large attachments follow their document on lines of their own.
+The dump has no sync function, users and roles of channels, and expiry of documents (_exp); stderr warns.
+A revision of more than 64 MB without its attachments, or one that the server refuses to read, is left out and reported.
 Exit status: 0 complete, 1 revisions left out, 2 not complete.
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
-  --no-rev         write documents as new ones, ordered by _id: the winners alone, without _rev, with their attachments
+  --no-rev         write documents as new ones, ordered by _id: the winners alone, without _rev, with their attachments,
+                   without the first and last line
+  --local          write local documents too, among them checkpoints of replications
 ";
 
 #[cfg(test)]
@@ -558,7 +565,7 @@ mod tests {
         let Ok(Command::Renew(given)) = parsed("renew --cluster-file c --root r") else { panic!("renew") };
         assert_eq!((given.settings["cluster_file"].text.as_str(), given.settings["root"].text.as_str()), ("c", "r"));
 
-        let dump = Dump { database: "db".into(), url: Some("u".into()), no_rev: true };
+        let dump = Dump { database: "db".into(), url: Some("u".into()), no_rev: true, local: false };
         assert_eq!(parsed("dump db --url u --no-rev"), Ok(Command::Dump(dump)));
     }
 

@@ -1,6 +1,8 @@
-//! `flatbed dump`: a running server's documents to stdout, one revision a line.
+//! `flatbed dump`: a running server's documents to stdout, one revision a line. [`crate::dump_format`] describes the
+//! other lines.
 
 use std::io::{self, BufWriter, Write};
+use std::mem;
 
 use bytes::Bytes;
 use flatbed_client::{
@@ -13,15 +15,20 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::Dump,
+    dump_format::{self, DATA_BYTES, Following, Head, VOID_LINE, document_path},
     progress::{self, Progress, Unit},
 };
 
+/// The length of a revision's attachments up to which they are part of its line. Longer ones follow it.
+const INLINE_BYTES: u64 = 1 << 20;
+/// The length of attachments up to which revisions are read together with them.
+const GROUP_BYTES: u64 = 8 << 20;
 /// The longest line in bytes. `flatbed load` sends it in a request of its own, and a server takes bodies of 64 MB.
 const LINE_BYTES_MAX: usize = (64 << 20) - 1024;
 /// The longest row of `_bulk_get` or `_all_docs` in bytes: the document, and its id at most twice, with escapes.
 const ROW_BYTES_MAX: usize = LINE_BYTES_MAX + (128 << 10);
 /// The reason reported for a revision longer than [`LINE_BYTES_MAX`].
-const TOO_LARGE: &str = "is with its attachments larger than the 64 MB that load can send";
+const TOO_LARGE: &str = "is with its attachments larger than the 64 MB that load can send in one piece";
 /// The longest head of an answer, in bytes. `{"total_rows":N,"offset":N,"rows":[` is far shorter.
 const HEAD_BYTES_MAX: usize = 4096;
 /// The most changed documents of one page.
@@ -72,9 +79,9 @@ pub(crate) enum DumpError {
     Write(#[from] io::Error),
 }
 
-/// Writes the database with a summary on stderr: every leaf of every document with its attachments and its history, in
-/// the order of the changes feed; with `no_rev` the winners alone, ordered by `_id`. Returns whether no revision was
-/// left out.
+/// Writes the database with a summary on stderr: its settings and every leaf of every document with its attachments and
+/// its history, about in the order of the changes feed; with `no_rev` the winners alone, ordered by `_id`. Returns
+/// whether no revision was left out.
 ///
 /// # Errors
 /// [`DumpError`]. The output before it is incomplete.
@@ -83,7 +90,8 @@ pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
     let output = BufWriter::with_capacity(1 << 18, io::stdout().lock());
     let mut connection = Connection::open(url).await?;
     let database = encode_segment(&options.database);
-    for note in not_dumped(&mut connection, &options.database, &database).await? {
+    let (head, notes) = head(&mut connection, options, &database).await?;
+    for note in notes {
         eprintln!("{note}");
     }
     let mut dumping = Dumping { url, database, connection, output, progress, written: 0, left_out: 0 };
@@ -91,7 +99,13 @@ pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
         dumping.winners().await?;
         "documents"
     } else {
+        dumping.output.write_all(&head.line())?;
         dumping.leaves().await?;
+        if options.local {
+            dumping.locals().await?;
+        }
+        let tail = dump_format::tail_line(dumping.written, dumping.left_out);
+        dumping.output.write_all(&tail)?;
         "revisions"
     };
     let Dumping { mut output, mut progress, written, left_out, .. } = dumping;
@@ -103,32 +117,56 @@ pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
     Ok(left_out == 0)
 }
 
-/// Returns warnings about properties of the database that its documents do not contain, one line each. `path`: the
-/// database's name, encoded for a path.
-async fn not_dumped(connection: &mut Connection, name: &str, path: &str) -> Result<Vec<String>, DumpError> {
+/// Returns the settings of the database, and warnings about its properties that the dump does not contain, one line
+/// each. `path`: the database's name, encoded for a path.
+async fn head(connection: &mut Connection, options: &Dump, path: &str) -> Result<(Head, Vec<String>), DumpError> {
+    let name = &options.database;
     let answer = connection.call(Method::GET, &format!("/{path}"), Bytes::new()).await?;
-    match answer.status {
-        200 => Ok(notes(name, &answer.body)),
-        // The refusal of the feed is reported later.
-        404 => Ok(Vec::new()),
+    let mut head = match answer.status {
+        200 => head_of(name, &answer.body),
+        404 => return Err(DumpError::Refused { status: 404, text: answer.text() }),
         status => {
-            Ok(vec![format!("whether {name} is partitioned or has channels is unknown: {status} {}", answer.text())])
+            let unknown =
+                format!("whether {name} is partitioned or has channels is unknown: {status} {}", answer.text());
+            return Ok((Head { database: name.clone(), ..Head::default() }, vec![unknown]));
         }
+    };
+    let mut notes = notes(&head, options.no_rev);
+    if options.no_rev {
+        return Ok((head, notes));
     }
+    let answer = connection.call(Method::GET, &format!("/{path}/_security"), Bytes::new()).await?;
+    head.security = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
+    if head.security.is_none() {
+        notes.push(format!("the dump does not contain _security of {name}: {} {}", answer.status, answer.text()));
+    }
+    let answer = connection.call(Method::GET, &format!("/{path}/_revs_limit"), Bytes::new()).await?;
+    head.revs_limit = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200);
+    if head.revs_limit.is_none() {
+        notes.push(format!("the dump does not contain _revs_limit of {name}: {} {}", answer.status, answer.text()));
+    }
+    Ok((head, notes))
 }
 
-/// Returns these warnings from the answer to `GET /{db}`.
-fn notes(name: &str, info: &[u8]) -> Vec<String> {
+/// Returns the settings in the answer to `GET /{db}`.
+fn head_of(name: &str, info: &[u8]) -> Head {
     let info: Value = serde_json::from_slice(info).unwrap_or_default();
     let has = |property: &str| info["props"][property] == true;
+    let (is_partitioned, has_channels) = (has("partitioned"), has("channels"));
+    Head { database: name.to_owned(), is_partitioned, has_channels, ..Head::default() }
+}
+
+/// Returns the warnings about a database.
+fn notes(head: &Head, no_rev: bool) -> Vec<String> {
+    let name = &head.database;
     let mut notes = Vec::new();
-    if has("partitioned") {
+    if head.is_partitioned && no_rev {
         notes.push(format!("{name} is partitioned, which the dump does not tell: load it with --partitioned"));
     }
-    if has("channels") {
+    if head.has_channels {
         notes.push(format!(
-            "{name} has channels, which the dump does not tell, nor its sync function, its users and roles, and when \
-             documents end (_exp): make the database that it is loaded into by PUT with them"
+            "{name} has channels: the dump does not contain its sync function, its users and roles, and when documents \
+             end (_exp). Make the database that it is loaded into by PUT with them"
         ));
     }
     notes
@@ -186,11 +224,7 @@ impl<W: Write> Dumping<'_, W> {
                 self.progress.set_total(page.pending.saturating_add(page.rows as u64));
             }
             for wanted in page.revisions.chunks(REVISIONS) {
-                let mut wanted = wanted;
-                while !wanted.is_empty() {
-                    let read = self.revisions(wanted).await?;
-                    wanted = wanted.get(read..).unwrap_or_default();
-                }
+                self.copy(wanted).await?;
                 self.progress.draw(done, self.written);
             }
             done += page.rows as u64;
@@ -214,12 +248,123 @@ impl<W: Write> Dumping<'_, W> {
         Changes::read(&answer.body).ok_or(DumpError::Answer)
     }
 
+    /// Writes these revisions: those without attachments first, then the others in groups, and each with large
+    /// attachments alone.
+    async fn copy(&mut self, wanted: &[(String, String)]) -> Result<(), DumpError> {
+        let mut attached = Vec::new();
+        self.read(wanted, Some(&mut attached)).await?;
+        let (mut group, mut group_bytes) = (Vec::new(), 0);
+        for Attached { id, rev, bytes } in attached {
+            if bytes > INLINE_BYTES {
+                self.large(&id, &rev).await?;
+                continue;
+            }
+            group.push((id, rev));
+            group_bytes += bytes;
+            if group_bytes >= GROUP_BYTES {
+                self.read(&mem::take(&mut group), None).await?;
+                group_bytes = 0;
+            }
+        }
+        self.read(&group, None).await
+    }
+
+    /// Writes these revisions with their attachments; with `attached` those with attachments are only added to it.
+    async fn read(
+        &mut self,
+        mut wanted: &[(String, String)],
+        mut attached: Option<&mut Vec<Attached>>,
+    ) -> Result<(), DumpError> {
+        while !wanted.is_empty() {
+            let read = self.revisions(wanted, attached.as_deref_mut()).await?;
+            wanted = wanted.get(read..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Writes a revision, and its attachments on lines of their own.
+    async fn large(&mut self, id: &str, rev: &str) -> Result<(), DumpError> {
+        let document = format!("/{}/{}", self.database, document_path(id));
+        let rev_text = encode_segment(rev);
+        let path = format!("{document}?rev={rev_text}&revs=true&att_encoding_info=true");
+        let answer = self.connection.call(Method::GET, &path, Bytes::new()).await?;
+        match answer.status {
+            200 => {}
+            // Edited, or purged, since the feed named it.
+            404 => return Ok(()),
+            _ => {
+                let text = format!("{} {}", answer.status, answer.text());
+                return Err(DumpError::Revision { id: id.to_owned(), rev: rev.to_owned(), text });
+            }
+        }
+        let (text, following) = dump_format::with_following(&answer.body).ok_or(DumpError::Answer)?;
+        write_line(&mut self.output, &text, false)?;
+        for part in following {
+            if !self.attachment(&document, &rev_text, &part).await? {
+                self.output.write_all(VOID_LINE)?;
+                return Ok(());
+            }
+        }
+        self.written += 1;
+        Ok(())
+    }
+
+    /// Writes the data of an attachment. Returns false if the revision no longer exists.
+    async fn attachment(&mut self, document: &str, rev: &str, part: &Following) -> Result<bool, DumpError> {
+        let name = part.name.split('/').map(encode_segment).collect::<Vec<_>>().join("/");
+        let path = format!("{document}/{name}?rev={rev}");
+        let response = self.connection.send(Method::GET, &path, Bytes::new()).await?;
+        match response.status().as_u16() {
+            200 => {}
+            404 => {
+                flatbed_client::Answer::read(response).await?;
+                return Ok(false);
+            }
+            status => {
+                let text = flatbed_client::Answer::read(response).await?.text();
+                return Err(DumpError::Refused { status, text });
+            }
+        }
+        let (mut body, mut rest, mut length) = (response.into_body(), Vec::<u8>::new(), 0_u64);
+        while let Some(frame) = body.frame().await.transpose()? {
+            let Ok(data) = frame.into_data() else { continue };
+            length += data.len() as u64;
+            rest.extend_from_slice(&data);
+            let whole = rest.len() - rest.len() % DATA_BYTES;
+            for piece in rest.get(..whole).unwrap_or_default().chunks(DATA_BYTES) {
+                self.output.write_all(&dump_format::data_line(piece))?;
+            }
+            rest.drain(..whole);
+        }
+        if !rest.is_empty() {
+            self.output.write_all(&dump_format::data_line(&rest))?;
+        }
+        if length == part.length { Ok(true) } else { Err(DumpError::Answer) }
+    }
+
+    /// Writes the local documents.
+    async fn locals(&mut self) -> Result<(), DumpError> {
+        let path = format!("/{}/_local_docs?include_docs=true", self.database);
+        let mut rows = Rows::of(&mut self.connection, Method::GET, &path, Bytes::new(), b"\"rows\":[").await?;
+        while let Some(row) = rows.next().await? {
+            if let Some(document) = document(&row) {
+                write_line(&mut self.output, document, true)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes these revisions up to and including the first that is too large to be read. Returns how many of them are
-    /// finished.
-    async fn revisions(&mut self, wanted: &[(String, String)]) -> Result<usize, DumpError> {
+    /// finished. With `attached` those with attachments are only added to it.
+    async fn revisions(
+        &mut self,
+        wanted: &[(String, String)],
+        mut attached: Option<&mut Vec<Attached>>,
+    ) -> Result<usize, DumpError> {
         let docs: Vec<Value> = wanted.iter().map(|(id, rev)| json!({"id": id, "rev": rev})).collect();
         let body = json!({ "docs": docs }).to_string();
-        let path = format!("/{}/_bulk_get?revs=true&attachments=true", self.database);
+        let data = if attached.is_some() { "" } else { "&attachments=true" };
+        let path = format!("/{}/_bulk_get?revs=true{data}", self.database);
         let mut rows = Rows::of(&mut self.connection, Method::POST, &path, body.into(), b"\"results\":[").await?;
         for (at, (id, rev)) in wanted.iter().enumerate() {
             let row = match rows.next().await {
@@ -236,6 +381,12 @@ impl<W: Write> Dumping<'_, W> {
             match revision(&row).ok_or(DumpError::Answer)? {
                 Revision::Text(text) if text.len() > LINE_BYTES_MAX => self.leave_out(id, rev, TOO_LARGE),
                 Revision::Text(text) => {
+                    if let Some(attached) = attached.as_deref_mut()
+                        && let Some(bytes) = attached_bytes(text)?
+                    {
+                        attached.push(Attached { id: id.clone(), rev: rev.clone(), bytes });
+                        continue;
+                    }
                     write_line(&mut self.output, text, false)?;
                     self.written += 1;
                 }
@@ -259,6 +410,24 @@ impl<W: Write> Dumping<'_, W> {
         self.progress.clear();
         eprintln!("left out: revision {rev} of {id:?} {why}");
     }
+}
+
+/// A revision with attachments.
+struct Attached {
+    id: String,
+    rev: String,
+    /// The length of its attachments.
+    bytes: u64,
+}
+
+/// Returns the length of a revision's attachments; `None` if it has none.
+fn attached_bytes(text: &[u8]) -> Result<Option<u64>, DumpError> {
+    let attachments = dump_format::attachments(text).ok_or(DumpError::Answer)?;
+    // An attachment without a name has no path at which it could be read, so its revision is read in one piece.
+    let bytes_max = if attachments.contains_key("") { INLINE_BYTES } else { u64::MAX };
+    let lengths = attachments.values().map(|stub| stub["length"].as_u64().unwrap_or(0));
+    let bytes = lengths.fold(0, u64::saturating_add).min(bytes_max);
+    Ok(Some(bytes).filter(|_| !attachments.is_empty()))
 }
 
 /// A page of the changes feed.
@@ -462,15 +631,25 @@ mod tests {
     }
 
     #[test]
-    fn what_documents_do_not_tell() {
-        let said = |info: &str| notes("db", info.as_bytes());
+    fn what_a_dump_does_not_tell() {
+        let said = |info: &str, no_rev| notes(&head_of("db", info.as_bytes()), no_rev);
         for nothing in ["", "[]", "{}", r#"{"props":{}}"#, r#"{"props":{"partitioned":false,"run_bytes":0}}"#] {
-            assert_eq!(said(nothing), Vec::<String>::new(), "{nothing}");
+            assert_eq!(said(nothing, true), Vec::<String>::new(), "{nothing}");
         }
         let parts = "db is partitioned, which the dump does not tell: load it with --partitioned";
-        assert_eq!(said(r#"{"props":{"partitioned":true}}"#), [parts]);
-        let both = said(r#"{"props":{"partitioned":true,"channels":true}}"#);
+        assert_eq!(said(r#"{"props":{"partitioned":true}}"#, true), [parts]);
+        assert_eq!(said(r#"{"props":{"partitioned":true}}"#, false), Vec::<String>::new());
+        let both = said(r#"{"props":{"partitioned":true,"channels":true}}"#, true);
         assert!(both.len() == 2 && both[1].contains("its sync function") && both[1].contains("(_exp)"), "{both:?}");
+    }
+
+    #[test]
+    fn lengths_of_attachments() {
+        let bytes = |text: &str| attached_bytes(text.as_bytes()).ok();
+        assert_eq!((bytes("{}"), bytes(r#"{"_attachments":{}}"#)), (Some(None), Some(None)));
+        assert_eq!(bytes(r#"{"_attachments":{"a":{"length":2},"b":{"length":3}}}"#), Some(Some(5)));
+        assert_eq!(bytes(r#"{"_attachments":{"":{"length":9000000}}}"#), Some(Some(INLINE_BYTES)));
+        assert_eq!(bytes(r#"{"_attachments":[]}"#), None);
     }
 
     #[test]

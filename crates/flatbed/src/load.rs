@@ -17,10 +17,12 @@ use flatbed_client::{
 };
 use hyper::Method;
 use serde_json::Value;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::{
     cli::Load,
+    dump_format::{self, Head, Line, document_path},
+    load_large::{LargeDocument, LargeInput, large},
     progress::{self, Progress, Unit},
 };
 
@@ -54,6 +56,17 @@ pub(crate) enum LoadError {
         /// The defect and its position.
         source: SplitError,
     },
+    /// A dump without its last line.
+    #[error("{path}: the dump is cut off: its last line is missing", path = .0.display())]
+    CutOff(PathBuf),
+    /// A line of a dump in a wrong place, or of a later version.
+    #[error("{path}: line {line}: this line of a dump is damaged, in a wrong place, or of a later version", path = path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: u64,
+    },
     /// The server refuses all documents alike.
     #[error("the server refuses: {status} {text}")]
     Refused {
@@ -75,25 +88,36 @@ pub(crate) enum LoadError {
 /// [`LoadError`]. Documents sent before the error are in the database.
 pub(crate) async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
     let database = encode_segment(&options.database);
-    create(url, &database, &options).await?;
+    // Reading waits for input, so a server that does not answer is reported first.
+    let first = Connection::open(url).await?;
 
     // Successive edits of one document must keep their order.
     let connections = if options.keep_rev { 1 } else { CONNECTIONS };
-    let (batches_in, batches) = mpsc::channel::<Batch>(connections);
+    let (work_in, work) = mpsc::channel::<Work>(connections);
     let (outcomes_in, mut outcomes) = mpsc::channel(connections);
-    let batches = Arc::new(Mutex::new(batches));
+    let work = Arc::new(Mutex::new(work));
+    let mut progress =
+        Progress::new(format!("load {}", options.database), Unit::Documents, bytes_total(&options.files));
+    let (head_in, head) = oneshot::channel();
+    let options = Arc::new(options);
+    let reader = {
+        let options = options.clone();
+        tokio::task::spawn_blocking(move || read(&options, &work_in, head_in))
+    };
+    match head.await {
+        Ok(head) => create(first, &database, &options, head.as_ref()).await?,
+        // The input cannot be read.
+        Err(_) => return reader.await.map_err(|_| LoadError::Interrupted)?.map(|()| true),
+    }
     for _ in 0..connections {
         let sender = Sender {
             connection: Connection::open(url).await?,
-            path: format!("/{database}/_bulk_docs"),
+            database: format!("/{database}/"),
             outcomes: outcomes_in.clone(),
         };
-        tokio::spawn(sender.run(batches.clone()));
+        tokio::spawn(sender.run(work.clone()));
     }
-    drop((batches, outcomes_in));
-    let mut progress =
-        Progress::new(format!("load {}", options.database), Unit::Documents, bytes_total(&options.files));
-    let reader = tokio::task::spawn_blocking(move || read(&options, &batches_in));
+    drop((work, outcomes_in));
 
     let (mut taken, mut failed, mut bytes) = (0_u64, 0_u64, 0_u64);
     while let Some(outcome) = outcomes.recv().await {
@@ -119,25 +143,46 @@ pub(crate) async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
     Ok(failed == 0)
 }
 
-async fn create(url: &Url, database: &str, options: &Load) -> Result<(), LoadError> {
+/// Creates the database with the options, and with the settings of a dump's head. A database that exists keeps its own.
+async fn create(
+    mut connection: Connection,
+    database: &str,
+    options: &Load,
+    head: Option<&Head>,
+) -> Result<(), LoadError> {
     let number = |value: Option<u32>| value.map(|value| value.to_string());
+    let is_partitioned = options.partitioned || head.is_some_and(|head| head.is_partitioned);
     let settings = [
         ("run_bytes", "--run-bytes", number(options.run_bytes)),
         ("shards", "--shards", number(options.shards)),
-        ("partitioned", "--partitioned", options.partitioned.then(|| "true".to_owned())),
+        ("partitioned", "--partitioned", is_partitioned.then(|| "true".to_owned())),
     ];
     let given = || settings.iter().filter_map(|(name, flag, value)| Some((name, flag, value.as_ref()?)));
     let query: Vec<String> = given().map(|(name, _, value)| format!("{name}={value}")).collect();
     let path = format!("/{database}?{}", query.join("&"));
-    let answer = Connection::open(url).await?.call(Method::PUT, &path, Bytes::new()).await?;
+    let body = if head.is_some_and(|head| head.has_channels) { "{\"channels\":true}" } else { "" };
+    let answer = connection.call(Method::PUT, &path, body).await?;
     match answer.status {
-        201 | 202 => Ok(()),
+        201 | 202 => {}
         412 => {
             given().for_each(|(_, flag, _)| eprintln!("{} exists: {flag} is not applied", options.database));
-            Ok(())
+            if head.is_some() {
+                eprintln!("{} exists: _security and _revs_limit of the dump are not applied", options.database);
+            }
+            return Ok(());
         }
-        status => Err(LoadError::Refused { status, text: answer.text() }),
+        status => return Err(LoadError::Refused { status, text: answer.text() }),
     }
+    let security = head.and_then(|head| head.security.as_ref()).map(Value::to_string);
+    let limit = head.and_then(|head| head.revs_limit).map(|limit| limit.to_string());
+    for (name, value) in [("_security", security), ("_revs_limit", limit)] {
+        let Some(value) = value else { continue };
+        let answer = connection.call(Method::PUT, &format!("/{database}/{name}"), value).await?;
+        if !matches!(answer.status, 200..=202) {
+            return Err(LoadError::Refused { status: answer.status, text: format!("{name}: {}", answer.text()) });
+        }
+    }
+    Ok(())
 }
 
 fn bytes_total(files: &[PathBuf]) -> Option<u64> {
@@ -154,6 +199,15 @@ impl fmt::Display for InputPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.path.display(), self.line)
     }
+}
+
+/// The work of one or several requests.
+enum Work {
+    Batch(Batch),
+    /// A local document, with its id.
+    Local(InputPosition, String, Vec<u8>),
+    /// A document whose attachments follow it.
+    Large(InputPosition, LargeDocument),
 }
 
 /// The documents of one request.
@@ -182,17 +236,62 @@ impl Batch {
     }
 }
 
-/// Reads the files and sends batches until all are read or the senders have stopped.
-fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> {
-    let mut batch = Batch::default();
+/// Reads the files and sends their documents until all are read or the senders have stopped. The head of a dump that
+/// begins the first file, or `None`, is sent before them.
+fn read(options: &Load, work: &mpsc::Sender<Work>, head: oneshot::Sender<Option<Head>>) -> Result<(), LoadError> {
+    let mut reader = Reader { options, work, head: Some(head), batch: Batch::default(), large: None };
     for path in &options.files {
-        let failed = |source| LoadError::Read { path: path.clone(), source };
+        if !reader.file(path)? {
+            return Ok(());
+        }
+    }
+    reader.tell_head(None);
+    // It fails if a sender failed, whose error is reported.
+    let _ = reader.flush();
+    Ok(())
+}
+
+/// The senders have stopped.
+struct Stopped;
+
+struct Reader<'r> {
+    options: &'r Load,
+    work: &'r mpsc::Sender<Work>,
+    head: Option<oneshot::Sender<Option<Head>>>,
+    batch: Batch,
+    /// The document whose attachments are being read.
+    large: Option<LargeInput>,
+}
+
+impl Reader<'_> {
+    fn tell_head(&mut self, head: Option<Head>) {
+        if let Some(sender) = self.head.take() {
+            let _ = sender.send(head);
+        }
+    }
+
+    fn send(&self, work: Work) -> Result<(), Stopped> {
+        self.work.blocking_send(work).map_err(|_| Stopped)
+    }
+
+    fn flush(&mut self) -> Result<(), Stopped> {
+        if self.batch.documents.is_empty() {
+            return Ok(());
+        }
+        let batch = mem::take(&mut self.batch);
+        self.send(Work::Batch(batch))
+    }
+
+    /// Reads a file. Returns false if the senders have stopped.
+    fn file(&mut self, path: &Path) -> Result<bool, LoadError> {
+        let failed = |source| LoadError::Read { path: path.to_owned(), source };
         let mut input: Box<dyn Read> =
             if path.as_os_str() == "-" { Box::new(io::stdin()) } else { Box::new(File::open(path).map_err(failed)?) };
-        let shared: Arc<Path> = path.as_path().into();
+        let shared: Arc<Path> = path.into();
         let mut splitter = Splitter::new(DOCUMENT_BYTES_MAX);
         let mut piece = vec![0; PIECE_BYTES];
-        let split_failed = |source| LoadError::Split { path: path.clone(), source };
+        let split_failed = |source| LoadError::Split { path: path.to_owned(), source };
+        let (mut is_dump, mut has_ended) = (false, false);
         loop {
             let length = match input.read(&mut piece) {
                 Ok(length) => length,
@@ -204,33 +303,108 @@ fn read(options: &Load, batches: &mpsc::Sender<Batch>) -> Result<(), LoadError> 
             }
             splitter.push(&piece[..length]);
             while let Some(Object { line, text }) = splitter.next_object().map_err(split_failed)? {
-                let is_replica = member(text, "_revisions").is_some();
-                let text = if options.keep_rev || is_replica { text.into() } else { without(text, "_rev") };
-                let full = batch.documents.len() >= BATCH_DOCUMENTS_MAX || batch.bytes + text.len() > BATCH_BYTES_MAX;
-                let has_stub = !is_replica && has_stub(&text);
-                let ends = full || batch.is_replica != is_replica || batch.has_stub || has_stub;
-                if ends && !batch.documents.is_empty() && batches.blocking_send(mem::take(&mut batch)).is_err() {
-                    return Ok(());
+                let damaged = || LoadError::Line { path: path.to_owned(), line };
+                let place = InputPosition { path: shared.clone(), line };
+                match (dump_format::line(text), self.large.take()) {
+                    (Line::Data(data), Some(mut large)) => match large.push(data) {
+                        Some(true) => self.large = Some(large),
+                        Some(false) => {}
+                        None => {
+                            large.give_up();
+                            return Err(damaged());
+                        }
+                    },
+                    (Line::Void, Some(large)) => large.give_up(),
+                    (_, Some(large)) => {
+                        large.give_up();
+                        return Err(damaged());
+                    }
+                    // All attachments behind it are empty.
+                    (Line::Void, None) => {}
+                    // Another dump may follow one that has ended.
+                    (Line::Head(head), None) if !is_dump || has_ended => {
+                        (is_dump, has_ended) = (true, false);
+                        self.tell_head(Some(head));
+                    }
+                    (Line::Tail { left_out }, None) if is_dump && !has_ended => {
+                        has_ended = true;
+                        if left_out > 0 {
+                            eprintln!("{}: the dump leaves out {left_out} revisions", path.display());
+                        }
+                    }
+                    (Line::Document, None) if !has_ended => {
+                        self.tell_head(None);
+                        match self.document(place, text) {
+                            Some(Ok(())) => {}
+                            Some(Err(Stopped)) => return Ok(false),
+                            None => return Err(damaged()),
+                        }
+                    }
+                    _ => return Err(damaged()),
                 }
-                (batch.is_replica, batch.has_stub) = (is_replica, has_stub);
-                batch.bytes += text.len();
-                batch.documents.push((InputPosition { path: shared.clone(), line }, text.into_owned()));
             }
         }
         splitter.finish().map_err(split_failed)?;
+        if let Some(large) = self.large.take() {
+            large.give_up();
+            return Err(LoadError::CutOff(path.to_owned()));
+        }
+        if is_dump && !has_ended {
+            // What was read is loaded.
+            let _ = self.flush();
+            return Err(LoadError::CutOff(path.to_owned()));
+        }
+        Ok(true)
     }
-    if !batch.documents.is_empty() {
-        // It fails if a sender failed, whose error is reported.
-        let _ = batches.blocking_send(batch);
+
+    /// Takes a document. `None`: it is malformed.
+    fn document(&mut self, place: InputPosition, text: &[u8]) -> Option<Result<(), Stopped>> {
+        let is_replica = member(text, "_revisions").is_some();
+        if let Some(id) = local_id(text) {
+            return Some(self.send(Work::Local(place, id, without(text, "_rev").into_owned())));
+        }
+        if is_replica && has_word(text, b"follows") {
+            let following = dump_format::following(text)?;
+            if !following.is_empty() {
+                let (document, mut input) = large(text, following)?;
+                let sent = self.send(Work::Large(place, document));
+                if input.begin() {
+                    self.large = Some(input);
+                }
+                return Some(sent);
+            }
+        }
+        let text = if self.options.keep_rev || is_replica { text.into() } else { without(text, "_rev") };
+        let batch = &self.batch;
+        let full = batch.documents.len() >= BATCH_DOCUMENTS_MAX || batch.bytes + text.len() > BATCH_BYTES_MAX;
+        let has_stub = !is_replica && has_word(&text, b"stub");
+        if (full || batch.is_replica != is_replica || batch.has_stub || has_stub)
+            && let Err(stopped) = self.flush()
+        {
+            return Some(Err(stopped));
+        }
+        let batch = &mut self.batch;
+        (batch.is_replica, batch.has_stub) = (is_replica, has_stub);
+        batch.bytes += text.len();
+        batch.documents.push((place, text.into_owned()));
+        Some(Ok(()))
     }
-    Ok(())
 }
 
-/// Returns whether a document has attachments without data. A server that lacks them refuses the whole request, and may
-/// have written other documents of it.
-fn has_stub(document: &[u8]) -> bool {
+/// Returns whether the attachments of a document contain a string. A server that lacks the data of a stub refuses the
+/// whole request, and may have written other documents of it.
+fn has_word(document: &[u8], word: &[u8]) -> bool {
     let attachments = member(document, "_attachments").and_then(|member| document.get(member.value));
-    attachments.is_some_and(|text| text.split(|byte| *byte == b'"').any(|part| part == b"stub"))
+    attachments.is_some_and(|text| text.split(|byte| *byte == b'"').any(|part| part == word))
+}
+
+/// Returns the id of a local document.
+fn local_id(document: &[u8]) -> Option<String> {
+    let id = document.get(member(document, "_id")?.value)?;
+    if !id.starts_with(b"\"_local/") {
+        return None;
+    }
+    string(document, "_id")
 }
 
 /// The result of a batch.
@@ -243,16 +417,21 @@ struct Outcome {
 
 struct Sender {
     connection: Connection,
-    path: String,
+    /// The path of the database, with a slash at its end.
+    database: String,
     outcomes: mpsc::Sender<Result<Outcome, LoadError>>,
 }
 
 impl Sender {
-    async fn run(mut self, batches: Arc<Mutex<mpsc::Receiver<Batch>>>) {
+    async fn run(mut self, all: Arc<Mutex<mpsc::Receiver<Work>>>) {
         loop {
-            // The lock is held while waiting for a batch, not while sending it: the senders take turns.
-            let Some(batch) = batches.lock().await.recv().await else { return };
-            let outcome = self.send(batch).await;
+            // The lock is held while waiting for work, not while sending it: the senders take turns.
+            let Some(work) = all.lock().await.recv().await else { return };
+            let outcome = match work {
+                Work::Batch(batch) => self.send(batch).await,
+                Work::Local(place, id, text) => self.send_local(&place, &id, text).await,
+                Work::Large(place, document) => self.send_large(&place, document).await,
+            };
             let stop = outcome.is_err();
             if self.outcomes.send(outcome).await.is_err() || stop {
                 return;
@@ -260,9 +439,24 @@ impl Sender {
         }
     }
 
+    async fn send_local(&mut self, place: &InputPosition, id: &str, text: Vec<u8>) -> Result<Outcome, LoadError> {
+        let (bytes, path) = (text.len() as u64, format!("{}{}", self.database, document_path(id)));
+        let answer = self.connection.call(Method::PUT, &path, text).await?;
+        Outcome::of_one(place, bytes, &answer)
+    }
+
+    async fn send_large(&mut self, place: &InputPosition, document: LargeDocument) -> Result<Outcome, LoadError> {
+        let bytes = document.bytes();
+        match document.send(&mut self.connection, &self.database).await? {
+            Some(answer) => Outcome::of_one(place, bytes, &answer),
+            None => Ok(Outcome::default()),
+        }
+    }
+
     async fn send(&mut self, batch: Batch) -> Result<Outcome, LoadError> {
         let mut outcome = Outcome { bytes: batch.bytes as u64, ..Outcome::default() };
-        let answer = self.connection.call(Method::POST, &self.path, batch.body()).await?;
+        let path = format!("{}_bulk_docs", self.database);
+        let answer = self.connection.call(Method::POST, &path, batch.body()).await?;
         match answer.status {
             201 | 202 => outcome.add(&batch, &answer.body),
             // One bad document fails the request for all: send each alone to find it. 412 is for a stub of an
@@ -272,7 +466,7 @@ impl Sender {
                 for (place, text) in batch.documents {
                     let bytes = text.len();
                     let alone = Batch { documents: vec![(place, text)], bytes, is_replica, has_stub: false };
-                    let answer = self.connection.call(Method::POST, &self.path, alone.body()).await?;
+                    let answer = self.connection.call(Method::POST, &path, alone.body()).await?;
                     outcome.add_alone(&alone, answer)?;
                 }
             }
@@ -283,6 +477,18 @@ impl Sender {
 }
 
 impl Outcome {
+    /// Returns the outcome of a request for one document.
+    fn of_one(place: &InputPosition, bytes: u64, answer: &flatbed_client::Answer) -> Result<Outcome, LoadError> {
+        match answer.status {
+            200..=202 => Ok(Outcome { taken: 1, bytes, failures: Vec::new() }),
+            400 | 403 | 404 | 409 | 412 | 413 => {
+                let failure = format!("{place}: {} {}", answer.status, answer.text());
+                Ok(Outcome { taken: 0, bytes, failures: vec![failure] })
+            }
+            status => Err(LoadError::Refused { status, text: answer.text() }),
+        }
+    }
+
     fn add(&mut self, batch: &Batch, answer: &[u8]) {
         if batch.is_replica { self.add_replica(batch, answer) } else { self.add_edits(&batch.documents, answer) }
     }

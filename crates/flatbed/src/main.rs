@@ -8,6 +8,7 @@ mod cli;
 mod config_file;
 mod dump;
 mod environment;
+mod dump_format;
 #[cfg_attr(not(feature = "gateway"), path = "without/gateway.rs")]
 mod gateway;
 #[cfg(feature = "firefox")]
@@ -15,6 +16,7 @@ mod jwks;
 mod limits;
 mod listening;
 mod load;
+mod load_large;
 mod log_lines;
 mod logging;
 #[cfg_attr(not(feature = "otel"), path = "without/otel.rs")]

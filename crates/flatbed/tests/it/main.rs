@@ -5,6 +5,7 @@
 mod accounts;
 mod backup;
 mod crash;
+mod dump_everything;
 mod failing_disk;
 mod feeds_torture;
 mod follower;
