@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::PathBuf};
 use lexopt::prelude::*;
 
 use crate::account::Account;
+use crate::import::options::{self, Import};
 use crate::part::{self, NotBuilt};
 use crate::settings::{Layer, SETTINGS, Setting, SettingValue};
 #[cfg(feature = "worker")]
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Load(Load),
     /// Dump documents.
     Dump(Dump),
+    /// Copy the databases of another server.
+    Import(Import),
     /// Run or import jobs of another server.
     #[cfg(feature = "worker")]
     Worker(WorkerCommand),
@@ -107,7 +110,7 @@ pub(crate) enum UsageError {
     Arguments(#[from] lexopt::Error),
     /// A missing or unknown command.
     #[error(
-        "{0:?} is no command of flatbed: serve, load, dump, check, backup, restore, renew, secret, admin, user and worker are"
+        "{0:?} is no command of flatbed: serve, load, dump, import, check, backup, restore, renew, secret, admin, user and worker are"
     )]
     Command(String),
     /// A command without its object.
@@ -141,6 +144,10 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
             Some("user") => account("user", &mut parser),
             Some("load") => load(&mut parser),
             Some("dump") => dump(&mut parser),
+            Some("import") => match options::parse(&mut parser)? {
+                Some(import) => Ok(Command::Import(import)),
+                None => Ok(Command::Print(options::HELP.to_owned())),
+            },
             #[cfg(feature = "worker")]
             Some("worker") => worker_command::parse(&mut parser),
             #[cfg(not(feature = "worker"))]
@@ -391,6 +398,7 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
   flatbed serve [OPTIONS]          serve HTTP, by default on the embedded engine in ./flatbed-data
   flatbed load DB FILE...          load documents from JSON Lines files into a running server
   flatbed dump DB                  write a running server's documents as JSON Lines
+  flatbed import URL               copy the databases of a CouchDB or a Sync Gateway into a running server
   flatbed check DB [OPTIONS]       recompute a database's indexes and counters from its raw keys
   flatbed backup OUT [OPTIONS]     copy the embedded engine's database, also while it is being served
   flatbed restore OUT [OPTIONS]    put such a copy into a new data directory
@@ -574,7 +582,7 @@ mod tests {
         for (line, message) in [
             (
                 "start",
-                "\"start\" is no command of flatbed: serve, load, dump, check, backup, restore, renew, secret, admin, user and worker are",
+                "\"start\" is no command of flatbed: serve, load, dump, import, check, backup, restore, renew, secret, admin, user and worker are",
             ),
             ("serve --liten a", "invalid option '--liten' (flatbed --help lists what there is)"),
             ("serve db", "unexpected argument \"db\" (flatbed --help lists what there is)"),

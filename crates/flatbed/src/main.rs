@@ -11,6 +11,7 @@ mod environment;
 mod dump_format;
 #[cfg_attr(not(feature = "gateway"), path = "without/gateway.rs")]
 mod gateway;
+mod import;
 #[cfg(feature = "firefox")]
 mod jwks;
 mod limits;
@@ -149,6 +150,10 @@ fn run() -> Result<bool, Box<dyn Error>> {
             let url = url(options.url.as_deref(), &variables)?;
             Ok(runtime.block_on(dump::dump(&options, &url))?)
         }
+        Command::Import(options) => {
+            let to = options.to.clone().unwrap_or_else(|| url_text(None, &variables).to_owned());
+            Ok(runtime.block_on(import::import(&options, &to))?)
+        }
     }
 }
 
@@ -177,6 +182,10 @@ fn log_file(config: Option<&ConfigFile>) {
 }
 
 fn url(given: Option<&str>, variables: &HashMap<String, String>) -> Result<Url, Box<dyn Error>> {
+    Ok(Url::parse(url_text(given, variables))?)
+}
+
+fn url_text<'t>(given: Option<&'t str>, variables: &'t HashMap<String, String>) -> &'t str {
     let named = variables.get("FLATBED_URL").map(String::as_str).filter(|url| !url.is_empty());
-    Ok(Url::parse(given.or(named).unwrap_or(DEFAULT_URL))?)
+    given.or(named).unwrap_or(DEFAULT_URL)
 }

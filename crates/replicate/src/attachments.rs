@@ -19,7 +19,7 @@ use crate::memory::{Room, Share};
 use crate::peer::Peer;
 use crate::pool::Pieces;
 use crate::raw;
-use crate::stats::Tally;
+use crate::stats::{Progress, Tally};
 use crate::transfer::{MissingRevision, Revision, Transfer};
 
 /// The size in bytes from which attachments of a revision are streamed.
@@ -232,12 +232,12 @@ async fn send(transfer: &Transfer, document_path: &str, rev: &str, message: Mess
     let path = format!("{document_path}?new_edits=false");
     let mut request = transfer.target.request(Method::PUT, &path, Some(&message.kind), Pieces(receiver).boxed())?;
     request.headers_mut().insert(header::CONTENT_LENGTH, message.length().into());
-    let source = transfer.source.clone();
+    let (source, progress) = (transfer.source.clone(), transfer.progress.clone());
     let (document_path, rev) = (document_path.to_owned(), encode_segment(rev));
     let sender = Sender { pieces: sender, taken: Arc::default() };
     let taken = sender.taken.clone();
     let feeder = tokio::spawn(async move {
-        if let Err(error) = feed(&source, &document_path, &rev, message, &sender).await {
+        if let Err(error) = feed((&source, &*progress), &document_path, &rev, message, &sender).await {
             let _ = sender.pieces.send(Err(std::io::Error::other(error.to_string()))).await;
         }
     });
@@ -284,7 +284,13 @@ async fn stalled(taken: &AtomicU64) {
     }
 }
 
-async fn feed(source: &Arc<Peer>, document_path: &str, rev: &str, message: Message, sender: &Sender) -> Result<()> {
+async fn feed(
+    (source, progress): (&Arc<Peer>, &Progress),
+    document_path: &str,
+    rev: &str,
+    message: Message,
+    sender: &Sender,
+) -> Result<()> {
     // The target may have answered already. The receiver is gone then, and the loop ends.
     for (text, path, length) in message.parts {
         if !sender.send(text.into()).await {
@@ -297,6 +303,7 @@ async fn feed(source: &Arc<Peer>, document_path: &str, rev: &str, message: Messa
         let (mut sent, mut rest) = (0_u64, Vec::new());
         while let Some(piece) = answer.piece().await.map_err(|reason| source.broken(reason))? {
             sent += piece.len() as u64;
+            progress.note_bytes(piece.len());
             let piece = if message.is_base64 {
                 rest.extend_from_slice(&piece);
                 let whole = rest.len() - rest.len() % 3;

@@ -295,6 +295,10 @@ impl Peer {
     /// Checks that the database exists; `create`: creates it if it is missing.
     pub(crate) async fn open(&self, create: bool) -> Result<()> {
         let mut answer = self.call(Method::GET, "", None).await?;
+        // Sync Gateway has databases with a slash at their end.
+        if matches!(answer.status, 301 | 302 | 307 | 308) {
+            answer = self.call(Method::GET, "/", None).await?;
+        }
         if answer.status == 404 && create {
             let made = self.call(Method::PUT, "", None).await?;
             // 412: another client created it meanwhile.

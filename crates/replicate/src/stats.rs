@@ -35,6 +35,7 @@ pub struct Progress {
     pub(crate) bulk_get_attempts: AtomicU64,
     pub(crate) bulk_get_docs: AtomicU64,
     pending: AtomicU64,
+    bytes_read: AtomicU64,
     has_advanced: AtomicBool,
     seqs: Mutex<Seqs>,
 }
@@ -110,6 +111,21 @@ impl Progress {
 
     pub(crate) fn note_advance(&self) {
         self.has_advanced.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the changes of the source behind the last page that was read.
+    pub fn pending(&self) -> u64 {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of revisions and attachments that were read from the source, those of repeated requests
+    /// included.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_bytes(&self, bytes: usize) {
+        add(&self.bytes_read, bytes);
     }
 
     pub(crate) fn set_pending(&self, pending: u64) {

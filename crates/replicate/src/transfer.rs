@@ -266,7 +266,8 @@ impl Transfer {
         let answer = self.source.send_once(Method::POST, &path, Some(body.into())).await?;
         match answer.status.as_u16() {
             200 => Ok(Some(answer)),
-            400 | 404 | 405 | 501 => {
+            // 406: Sync Gateway answers in multipart alone.
+            400 | 404 | 405 | 406 | 501 => {
                 // Reads the answer to its end, so that the connection can be reused.
                 self.source.whole(room, answer).await?;
                 Ok(None)
@@ -286,6 +287,7 @@ impl Transfer {
         let no_room = |error| self.source.no_room(error);
         let broken = |_| self.source.protocol("a list of revisions is not well-formed, or one is too large");
         while let Some(mut piece) = answer.piece().await.map_err(|reason| self.source.broken(reason))? {
+            self.progress.note_bytes(piece.len());
             // The text between rows is bounded like a row.
             idle_bytes += piece.len();
             if idle_bytes > REVISION_BYTES_MAX {

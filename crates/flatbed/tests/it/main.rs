@@ -10,6 +10,8 @@ mod failing_disk;
 mod feeds_torture;
 mod follower;
 mod hostile;
+mod import;
+mod import_torture;
 mod load_and_dump;
 mod log;
 mod metrics;

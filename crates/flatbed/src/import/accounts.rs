@@ -1,0 +1,136 @@
+//! Copies what belongs to the server: administrators, and replications, which arrive paused.
+
+use flatbed_client::encode_segment;
+use serde_json::{Value, json};
+
+use crate::dump_format::document_path;
+use crate::import::server::{ImportError, Server, json_key};
+use crate::import::state::Unmoved;
+
+const ADMINS: &str = "/_node/_local/_config/admins";
+
+/// The documents of a page of replications.
+const ROWS: usize = 100;
+
+/// The state that no replicator starts, with the reason for its reader.
+const PAUSED: &str = "failed";
+const PAUSED_REASON: &str = "paused by flatbed import: remove _replication_state from this document to start it";
+
+/// Copies administrators with the hashes of their passwords. An administrator of the target stays as it is.
+pub(crate) async fn copy_admins(from: &mut Server, to: &mut Server, left: &mut Unmoved) -> Result<(), ImportError> {
+    let (admins, known) = (from.get(ADMINS).await?, to.get(ADMINS).await?);
+    for (name, hash) in admins.as_object().ok_or_else(|| ImportError::Answer(ADMINS.to_owned()))? {
+        match known.get(name) {
+            Some(here) if here == hash => {}
+            Some(_) => left.add(format!("administrator {name}: the target has one of this name")),
+            None => {
+                if let Err(error) = to.put(&format!("{ADMINS}/{}", encode_segment(name)), hash).await {
+                    left.add(format!("administrator {name}: {error}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns a document of a replicator database as it is written: paused, unless it has ended.
+fn paused(mut document: Value) -> Value {
+    let is_design = document["_id"].as_str().is_some_and(|id| id.starts_with('_'));
+    if let Some(members) = document.as_object_mut() {
+        // The target gives the replication its owner.
+        members.retain(|name, _| !matches!(name.as_str(), "_rev" | "owner" | "_attachments"));
+        let is_completed = members.get("_replication_state").is_some_and(|state| state == "completed");
+        if !is_design && !is_completed {
+            members.retain(|name, _| !name.starts_with("_replication_"));
+            members.insert("_replication_state".to_owned(), PAUSED.into());
+            members.insert("_replication_state_reason".to_owned(), PAUSED_REASON.into());
+        }
+    }
+    document
+}
+
+/// Copies the documents of a replicator database, paused. Documents that the target has stay as they are. Returns a
+/// line for each replication that was paused now.
+pub(crate) async fn copy_replications(
+    (from, to): (&mut Server, &mut Server),
+    name: &str,
+    left: &mut Unmoved,
+) -> Result<Vec<String>, ImportError> {
+    let database = format!("/{}", encode_segment(name));
+    if to.find(&database).await?.is_none() {
+        match to.put(&database, &json!({})).await {
+            Ok(_) | Err(ImportError::Refused { status: 412, .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut lines = Vec::new();
+    let mut start: Option<String> = None;
+    loop {
+        let after = start.as_ref().map(|id| format!("&skip=1&startkey={}", json_key(id))).unwrap_or_default();
+        let path = format!("{database}/_all_docs?include_docs=true&limit={ROWS}{after}");
+        let page = from.get(&path).await?;
+        let rows = page["rows"].as_array().ok_or_else(|| ImportError::Answer(path.clone()))?;
+        for document in rows.iter().filter_map(|row| row.get("doc")).filter(|document| document.is_object()) {
+            let id = document["_id"].as_str().unwrap_or_default();
+            // Servers make it themselves.
+            if id == "_design/_replicator" {
+                continue;
+            }
+            let written = paused(document.clone());
+            let is_paused = written["_replication_state"] == PAUSED;
+            match to.put(&format!("{database}/{}", document_path(id)), &written).await {
+                Ok(_) if is_paused => {
+                    lines.push(format!(
+                        "{name}/{id}: {} to {}",
+                        shown(&document["source"]),
+                        shown(&document["target"])
+                    ));
+                }
+                Ok(_) | Err(ImportError::Refused { status: 409, .. }) => {}
+                Err(error) => left.add(format!("{name}: the replication {id:?}: {error}")),
+            }
+        }
+        let last = rows.last().and_then(|row| row["id"].as_str());
+        match last {
+            Some(last) if rows.len() == ROWS && start.as_deref() != Some(last) => start = Some(last.to_owned()),
+            _ => return Ok(lines),
+        }
+    }
+}
+
+/// Returns an endpoint of a replication, without its password.
+fn shown(endpoint: &Value) -> String {
+    let text = endpoint.as_str().or_else(|| endpoint["url"].as_str()).unwrap_or("?");
+    let shown = match (text.split_once("://"), text.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
+        _ => text.to_owned(),
+    };
+    shown.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replications_are_paused_unless_they_ended() {
+        let running = paused(json!({ "_id": "a", "_rev": "1-a", "owner": "x", "source": "s", "continuous": true,
+            "_replication_state": "error", "_replication_id": "0a" }));
+        assert_eq!(
+            running,
+            json!({ "_id": "a", "source": "s", "continuous": true, "_replication_state": "failed",
+                "_replication_state_reason": PAUSED_REASON })
+        );
+        let ended = paused(json!({ "_id": "a", "_replication_state": "completed", "_replication_id": "0a" }));
+        assert_eq!(ended["_replication_state"], "completed");
+        let design = paused(json!({ "_id": "_design/x", "views": {} }));
+        assert_eq!(design, json!({ "_id": "_design/x", "views": {} }));
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        assert_eq!(shown(&"https://a:s3cret@h:1/db".into()), "https://h:1/db");
+        assert_eq!(shown(&json!({ "url": "http://a:p@ss@h/db", "headers": {} })), "http://h/db");
+        assert_eq!((shown(&"db".into()), shown(&Value::Null)), ("db".to_owned(), "?".to_owned()));
+    }
+}
