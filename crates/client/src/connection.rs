@@ -119,7 +119,7 @@ impl Connection {
     /// [`Error`]; after [`Error::Http`] the server may have processed the request.
     pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, Error> {
         let kind = (!body.is_empty() || method == Method::POST).then_some("application/json");
-        let body = Full::new(body).map_err(|never| match never {}).boxed();
+        let body: Outgoing = Full::new(body).map_err(|never| match never {}).boxed();
         let request = self.request(method, path, kind, body)?;
         self.send_request(request).await
     }

@@ -76,8 +76,8 @@ pub(crate) async fn import(options: &Import, to: &str) -> Result<bool, ImportErr
         return report(left, &[]);
     }
     let (mut source, mut target) = (ways.from.open(), ways.to.open());
-    source.get("/").await?;
-    target.get("/").await?;
+    source.greet().await?;
+    target.greet().await?;
     let mut left = Unmoved::default();
     let chosen = choose(&mut source, options, &mut left).await?;
     let documents = chosen.databases.iter().map(|(_, info)| info.documents).fold(0, u64::saturating_add);

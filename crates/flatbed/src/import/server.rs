@@ -116,6 +116,12 @@ impl Server {
         Ok(self.connection.insert(connection))
     }
 
+    /// Checks, once, that a server answers and lets the client in.
+    pub(crate) async fn greet(&mut self) -> Result<(), ImportError> {
+        let answer = Answer::read(self.send("/").await?).await?;
+        if answer.status == 200 { Ok(()) } else { Err(self.refused(&Method::GET, "/", &answer)) }
+    }
+
     /// Sends an idempotent request and reads the whole answer. Retries if the connection breaks or the server is
     /// overloaded.
     pub(crate) async fn call(&mut self, method: Method, path: &str, body: &str) -> Result<Answer, ImportError> {

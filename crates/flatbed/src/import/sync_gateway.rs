@@ -11,8 +11,8 @@ use crate::import::state::{ImportProgress, Unmoved};
 /// The name of the user who has not signed in.
 const GUEST: &str = "GUEST";
 
-/// The members of a user or role that an administrator sets.
-const MEMBERS: &[&str] = &["name", "email", "disabled", "admin_channels", "admin_roles", "account"];
+/// The members of a user or role that an administrator sets, beside the name, which is in the path.
+const MEMBERS: &[&str] = &["email", "disabled", "admin_channels", "admin_roles", "account"];
 
 /// Splits `http://host:4985/db` into the server and the name of the database.
 pub(crate) fn split(source: &str) -> Result<(&str, String), ImportError> {
@@ -159,7 +159,7 @@ mod tests {
             "admin_roles": ["r"], "disabled": true, "email": null });
         assert_eq!(
             Value::Object(principal(&user)),
-            json!({ "name": "a", "admin_channels": ["A"], "admin_roles": ["r"], "disabled": true })
+            json!({ "admin_channels": ["A"], "admin_roles": ["r"], "disabled": true })
         );
     }
 }
