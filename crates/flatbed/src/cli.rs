@@ -100,6 +100,8 @@ pub(crate) struct Dump {
     pub no_rev: bool,
     /// Write local documents too.
     pub local: bool,
+    /// The administrators' port of Sync Gateway's API, which gives the sync function.
+    pub admin_url: Option<String>,
 }
 
 /// An invalid command line.
@@ -323,6 +325,7 @@ fn dump(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             Long("url") => dump.url = Some(parser.value()?.string()?),
             Long("no-rev") => dump.no_rev = true,
             Long("local") => dump.local = true,
+            Long("admin-url") => dump.admin_url = Some(parser.value()?.string()?),
             Value(value) if database.is_none() => database = Some(value.string()?),
             other => return Err(other.unexpected().into()),
         }
@@ -507,7 +510,7 @@ flatbed load DB FILE... [OPTIONS]
 
 FILE holds JSON Lines, or one JSON array of objects, or one object; - is stdin. The database is created if it is missing.
 Documents with _revisions, as flatbed dump writes them, are stored under these revisions, beside existing ones. A new
-database gets _security, _revs_limit and partitions from a dump that begins with them.
+database gets _security, _revs_limit, partitions and channels from a dump that begins with them.
 Exit status: 0 all loaded, 1 some documents failed (each is reported), 2 not loaded.
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]
@@ -524,7 +527,7 @@ flatbed dump DB [OPTIONS]
 Writes each leaf of each document to stdout, one on each line, including deleted and conflicting ones, with its
 attachments and its history, for flatbed load. The first line holds _security, _revs_limit and whether the database is
 partitioned, the last line says that the dump is complete. Large attachments follow their document on lines of their own.
-The dump has no sync function, users and roles of channels, and expiry of documents (_exp); stderr warns.
+The dump has no users and roles of channels and no expiry of documents (_exp); stderr warns.
 A revision of more than 64 MB without its attachments, or one that the server refuses to read, is left out and reported.
 Exit status: 0 complete, 1 revisions left out, 2 not complete.
 
@@ -532,6 +535,7 @@ Exit status: 0 complete, 1 revisions left out, 2 not complete.
   --no-rev         write documents as new ones, ordered by _id: the winners alone, without _rev, with their attachments,
                    without the first and last line
   --local          write local documents too, among them checkpoints of replications
+  --admin-url URL  of a database with channels: the administrators' port, which gives the sync function
 ";
 
 #[cfg(test)]
@@ -573,7 +577,7 @@ mod tests {
         let Ok(Command::Renew(given)) = parsed("renew --cluster-file c --root r") else { panic!("renew") };
         assert_eq!((given.settings["cluster_file"].text.as_str(), given.settings["root"].text.as_str()), ("c", "r"));
 
-        let dump = Dump { database: "db".into(), url: Some("u".into()), no_rev: true, local: false };
+        let dump = Dump { database: "db".into(), url: Some("u".into()), no_rev: true, local: false, admin_url: None };
         assert_eq!(parsed("dump db --url u --no-rev"), Ok(Command::Dump(dump)));
     }
 

@@ -45,6 +45,9 @@ pub(crate) enum DumpError {
     /// The connection broke in the middle of the answer.
     #[error("the server's answer broke off: {0}")]
     Body(#[from] hyper::Error),
+    /// The URL of the administrators' port is invalid.
+    #[error("--admin-url: {0}")]
+    AdminUrl(#[from] flatbed_client::UrlError),
     /// The server refuses to return the documents.
     #[error("the server refuses: {status} {text}")]
     Refused {
@@ -131,6 +134,9 @@ async fn head(connection: &mut Connection, options: &Dump, path: &str) -> Result
             return Ok((Head { database: name.clone(), ..Head::default() }, vec![unknown]));
         }
     };
+    if let Some(url) = options.admin_url.as_ref().filter(|_| head.has_channels && !options.no_rev) {
+        head.sync = Some(sync_function(url, path).await?);
+    }
     let mut notes = notes(&head, options.no_rev);
     if options.no_rev {
         return Ok((head, notes));
@@ -146,6 +152,17 @@ async fn head(connection: &mut Connection, options: &Dump, path: &str) -> Result
         notes.push(format!("the dump does not contain _revs_limit of {name}: {} {}", answer.status, answer.text()));
     }
     Ok((head, notes))
+}
+
+/// Returns the sync function of a database; the default one as a text. `url`: the administrators' port.
+async fn sync_function(url: &str, path: &str) -> Result<String, DumpError> {
+    let url = Url::parse(url)?;
+    let answer = Connection::open(&url).await?.call(Method::GET, &format!("/{path}/_config"), Bytes::new()).await?;
+    if answer.status != 200 {
+        return Err(DumpError::Refused { status: answer.status, text: answer.text() });
+    }
+    let config: Value = serde_json::from_slice(&answer.body).map_err(|_| DumpError::Answer)?;
+    Ok(config["sync"].as_str().unwrap_or("function (doc) { channel(doc.channels); }").to_owned())
 }
 
 /// Returns the settings in the answer to `GET /{db}`.
@@ -164,9 +181,9 @@ fn notes(head: &Head, no_rev: bool) -> Vec<String> {
         notes.push(format!("{name} is partitioned, which the dump does not tell: load it with --partitioned"));
     }
     if head.has_channels {
+        let function = if head.sync.is_some() { "" } else { "its sync function (--admin-url), " };
         notes.push(format!(
-            "{name} has channels: the dump does not contain its sync function, its users and roles, and when documents \
-             end (_exp). Make the database that it is loaded into by PUT with them"
+            "{name} has channels: the dump does not contain {function}its users and roles, and when documents end (_exp)"
         ));
     }
     notes

@@ -28,6 +28,8 @@ pub(crate) struct Head {
     pub database: String,
     pub is_partitioned: bool,
     pub has_channels: bool,
+    /// The sync function of a database with channels.
+    pub sync: Option<String>,
     pub revs_limit: Option<u64>,
     /// The content of `_security`.
     pub security: Option<Value>,
@@ -67,6 +69,9 @@ impl Head {
         if self.has_channels {
             head["channels"] = true.into();
         }
+        if let Some(function) = &self.sync {
+            head["sync"] = function.as_str().into();
+        }
         if let Some(limit) = self.revs_limit {
             head["revs_limit"] = limit.into();
         }
@@ -81,6 +86,7 @@ impl Head {
             database: head["database"].as_str().unwrap_or_default().to_owned(),
             is_partitioned: head["partitioned"] == true,
             has_channels: head["channels"] == true,
+            sync: head["sync"].as_str().map(str::to_owned),
             revs_limit: head["revs_limit"].as_u64(),
             security: head.get("security").filter(|security| security.is_object()).cloned(),
         })
@@ -184,7 +190,8 @@ mod tests {
         let head = Head {
             database: "a/b".into(),
             is_partitioned: true,
-            has_channels: false,
+            has_channels: true,
+            sync: Some("function (doc) {}".into()),
             revs_limit: Some(7),
             security: Some(json!({ "admins": { "names": ["anna"] } })),
         };

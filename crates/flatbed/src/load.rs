@@ -16,7 +16,7 @@ use flatbed_client::{
     split::{Object, SplitError, Splitter, member, without},
 };
 use hyper::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::{
@@ -160,7 +160,11 @@ async fn create(
     let given = || settings.iter().filter_map(|(name, flag, value)| Some((name, flag, value.as_ref()?)));
     let query: Vec<String> = given().map(|(name, _, value)| format!("{name}={value}")).collect();
     let path = format!("/{database}?{}", query.join("&"));
-    let body = if head.is_some_and(|head| head.has_channels) { "{\"channels\":true}" } else { "" };
+    let body = match head {
+        Some(Head { sync: Some(function), .. }) => json!({ "sync": function }).to_string(),
+        Some(Head { has_channels: true, .. }) => json!({ "channels": true }).to_string(),
+        _ => String::new(),
+    };
     let answer = connection.call(Method::PUT, &path, body).await?;
     match answer.status {
         201 | 202 => {}

@@ -105,6 +105,29 @@ async fn large_attachments_local_documents_and_settings_come_back() {
     assert!(String::from_utf8_lossy(&odd.stderr).contains("this line of a dump is damaged"));
 }
 
+#[tokio::test]
+async fn a_database_with_channels_keeps_its_sync_function() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut arguments = crate::support::storage(&directory.path().join("data"));
+    arguments.extend(["--gateway-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"].map(str::to_owned));
+    let server = Server::start_with(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let (url, admin) = (server.url.to_string(), server.gateway[1].to_string());
+    let mut connection = server.connect().await;
+    let function = "function (doc) { channel(doc.to); }";
+    let (status, made) = call(&mut connection, Method::PUT, "/db", &json!({ "sync": function }).to_string()).await;
+    assert_eq!(status, 201, "{made}");
+    let dump = run(&["dump", "db", "--admin-url", &admin, "--url", &url]);
+    let said = String::from_utf8_lossy(&dump.stderr);
+    assert!(dump.status.success() && said.contains("does not contain its users"), "{said}");
+    let file = directory.path().join("dump.jsonl");
+    fs::write(&file, &dump.stdout).unwrap();
+    let loaded = run(&["load", "again", file.to_str().unwrap(), "--url", &url]);
+    assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
+    let mut administrators = flatbed_client::Connection::open(&server.gateway[1]).await.unwrap();
+    let (_, config) = call(&mut administrators, Method::GET, "/again/_config", "").await;
+    assert_eq!(config["sync"], function, "{config}");
+}
+
 /// A branch of a document: its length, the seed of its revisions, whether it ends in a deletion, and its attachments.
 type Branch = (usize, u8, bool, Vec<(String, usize, i64)>);
 
