@@ -135,9 +135,9 @@ async fn head(connection: &mut Connection, options: &Dump, path: &str) -> Result
         }
     };
     if let Some(url) = options.admin_url.as_ref().filter(|_| head.has_channels && !options.no_rev) {
-        head.sync = Some(sync_function(url, path).await?);
+        head.sync = sync_function(url, path).await?;
     }
-    let mut notes = notes(&head, options.no_rev);
+    let mut notes = notes(&head, options.no_rev, options.admin_url.is_some());
     if options.no_rev {
         return Ok((head, notes));
     }
@@ -154,15 +154,15 @@ async fn head(connection: &mut Connection, options: &Dump, path: &str) -> Result
     Ok((head, notes))
 }
 
-/// Returns the sync function of a database; the default one as a text. `url`: the administrators' port.
-async fn sync_function(url: &str, path: &str) -> Result<String, DumpError> {
+/// Returns the sync function of a database; `None` for the default one. `url`: the administrators' port.
+async fn sync_function(url: &str, path: &str) -> Result<Option<String>, DumpError> {
     let url = Url::parse(url)?;
     let answer = Connection::open(&url).await?.call(Method::GET, &format!("/{path}/_config"), Bytes::new()).await?;
     if answer.status != 200 {
         return Err(DumpError::Refused { status: answer.status, text: answer.text() });
     }
     let config: Value = serde_json::from_slice(&answer.body).map_err(|_| DumpError::Answer)?;
-    Ok(config["sync"].as_str().unwrap_or("function (doc) { channel(doc.channels); }").to_owned())
+    Ok(config["sync"].as_str().map(str::to_owned))
 }
 
 /// Returns the settings in the answer to `GET /{db}`.
@@ -173,15 +173,15 @@ fn head_of(name: &str, info: &[u8]) -> Head {
     Head { database: name.to_owned(), is_partitioned, has_channels, ..Head::default() }
 }
 
-/// Returns the warnings about a database.
-fn notes(head: &Head, no_rev: bool) -> Vec<String> {
+/// Returns the warnings about a database. `knows_function`: its sync function is in the head, or it has none.
+fn notes(head: &Head, no_rev: bool, knows_function: bool) -> Vec<String> {
     let name = &head.database;
     let mut notes = Vec::new();
     if head.is_partitioned && no_rev {
         notes.push(format!("{name} is partitioned, which the dump does not tell: load it with --partitioned"));
     }
     if head.has_channels {
-        let function = if head.sync.is_some() { "" } else { "its sync function (--admin-url), " };
+        let function = if knows_function && !no_rev { "" } else { "its sync function (--admin-url), " };
         notes.push(format!(
             "{name} has channels: the dump does not contain {function}its users and roles, and when documents end (_exp)"
         ));
@@ -649,7 +649,7 @@ mod tests {
 
     #[test]
     fn what_a_dump_does_not_tell() {
-        let said = |info: &str, no_rev| notes(&head_of("db", info.as_bytes()), no_rev);
+        let said = |info: &str, no_rev| notes(&head_of("db", info.as_bytes()), no_rev, false);
         for nothing in ["", "[]", "{}", r#"{"props":{}}"#, r#"{"props":{"partitioned":false,"run_bytes":0}}"#] {
             assert_eq!(said(nothing, true), Vec::<String>::new(), "{nothing}");
         }

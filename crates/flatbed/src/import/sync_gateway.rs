@@ -77,17 +77,7 @@ async fn create(
 async fn sync_function(server: &mut Server, database: &str) -> Result<Option<String>, ImportError> {
     // Versions 3 and later show functions only on demand.
     let config = server.get(&format!("{database}/_config?include_javascript=true")).await?;
-    if let Some(function) = config["sync"].as_str().filter(|function| !function.trim().is_empty()) {
-        return Ok(Some(function.to_owned()));
-    }
-    let answer = server.call(Method::GET, &format!("{database}/_config/sync"), "").await?;
-    let text = String::from_utf8_lossy(&answer.body).trim().to_owned();
-    if answer.status != 200 || text.is_empty() || text == "null" {
-        return Ok(None);
-    }
-    // A text in JSON, or the text itself.
-    let function = serde_json::from_str::<Value>(&text).ok().and_then(|value| value.as_str().map(str::to_owned));
-    Ok(Some(function.unwrap_or(text)).filter(|text| !text.is_empty()))
+    Ok(config["sync"].as_str().filter(|function| !function.trim().is_empty()).map(str::to_owned))
 }
 
 /// Copies users or roles. Users of the target keep their passwords; new users get random ones, which are not recorded.
