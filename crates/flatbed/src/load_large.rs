@@ -104,6 +104,15 @@ impl LargeInput {
     }
 }
 
+/// An input that ends early gives its document up, so that its own error is reported.
+impl Drop for LargeInput {
+    fn drop(&mut self) {
+        if self.left > 0 {
+            self.is_void.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 impl LargeDocument {
     /// Returns the length of the request.
     pub(crate) fn bytes(&self) -> u64 {
@@ -167,8 +176,12 @@ mod tests {
         assert_eq!(input.push(vec![1, 2]), Some(true));
         assert_eq!(input.push(vec![3]), Some(true));
         assert_eq!(input.push(vec![4, 5]), None, "longer than its attachment");
-        let (_document, mut input) = large(br#"{"_id":"x"}"#, vec![part("a", 0)]).unwrap();
+        drop(input);
+        assert!(document.is_void.load(Ordering::Relaxed));
+        let (empty, mut input) = large(br#"{"_id":"x"}"#, vec![part("a", 0)]).unwrap();
         assert!(!input.begin());
+        drop(input);
+        assert!(!empty.is_void.load(Ordering::Relaxed));
         assert!(large(b"{}", Vec::new()).is_none());
     }
 }
