@@ -201,10 +201,12 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
         } else {
             attachment.number("length", length).bool("follows", true);
             let clean = |text: &str| text.replace(['"', '\\', '\r', '\n'], "_");
+            // A changed name might be that of another attachment. Without one the order decides.
+            let is_plain = clean(name) == *name;
+            let file_name = if is_plain { format!("; filename=\"{name}\"") } else { String::new() };
             let head = format!(
-                "\r\n--{boundary}\r\nContent-Disposition: attachment; filename=\"{}\"\r\nContent-Type: {}\r\n\
+                "\r\n--{boundary}\r\nContent-Disposition: attachment{file_name}\r\nContent-Type: {}\r\n\
                  Content-Length: {length}\r\n\r\n",
-                clean(name),
                 clean(content_type)
             );
             heads.push((head.into_bytes(), path, length));
@@ -346,6 +348,15 @@ mod tests {
         for twice in [r#"{"a":{},"\u0061":{}}"#, r#"{"a":{"length":1,"length":9000000}}"#, r#"{"a":1}"#] {
             assert_eq!(stubs_of(twice.as_bytes()), None, "{twice}");
         }
+    }
+
+    #[test]
+    fn no_attachment_gets_the_name_of_another() {
+        let doc = br#"{"_id":"x","_rev":"1-a","_attachments":{"a\"b":{"length":1},"a_b":{"length":1}}}"#;
+        let message = message_with(doc, false, "B").unwrap();
+        let heads: Vec<String> =
+            message.parts.iter().map(|(head, ..)| String::from_utf8_lossy(head).into_owned()).collect();
+        assert!(!heads[0].contains("filename") && heads[1].contains("filename=\"a_b\""), "{heads:?}");
     }
 
     #[test]
