@@ -80,6 +80,9 @@ pub(crate) async fn import(options: &Import, to: &str) -> Result<bool, ImportErr
     target.greet().await?;
     let mut left = Unmoved::default();
     let chosen = choose(&mut source, options, &mut left).await?;
+    if chosen.databases.is_empty() && chosen.replicators.is_empty() && !options.only.is_empty() {
+        return Err(ImportError::Database("no database of the source is chosen by --only and --except".to_owned()));
+    }
     let documents = chosen.databases.iter().map(|(_, info)| info.documents).fold(0, u64::saturating_add);
     let progress = Arc::new(ImportProgress::new(chosen.databases.len() as u64, documents));
     let moved = tokio::select! {

@@ -214,6 +214,8 @@ async fn what_was_not_moved_is_listed() {
     assert!(again.status.success(), "{}", text(&again));
     assert_eq!(call(&mut other, Method::GET, "/judged/bad", "").await.0, 200);
 
+    let none = import(&from, &to, &["--only", "nosuch*"]);
+    assert_eq!(none.status.code(), Some(2), "{}", text(&none));
     let unknown = import("http://127.0.0.1:1", &to, &[]);
     assert_eq!(unknown.status.code(), Some(2), "{}", text(&unknown));
     let wrong = import("ftp://a:s3cret@h", &to, &[]);
