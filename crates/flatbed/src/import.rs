@@ -15,6 +15,7 @@ mod unmoved;
 mod verify;
 mod walk;
 
+use std::io::{BufRead, Read};
 use std::sync::Arc;
 
 use flatbed_client::encode_segment;
@@ -35,6 +36,9 @@ const MEMORY_BYTES: usize = 512 << 20;
 /// The names on one page of databases.
 const NAMES: usize = 1_000;
 
+/// The longest URL that is read from stdin, in bytes.
+const URL_BYTES_MAX: u64 = 8 << 10;
+
 const USERS: &str = "_users";
 
 /// Copies what the options choose, and prints what was not moved. Returns whether all was moved.
@@ -51,10 +55,9 @@ pub(crate) async fn import(options: &Import, to: &str) -> Result<bool, ImportErr
         }
     };
     let network = Network::default();
-    let (source, database) = match options.is_sync_gateway {
-        true => sync_gateway::split(&options.source)?,
-        false => (options.source.as_str(), String::new()),
-    };
+    let source = if options.source == "-" { line_of_stdin()? } else { options.source.clone() };
+    let (source, database) =
+        if options.is_sync_gateway { sync_gateway::split(&source)? } else { (source.as_str(), String::new()) };
     let from = Place::new(source, &network, &tls)?;
     let to = Place::new(to, &network, &tls)?;
     let access = PeerAccess {
@@ -104,6 +107,14 @@ pub(crate) async fn import(options: &Import, to: &str) -> Result<bool, ImportErr
     }
     progress.say_totals();
     report(left, &paused)
+}
+
+/// Reads the URL of the source, whose password is then not in the list of processes.
+fn line_of_stdin() -> Result<String, ImportError> {
+    let mut line = String::new();
+    let read = std::io::stdin().lock().take(URL_BYTES_MAX).read_line(&mut line);
+    read.map_err(|error| ImportError::File("-".into(), error.to_string()))?;
+    Ok(line.trim().to_owned())
 }
 
 /// Prints the end of an import: what is paused, and what was not moved. Returns whether all was moved.

@@ -11,7 +11,7 @@ const PARALLEL: usize = 4;
 /// The options of `flatbed import`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Import {
-    /// The server to copy from, or a database at the administrators' port of a Sync Gateway.
+    /// The server to copy from, or a database at the administrators' port of a Sync Gateway; `-`: stdin has it.
     pub source: String,
     pub is_sync_gateway: bool,
     /// The server to copy to, if not `FLATBED_URL` or the default.
@@ -76,6 +76,8 @@ pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Option<Import>, lexop
 pub(crate) const HELP: &str = "\
 flatbed import http[s]://admin:password@host:port [OPTIONS]
 flatbed import --sync-gateway http://host:4985/db [OPTIONS]
+
+The URL may be - : it is read from stdin, so that the list of processes does not show its password.
 
 Copies the databases of a CouchDB, or of another server with its API, into a running Flatbed: all leaves with their
 histories and attachments, deletions, design documents, _security, _revs_limit and partitions, and users with their
