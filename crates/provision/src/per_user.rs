@@ -152,7 +152,7 @@ impl Round {
     async fn is_done(self: &Arc<Self>, users: &Reader, leases: &Arc<Database>, newest: FeedPosition) -> Result<bool> {
         let lease = lease(users).await?;
         let progress = lease.as_ref().map(|lease| Progress::of_state(&lease.state)).unwrap_or_default();
-        if progress.has_reached(newest, &self.settings.prefix) {
+        if progress.has_reached(newest, &self.settings.database_prefix) {
             return Ok(true);
         }
         let now = self.provision.layer.clock().now();
@@ -185,7 +185,7 @@ impl Round {
     }
 
     fn note(&self, place: FeedPosition) {
-        *self.progress() = Progress { place: Some(place), prefix: self.settings.prefix.clone() };
+        *self.progress() = Progress { place: Some(place), prefix: self.settings.database_prefix.clone() };
     }
 }
 
@@ -221,7 +221,7 @@ impl Job for Round {
         let failed = |error: Error| Failure::Failed(error.to_string());
         // An account's deletion may follow a change of the settings that this process has not seen.
         self.provision.configuration.reload().await.map_err(failed)?;
-        let since = self.progress().since(&self.settings.prefix);
+        let since = self.progress().since(&self.settings.database_prefix);
         let query = ChangesQuery { since, ..ChangesQuery::default() };
         let mut changes = self.provision.layer.reader(USERS).changes(query);
         loop {

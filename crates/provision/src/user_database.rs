@@ -16,7 +16,7 @@ pub(crate) struct UserDatabase<'a> {
 
 impl<'a> UserDatabase<'a> {
     pub(crate) fn of(provision: &Provision, settings: &'a PerUserSettings, user: &'a str) -> UserDatabase<'a> {
-        let database = provision.database(&database_name(&settings.prefix, user));
+        let database = provision.database(&database_name(&settings.database_prefix, user));
         UserDatabase { database, user, settings }
     }
 
@@ -25,7 +25,7 @@ impl<'a> UserDatabase<'a> {
     /// # Errors
     /// [`Error::Refused`] for a user whose name is too long for a database's.
     pub(crate) async fn provide(&self) -> Result<()> {
-        let options = CreateOptions { hinted_shards: Some(self.settings.q), ..CreateOptions::default() };
+        let options = CreateOptions { hinted_shards: self.settings.q, ..CreateOptions::default() };
         match self.database.create(&options).await {
             Ok(()) => tracing::info!(user = self.user, "created the database of a user"),
             Err(Error::DatabaseExists) => {}
@@ -36,12 +36,12 @@ impl<'a> UserDatabase<'a> {
 
     /// Deletes the database of a user who is gone, or removes the user from it.
     pub(crate) async fn withdraw(&self) -> Result<()> {
-        let done = match self.settings.deletes {
+        let done = match self.settings.deletes_databases {
             true => self.database.delete().await,
             false => self.change_security(security::without_user).await,
         };
         match done {
-            Ok(()) if self.settings.deletes => {
+            Ok(()) if self.settings.deletes_databases => {
                 tracing::info!(user = self.user, "deleted the database of a user");
                 Ok(())
             }

@@ -30,7 +30,7 @@ pub use keys::SettingError;
 pub use password_rules::PasswordRules;
 pub use registry::{SettingEffect, couchdb_settings, effect, warning};
 pub use settings::{
-    AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, PeruserSettings, ProxySettings,
+    AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, PerUserSettings, ProxySettings,
     ReplicationSettings, Settings, UuidAlgorithm, UuidSettings,
 };
 pub use stored::{ADMINS, ChangeError, ChangedBy};

@@ -36,7 +36,7 @@ pub struct Settings {
     /// Replications.
     pub replication: ReplicationSettings,
     /// A database for each user.
-    pub peruser: PeruserSettings,
+    pub per_user: PerUserSettings,
     /// True if new databases are open to everyone until `_security` is set: `[couchdb] default_security`.
     pub opens_databases: bool,
     /// The status with which `/_up` answers 404, so that load balancers send no requests: `[couchdb]
@@ -287,7 +287,7 @@ impl Default for ReplicationSettings {
 
 /// A database for each user: `[couch_peruser]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PeruserSettings {
+pub struct PerUserSettings {
     /// True if each account gets a database.
     pub is_enabled: bool,
     /// True if the database is deleted with its account.
@@ -298,9 +298,9 @@ pub struct PeruserSettings {
     pub q: Option<u16>,
 }
 
-impl Default for PeruserSettings {
+impl Default for PerUserSettings {
     fn default() -> Self {
-        PeruserSettings { is_enabled: false, deletes_databases: false, database_prefix: "userdb-".to_owned(), q: None }
+        PerUserSettings { is_enabled: false, deletes_databases: false, database_prefix: "userdb-".to_owned(), q: None }
     }
 }
 

@@ -244,20 +244,20 @@ pub(crate) const KEYS: &[SettingKey] = &[
                 && text.starts_with(|first: char| first.is_ascii_lowercase())
                 && text.bytes().all(is_sign);
             let prefix = fits.then(|| text.to_owned());
-            set(&mut settings.peruser.database_prefix, prefix.ok_or(SettingError::Wrong("the beginning of a name")))
+            set(&mut settings.per_user.database_prefix, prefix.ok_or(SettingError::Wrong("the beginning of a name")))
         },
     },
     SettingKey {
         section: "couch_peruser",
         key: "delete_dbs",
         default: "false",
-        apply: |settings, text| set(&mut settings.peruser.deletes_databases, flag(text)),
+        apply: |settings, text| set(&mut settings.per_user.deletes_databases, flag(text)),
     },
     SettingKey {
         section: "couch_peruser",
         key: "enable",
         default: "false",
-        apply: |settings, text| set(&mut settings.peruser.is_enabled, flag(text)),
+        apply: |settings, text| set(&mut settings.per_user.is_enabled, flag(text)),
     },
     SettingKey {
         section: "couch_peruser",
@@ -268,7 +268,7 @@ pub(crate) const KEYS: &[SettingKey] = &[
                 "" => Ok(None),
                 text => number(text, 1..=u16::MAX, "a number from 1 to 65535, or empty").map(Some),
             };
-            set(&mut settings.peruser.q, q)
+            set(&mut settings.per_user.q, q)
         },
     },
     SettingKey {
