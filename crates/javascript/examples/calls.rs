@@ -6,7 +6,7 @@ mod processor;
 
 use std::time::{Duration, Instant};
 
-use flatbed_javascript::{Design, Runner, RunnerOptions, Validation};
+use flatbed_javascript::{Design, Runner, RunnerOptions, Validation, WriteContext, WriteTexts};
 use processor::ticks;
 
 const TIME: Duration = Duration::from_secs(2);
@@ -61,6 +61,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         calls += 1;
     }
     tell("validate, of one request", calls, begun, before);
+    let context = WriteContext { user: USER.into(), security: "{}".into() };
+    let (begun, mut calls, before, caller) = (Instant::now(), 0_u64, ticks(), runner.caller());
+    while begun.elapsed() < TIME {
+        let writes = vec![WriteTexts { document: DOC.to_owned(), old: None }; 32];
+        for answer in runner.validate_all(&design, caller, &context, writes).await {
+            answer?;
+            calls += 1;
+        }
+    }
+    tell("validate, 32 of one request together", calls, begun, before);
     for docs in [1, 100] {
         let (begun, mut calls, before) = (Instant::now(), 0_u64, ticks());
         let docs = vec![DOC.as_bytes(); docs];

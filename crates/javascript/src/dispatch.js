@@ -1,6 +1,6 @@
 // Runs functions of one design document for one caller. Arguments and results are JSON text, so that calls share no
 // objects. Built-in functions are captured before code of a design document can change them.
-export const { dispatch, inner } = (() => {
+export const { dispatch, inner, validate } = (() => {
   const { parse, stringify } = JSON;
   const { isArray } = Array;
   const objectOf = Object;
@@ -282,10 +282,6 @@ export const { dispatch, inner } = (() => {
       }
       return results;
     },
-    validate: (path, { document, old, user, security }) => {
-      apply(compile(path), design, [document, old, user, security]);
-      return [];
-    },
   };
 
   // A message is kept for each document that is refused.
@@ -322,11 +318,25 @@ export const { dispatch, inner } = (() => {
       return told(error);
     }
   };
+  const VALIDATOR = ['validate_doc_update'];
+  let validator;
+  // Returns an empty text, or what the function has thrown. Each argument is a text: the function gets objects of its
+  // own, which it may change.
+  const validate = (document, old, user, security) => {
+    try {
+      if (validator === undefined) validator = compile(VALIDATOR);
+      apply(validator, design, [parse(document), parse(old), parse(user), parse(security)]);
+      return '';
+    } catch (error) {
+      return told(error);
+    }
+  };
+
   // For the other programs.
   const load = (given) => {
     design = given;
   };
   const loaded = () => design;
   const inner = { Failure, apply, checkLanguage, cut, define, evaluate, load, loaded, member, told, trimEnd };
-  return { dispatch, inner };
+  return { dispatch, inner, validate };
 })();

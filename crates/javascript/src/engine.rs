@@ -148,7 +148,7 @@ impl StartedCall<'_> {
         let dropped = std::mem::take(&mut loaded.dropped);
         let text = (!was_used).then(|| design.text());
         // For several writes the process moves the deadline; otherwise the server does.
-        let last = Cell::new(began + if matches!(ask, EngineRequest::Route { .. }) { time_max } else { step_max });
+        let last = Cell::new(began + if ask.moves_deadline() { time_max } else { step_max });
         let stopped = Cell::new(None);
         let mut watch = DeadlineWatch { clock: &clock, last: &last, stopped: &stopped, ran: None };
         let processor = process.processor().clone();

@@ -11,6 +11,8 @@ use crate::machine::MachineKind;
 use crate::message::Output;
 use crate::rows::Rows;
 use crate::sync::{SyncDecision, SyncWrite, routed};
+use crate::together::WritesPart;
+use crate::validate::{WriteContext, WriteTexts};
 use crate::{cut, failure, whole};
 
 pub(crate) enum EngineRequest {
@@ -29,6 +31,8 @@ pub(crate) enum EngineRequest {
     /// Runs a sync function for several writes in order until the slice ends. `step_max`: the time limit of one
     /// write.
     Route { writes: VecDeque<SyncWrite>, slice: Duration, step_max: Duration },
+    /// Runs `validate_doc_update` for several writes, as a sync function.
+    Validate { context: WriteContext, writes: VecDeque<WriteTexts>, slice: Duration, step_max: Duration },
     /// Transforms a document for the changes worker.
     Transform { input: String },
     /// Tries an operation that the process is denied.
@@ -46,18 +50,14 @@ pub(crate) struct ReduceRequest {
 pub(crate) enum Answer {
     Text(String),
     Routed(RoutedPart),
+    Validated(ValidatedPart),
     Mapped(MappedPart),
     Reduced(ReducedPart),
 }
 
-pub(crate) struct RoutedPart {
-    /// In order of the writes. A write that broke a bound is the last.
-    pub(crate) routed: Vec<Result<SyncDecision>>,
-    pub(crate) rest: VecDeque<SyncWrite>,
-    /// The number of writes with lost outcomes, and the error: the process was killed at a later write of the same
-    /// slice.
-    pub(crate) killed: Option<(usize, Error)>,
-}
+pub(crate) type RoutedPart = WritesPart<SyncWrite, SyncDecision>;
+
+pub(crate) type ValidatedPart = WritesPart<WriteTexts, ()>;
 
 pub(crate) struct ReducedPart {
     pub(crate) results: Vec<Vec<Result<String>>>,
@@ -79,7 +79,7 @@ pub(crate) struct MappedPart {
 impl EngineRequest {
     pub(crate) fn part(&self) -> MachineKind {
         match self {
-            EngineRequest::Call { .. } => MachineKind::Calls,
+            EngineRequest::Call { .. } | EngineRequest::Validate { .. } => MachineKind::Calls,
             EngineRequest::Map { .. } => MachineKind::Maps,
             EngineRequest::Reduce { .. } => MachineKind::Reduces,
             EngineRequest::Render { .. } => MachineKind::Render,
@@ -99,6 +99,11 @@ impl EngineRequest {
             EngineRequest::Check => true,
             _ => false,
         }
+    }
+
+    /// Returns true if the process sets a deadline for each write; otherwise the server does.
+    pub(crate) fn moves_deadline(&self) -> bool {
+        matches!(self, EngineRequest::Route { .. } | EngineRequest::Validate { .. })
     }
 
     pub(crate) fn wants_fresh(&self) -> bool {
@@ -139,8 +144,16 @@ impl EngineRequest {
                     let write = writes.pop_front()?;
                     Some(heard.map(|heard| routed(heard, write.id_bytes)))
                 });
-                let routed = heard.collect::<Option<_>>()?;
-                Answer::Routed(RoutedPart { routed, rest: writes, killed: None })
+                let answers = heard.collect::<Option<_>>()?;
+                Answer::Routed(RoutedPart { answers, rest: writes, killed: None })
+            }
+            (EngineRequest::Validate { mut writes, .. }, Output::Validated(told)) => {
+                let told = told.into_iter().map(|told| {
+                    writes.pop_front()?;
+                    Some(told.and_then(|told| if told.is_empty() { Ok(()) } else { Err(failure(&told)) }))
+                });
+                let answers = told.collect::<Option<_>>()?;
+                Answer::Validated(ValidatedPart { answers, rest: writes, killed: None })
             }
             #[cfg(test)]
             (EngineRequest::Probe { .. }, Output::Text(text)) => Answer::Text(text),
@@ -157,16 +170,11 @@ impl EngineRequest {
                 let part = MappedPart { documents: Vec::new(), stopped, lost, was_used, rest: documents, logs };
                 Ok(Answer::Mapped(part))
             }
-            EngineRequest::Route { mut writes, .. } if !writes.is_empty() => {
-                let lost = finished.min(writes.len() - 1);
-                let (mut routed, mut killed) = (Vec::new(), None);
-                if lost == 0 {
-                    writes.pop_front();
-                    routed.push(Err(error));
-                } else {
-                    killed = Some((lost, error));
-                }
-                Ok(Answer::Routed(RoutedPart { routed, rest: writes, killed }))
+            EngineRequest::Route { writes, .. } if !writes.is_empty() => {
+                Ok(Answer::Routed(RoutedPart::lost(writes, finished, error)))
+            }
+            EngineRequest::Validate { writes, .. } if !writes.is_empty() => {
+                Ok(Answer::Validated(ValidatedPart::lost(writes, finished, error)))
             }
             _ => Err(error),
         }
@@ -227,6 +235,12 @@ mod tests {
         EngineRequest::Map { documents, views: 1, slice: Duration::ZERO, is_fresh: false }
     }
 
+    fn validate(writes: usize) -> EngineRequest {
+        let writes = vec![WriteTexts { document: "{}".to_owned(), old: None }; writes].into();
+        let context = WriteContext { user: "{}".into(), security: "{}".into() };
+        EngineRequest::Validate { context, writes, slice: Duration::ZERO, step_max: Duration::ZERO }
+    }
+
     fn mapped(documents: usize) -> Output {
         Output::Mapped { documents: vec!["[[1,2]]".to_owned(); documents], stopped: None, logs: Vec::new() }
     }
@@ -266,6 +280,17 @@ mod tests {
             ask.answer(Output::Routed((0..heard).map(|_| Ok(SyncOutcome::Thrown)).collect()), false)
         };
         assert!(route(2).is_some() && route(3).is_none());
+        let validate = |told: &[&str]| {
+            let told = told.iter().map(|told| Ok((*told).to_owned())).collect();
+            validate(2).answer(Output::Validated(told), false)
+        };
+        let Some(Answer::Validated(part)) = validate(&["", r#"["error","forbidden","no"]"#]) else {
+            panic!("no answer")
+        };
+        assert_eq!(part.answers, [Ok(()), Err(Error::Forbidden("no".to_owned()))]);
+        let Some(Answer::Validated(part)) = validate(&["[]"]) else { panic!("no answer") };
+        assert_eq!((part.answers, part.rest.len()), (vec![Err(Error::OutOfResources)], 1));
+        assert!(validate(&["", "", ""]).is_none());
     }
 
     #[test]
@@ -281,7 +306,14 @@ mod tests {
             step_max: Duration::ZERO,
         };
         let Ok(Answer::Routed(part)) = route.lost(7, false, Error::Busy) else { panic!("no answer") };
-        assert!(part.routed == [Err(Error::Busy)] && part.rest.is_empty() && part.killed.is_none());
+        assert!(part.answers == [Err(Error::Busy)] && part.rest.is_empty() && part.killed.is_none());
+        for (finished, answers, lost) in [(0, 1, None), (1, 0, Some(1)), (9, 0, Some(1))] {
+            let Ok(Answer::Validated(part)) = validate(2).lost(finished, true, Error::OutOfResources) else {
+                panic!("no answer")
+            };
+            assert_eq!((part.answers.len(), part.rest.len()), (answers, 2 - answers));
+            assert_eq!(part.killed, lost.map(|lost| (lost, Error::OutOfResources)));
+        }
         assert!(EngineRequest::Check.lost(0, false, Error::OutOfResources).is_err());
     }
 }

@@ -134,7 +134,7 @@ impl Turn {
             part = self.runner.route_some(&self.function, writes, PATIENCE) => part.ok(),
             () = all_gone => None,
         };
-        let routed = part.map(|part| part.routed).unwrap_or_default();
+        let routed = part.map(|part| part.answers).unwrap_or_default();
         for (reply, said) in replies.into_iter().zip(routed) {
             drop(reply.send(said));
         }

@@ -41,7 +41,9 @@ mod shared;
 mod sync;
 mod sync_output;
 mod thread;
+mod together;
 mod transform;
+mod validate;
 mod wire;
 mod work;
 
@@ -61,6 +63,7 @@ pub use rows::Rows;
 pub use runner::Runner;
 pub use sync::{SyncDecision, SyncFunction, SyncRefusal, SyncWrite};
 pub use transform::TransformFunction;
+pub use validate::{Validation, WriteContext, WriteTexts};
 
 use engine_request::{Answer, EngineRequest};
 
@@ -166,19 +169,6 @@ impl PartialEq for Design {
     }
 }
 
-/// The arguments of `validate_doc_update`, as JSON texts.
-#[derive(Debug, Clone, Copy)]
-pub struct Validation<'a> {
-    /// The new document.
-    pub document: &'a str,
-    /// The revision that it replaces, or `null`.
-    pub old: &'a str,
-    /// The writer: `{"db":...,"name":...,"roles":[...]}`.
-    pub user: &'a str,
-    /// The database's `_security`.
-    pub security: &'a str,
-}
-
 impl Runner {
     /// Checks that the design document has a function at a path such as `["filters", "mine"]`.
     ///
@@ -229,18 +219,6 @@ impl Runner {
         input.push('}');
         let found = self.call(design, caller, "view", &["views", name, "map"], input, self.options.batch_max).await?;
         passed(&found, docs.len())
-    }
-
-    /// Runs `validate_doc_update` for a write.
-    ///
-    /// # Errors
-    /// [`Error::Forbidden`] and [`Error::Unauthorized`] if the function refuses the write; and those of any call.
-    pub async fn validate(&self, design: &Design, caller: Caller, write: &Validation<'_>) -> Result<()> {
-        let Validation { document, old, user, security } = write;
-        let input = format!("{{\"document\":{document},\"old\":{old},\"user\":{user},\"security\":{security}}}");
-        self.call(design, caller, "validate", &["validate_doc_update"], input, self.options.validation_max)
-            .await
-            .map(drop)
     }
 
     async fn call(

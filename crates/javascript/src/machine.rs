@@ -44,7 +44,7 @@ const SYNC: &str = concat!(
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MachineKind {
-    /// Filters and validation: [`Machine::call`].
+    /// Filters ([`Machine::call`]) and validation ([`Machine::validate`]).
     Calls,
     /// The maps of a group.
     Maps,
@@ -60,7 +60,7 @@ pub(crate) enum MachineKind {
 impl MachineKind {
     fn exports(self) -> &'static [&'static str] {
         match self {
-            MachineKind::Calls => &["dispatch"],
+            MachineKind::Calls => &["dispatch", "validate"],
             MachineKind::Maps | MachineKind::Reduces => &["load", "map", "reduce", "takeLogs"],
             MachineKind::Render | MachineKind::List => &["render"],
             MachineKind::Sync => &["compileSync", "made", "restore", "thrown", "transform"],

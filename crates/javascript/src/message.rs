@@ -14,6 +14,7 @@ use crate::list::ListPart;
 use crate::machine::{Code, MachineKind};
 use crate::sync::{SyncOutcome, SyncWrite};
 use crate::sync_output::{OUTPUT_BYTES_MAX, OUTPUT_ENTRIES_MAX, SyncOutput};
+use crate::validate::TOLD_BYTES_MAX;
 use crate::wire::{Frame, FrameReader};
 
 pub(crate) struct Setup<'f> {
@@ -87,6 +88,14 @@ pub(crate) enum Work<'f> {
     Transform {
         input: &'f str,
     },
+    Validate {
+        /// The user and `_security`.
+        context: [&'f str; 2],
+        /// Each document with the one that it replaces.
+        writes: Vec<(&'f str, Option<&'f str>)>,
+        slice: Duration,
+        step_max: Duration,
+    },
     #[cfg(test)]
     Probe {
         input: &'f str,
@@ -151,8 +160,14 @@ pub(crate) fn write_call(
             })
         }
         EngineRequest::Transform { input } => frame.byte(7).text(input),
+        EngineRequest::Validate { context, writes, slice, step_max } => {
+            frame.byte(8).number(micros(*slice)).number(micros(*step_max));
+            frame.text(&context.user).text(&context.security).list(writes.iter(), |frame, write| {
+                frame.text(&write.document).maybe_text(write.old.as_deref());
+            })
+        }
         #[cfg(test)]
-        EngineRequest::Probe { input } => frame.byte(8).text(input),
+        EngineRequest::Probe { input } => frame.byte(9).text(input),
     };
 }
 
@@ -213,8 +228,14 @@ fn read_work<'f>(rest: &mut FrameReader<'f>) -> Option<Work<'f>> {
             Work::Route { writes: writes?, slice, step_max }
         }
         7 => Work::Transform { input: rest.text()? },
+        8 => Work::Validate {
+            slice: time(rest)?,
+            step_max: time(rest)?,
+            context: [rest.text()?, rest.text()?],
+            writes: rest.list(|rest| Some((rest.text()?, rest.maybe(FrameReader::text)?)))?,
+        },
         #[cfg(test)]
-        8 => Work::Probe { input: rest.text()? },
+        9 => Work::Probe { input: rest.text()? },
         _ => return None,
     })
 }
@@ -240,6 +261,8 @@ pub(crate) enum Output {
     },
     Reduced(Vec<Vec<String>>),
     Routed(Vec<Result<SyncOutcome>>),
+    /// For each write an empty text, or what the function has thrown.
+    Validated(Vec<Result<String>>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -299,6 +322,14 @@ pub(crate) fn write_done(frame: &mut Frame, (is_kept, is_last): (bool, bool), re
                 Ok(SyncOutcome::Finished(said)) => write_sync_output(frame.byte(2), said),
             });
         }
+        Ok(Output::Validated(told)) => {
+            frame.byte(5).list(told.iter(), |frame, told| match told {
+                Err(error) => write_error(frame.byte(0), error),
+                Ok(told) => {
+                    frame.byte(1).text(told);
+                }
+            });
+        }
     }
 }
 
@@ -309,11 +340,12 @@ const REPLY_BYTES_MAX: usize = 160 << 20;
 const END_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) fn reply_bytes_max(ask: &EngineRequest) -> usize {
+    let several =
+        |writes: usize, each: usize| writes.saturating_mul(each).saturating_add(END_BYTES_MAX).min(REPLY_BYTES_MAX);
     match ask {
         EngineRequest::Check => END_BYTES_MAX,
-        EngineRequest::Route { writes, .. } => {
-            writes.len().saturating_mul(2 * OUTPUT_BYTES_MAX).saturating_add(END_BYTES_MAX).min(REPLY_BYTES_MAX)
-        }
+        EngineRequest::Route { writes, .. } => several(writes.len(), 2 * OUTPUT_BYTES_MAX),
+        EngineRequest::Validate { writes, .. } => several(writes.len(), TOLD_BYTES_MAX),
         _ => REPLY_BYTES_MAX,
     }
 }
@@ -354,6 +386,13 @@ fn read_result(rest: &mut FrameReader<'_>, ask: &EngineRequest) -> Option<Result
                 0 => Err(read_error(rest)?),
                 1 => Ok(SyncOutcome::Thrown),
                 2 => Ok(SyncOutcome::Finished(read_sync_output(rest)?)),
+                _ => return None,
+            })
+        })?),
+        (5, EngineRequest::Validate { writes, .. }) => Output::Validated(rest.list_of(writes.len(), |rest| {
+            Some(match rest.byte()? {
+                0 => Err(read_error(rest)?),
+                1 => Ok(rest.owned()?),
                 _ => return None,
             })
         })?),

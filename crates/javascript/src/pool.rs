@@ -527,10 +527,8 @@ fn late_errors(result: &mut Result<Answer>) -> Vec<&mut Error> {
     match result {
         Err(error) => errors.push(error),
         Ok(Answer::Mapped(part)) => errors.extend(&mut part.stopped),
-        Ok(Answer::Routed(part)) => {
-            errors.extend(part.killed.as_mut().map(|(_, error)| error));
-            errors.extend(part.routed.last_mut().and_then(|routed| routed.as_mut().err()));
-        }
+        Ok(Answer::Routed(part)) => errors.extend(part.last_errors()),
+        Ok(Answer::Validated(part)) => errors.extend(part.last_errors()),
         _ => {}
     }
     errors.retain(|error| matches!(error, Error::TimedOut(_)));

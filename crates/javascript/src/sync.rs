@@ -23,6 +23,7 @@ use crate::machine::Machine;
 use crate::pool::Task;
 use crate::read_members::ReadMembers;
 use crate::sync_output::SyncOutput;
+use crate::together::{SLICE, all_in_parts};
 use crate::{Caller, Design, Runner};
 
 /// The caller of all sync functions. Writers share engines because no state survives a call.
@@ -33,9 +34,6 @@ const EXCEPTION: &str = "Exception in JS sync function";
 
 /// The reason of a failed write: the function granted access to an invalid name.
 const ERROR: &str = "Error in JS sync function";
-
-/// The time for which writes that arrive together run before other databases have their turn.
-const SLICE: Duration = Duration::from_millis(20);
 
 const STATUS_MAX: u16 = 599;
 
@@ -142,39 +140,7 @@ impl Runner {
     /// sees no state of the others; other databases take turns in between. The errors are those of [`Runner::route`].
     /// The caller bounds the memory of the arguments ([`Runner::try_room`]).
     pub async fn route_all(&self, function: &SyncFunction, writes: Vec<SyncWrite>) -> Vec<Result<SyncDecision>> {
-        let count = writes.len();
-        let mut routed = Vec::with_capacity(count);
-        let mut writes = VecDeque::from(writes);
-        // Pairs of later writes and the error of their first one. Their predecessors run again first.
-        let mut behind: Vec<(VecDeque<SyncWrite>, Error)> = Vec::new();
-        loop {
-            if writes.is_empty() {
-                let Some((mut rest, error)) = behind.pop() else { break };
-                rest.pop_front();
-                routed.push(Err(error));
-                writes = rest;
-                continue;
-            }
-            match self.route_some(function, writes, SLICE).await {
-                Ok(RoutedPart { mut rest, killed: Some((before, error)), .. }) => {
-                    behind.push((rest.split_off(before.min(rest.len())), error));
-                    writes = rest;
-                }
-                Ok(part) if !part.routed.is_empty() => {
-                    routed.extend(part.routed);
-                    writes = part.rest;
-                }
-                // The error applies to all remaining writes.
-                Err(error) => {
-                    routed.resize(count, Err(error));
-                    break;
-                }
-                Ok(_) => break,
-            }
-        }
-        // A write without an answer must not be stored.
-        routed.resize(count, Err(Error::OutOfResources));
-        routed
+        all_in_parts(writes, |writes| self.route_some(function, writes, SLICE)).await
     }
 
     /// Runs the first writes of a queue for a slice of time.

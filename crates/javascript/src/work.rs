@@ -35,8 +35,18 @@ impl Work<'_> {
             // The machine has compiled the source.
             Work::Check => Ok(Output::Text(String::new())),
             Work::Route { writes, slice, step_max } => {
-                let (output, is_whole) = route(machine, writes.into(), slice, step_max, clock);
-                return (Ok(output), is_whole);
+                let one = |write: &SyncWrite| machine.route(write, clock);
+                let (heard, is_whole) = in_order(writes.iter(), machine, (slice, step_max), clock, one);
+                return (Ok(Output::Routed(heard)), is_whole);
+            }
+            Work::Validate { context, writes, slice, step_max } => {
+                let one = |write: (&str, Option<&str>)| {
+                    let told = machine.validate(context, write, clock);
+                    let is_whole = told.is_ok();
+                    (told, is_whole)
+                };
+                let (told, is_whole) = in_order(writes.into_iter(), machine, (slice, step_max), clock, one);
+                return (Ok(Output::Validated(told)), is_whole);
             }
             #[cfg(test)]
             Work::Probe { input } => Ok(Output::Text(crate::child::probe::probe(input, clock))),
@@ -46,22 +56,23 @@ impl Work<'_> {
     }
 }
 
-fn route(
+/// Judges writes until the slice ends. The second value is true if the machine may be used again.
+fn in_order<W, T>(
+    writes: impl Iterator<Item = W>,
     machine: &Machine,
-    writes: Vec<SyncWrite>,
-    slice: Duration,
-    step_max: Duration,
+    (slice, step_max): (Duration, Duration),
     clock: &Clock,
-) -> (Output, bool) {
+    judge: impl Fn(W) -> (Result<T>, bool),
+) -> (Vec<Result<T>>, bool) {
     // The slice includes the time to make the machine, so the batch takes at most a slice and a step.
     let slice_end = (clock.until() + slice).saturating_sub(step_max);
-    let mut routed = Vec::with_capacity(writes.len());
+    let mut judged = Vec::new();
     let mut is_whole = true;
-    for write in &writes {
-        let heard;
-        (heard, is_whole) = machine.route(write, clock);
-        routed.push(heard);
-        clock.set_finished(routed.len());
+    for write in writes {
+        let said;
+        (said, is_whole) = judge(write);
+        judged.push(said);
+        clock.set_finished(judged.len());
         // A write that leaves much memory behind ends the batch, so that the next one gets a fresh engine.
         is_whole &= machine.usage().used() <= KEPT_BYTES_MAX;
         let now = now();
@@ -70,7 +81,7 @@ fn route(
         }
         clock.set(now + step_max);
     }
-    (Output::Routed(routed), is_whole)
+    (judged, is_whole)
 }
 
 fn map(machine: &Machine, documents: &[&[u8]], slice: Duration, clock: &Clock) -> Output {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flatbed_channels::Routing;
 use flatbed_javascript::{
     Design, Error, Group, GroupFunctions, KillCause, MappedBatch, RowLimits, Runner, RunnerOptions, SyncFunction,
-    SyncWrite, Validation,
+    SyncWrite, Validation, WriteContext, WriteTexts,
 };
 use flatbed_testkit::{PATIENCE, soon, until_some};
 
@@ -199,6 +199,36 @@ async fn writes_that_are_judged_together_are_not_anothers() {
         let channels = [format!("c{n}")].into();
         assert_eq!(answer, Ok(Ok(Routing { channels, ..Routing::default() })), "{n}");
     }
+}
+
+#[tokio::test]
+async fn writes_that_are_validated_together_are_not_anothers() {
+    let validation_max = Duration::from_secs(2);
+    let options = RunnerOptions { threads: 1, wait_max: PATIENCE, validation_max, ..RunnerOptions::default() };
+    let runner = Runner::new(options).expect("threads");
+    let design = r#"{"_id":"_design/d","validate_doc_update":"function (doc) { if (doc.title) doc.title.normalize('NFC'); if (doc.n % 2) throw({forbidden: 'no ' + doc.n}); }"}"#;
+    let design = Design::new("db/1", design);
+    let context = WriteContext { user: "{}".into(), security: "{}".into() };
+    let bad = format!("a{}", "\u{301}\u{316}".repeat(150_000));
+    let write = |n: usize| {
+        let title = if n == 4 || n == 7 { bad.as_str() } else { "" };
+        WriteTexts { document: format!(r#"{{"n":{n},"title":"{title}"}}"#), old: None }
+    };
+    let look = async || {
+        let writes = (0..10).map(write).collect();
+        let answers = soon(runner.validate_all(&design, runner.caller(), &context, writes)).await;
+        let late = answers.iter().filter(|answer| matches!(answer, Err(Error::TimedOut(_) | Error::Busy))).count();
+        (late == 2).then_some(answers)
+    };
+    let answers = until_some("the others have their time", look).await;
+    for (n, answer) in answers.into_iter().enumerate() {
+        match n {
+            4 | 7 => assert!(matches!(answer, Err(Error::TimedOut(_) | Error::Busy)), "{n}: {answer:?}"),
+            _ if n % 2 == 1 => assert_eq!(answer, Err(Error::Forbidden(format!("no {n}")))),
+            _ => assert_eq!(answer, Ok(()), "{n}"),
+        }
+    }
+    assert!(killed(&runner) >= 2);
 }
 
 /// One list runs away after its first text, another one has sent it.

@@ -3,6 +3,7 @@ use flatbed_testkit::Random;
 use super::*;
 use crate::engine_request::ReduceRequest;
 use crate::list::Link;
+use crate::validate::{WriteContext, WriteTexts};
 
 fn replies() -> Vec<Reply> {
     let errors = [
@@ -39,6 +40,7 @@ fn replies() -> Vec<Reply> {
         Output::Mapped { documents: Vec::new(), stopped: None, logs: Vec::new() },
         Output::Reduced(vec![documents, Vec::new()]),
         Output::Routed(heard),
+        Output::Validated(vec![Ok(String::new()), Err(Error::Busy), Ok("[\"error\",\"n\",\"r\"]".to_owned())]),
     ];
     let done = |(at, result)| Reply::Done { is_kept: at % 2 == 0, is_last: at % 3 == 0, result };
     outputs.map(Ok).into_iter().chain(errors.map(Err)).enumerate().map(done).collect()
@@ -66,6 +68,11 @@ fn asked(reply: &Reply) -> EngineRequest {
                 let writes = vec![SyncWrite::default(); heard.len()].into();
                 EngineRequest::Route { writes, slice, step_max: slice }
             }
+            Output::Validated(told) => {
+                let writes = vec![WriteTexts { document: String::new(), old: None }; told.len()].into();
+                let context = WriteContext { user: "".into(), security: "".into() };
+                EngineRequest::Validate { context, writes, slice, step_max: slice }
+            }
         },
         Reply::Done { result: Err(_), .. } => EngineRequest::Check,
     }
@@ -82,6 +89,7 @@ fn more_than_was_asked_for_is_not_read() {
     let reduced =
         |counts: &[usize]| done(Output::Reduced(counts.iter().map(|count| vec!["[1]".to_owned(); *count]).collect()));
     let thrown = |count: usize| done(Output::Routed((0..count).map(|_| Ok(SyncOutcome::Thrown)).collect()));
+    let told = |count: usize| done(Output::Validated(vec![Ok(String::new()); count]));
     let said = |channels: usize, grants: usize| {
         let channels = (0..channels).map(|n| n.to_string()).collect();
         let grants = (0..grants).map(|n| (n.to_string(), "A".to_owned())).collect();
@@ -93,6 +101,7 @@ fn more_than_was_asked_for_is_not_read() {
         (reduced(&[1, 2]), reduced(&[1, 3])),
         (reduced(&[1, 2]), reduced(&[1, 2, 1])),
         (thrown(3), thrown(4)),
+        (told(3), told(4)),
         (said(OUTPUT_ENTRIES_MAX, OUTPUT_ENTRIES_MAX), said(OUTPUT_ENTRIES_MAX + 1, 0)),
         (said(OUTPUT_ENTRIES_MAX, OUTPUT_ENTRIES_MAX), said(0, OUTPUT_ENTRIES_MAX + 1)),
     ] {
@@ -187,4 +196,20 @@ fn requests_are_read_as_they_were_written() {
         assert_eq!((read.now_s, &read.meta), (5, &None));
     }
     assert_eq!(read.len(), writes.len());
+}
+
+#[test]
+fn validations_are_read_as_they_were_written() {
+    let texts = [("{}", None), ("{\"é\":1}", Some("null")), ("", Some("{}"))];
+    let writes =
+        texts.iter().map(|(document, old)| WriteTexts { document: (*document).into(), old: old.map(str::to_owned) });
+    let context = WriteContext { user: "u".into(), security: "s".into() };
+    let (slice, step_max) = (Duration::from_millis(20), Duration::from_secs(2));
+    let ask = EngineRequest::Validate { context, writes: writes.collect(), slice, step_max };
+    let mut frame = Frame::begin(Vec::new());
+    write_call(&mut frame, 9, (&[], 5), None, &ask);
+    let Some(Request::Call(request)) = read_request(&frame.end().unwrap()[4..]) else { panic!("no call") };
+    assert!(request.part == MachineKind::Calls && request.text.is_none());
+    let Work::Validate { context, writes, slice: read, step_max: most } = request.work else { panic!("no writes") };
+    assert_eq!((context, &writes[..], read, most), (["u", "s"], &texts[..], slice, step_max));
 }

@@ -35,10 +35,10 @@ fn a_call_is_to_blame_if_it_has_used_the_processor() {
             assert_eq!(part.stopped.as_ref(), Some(expected));
         }
         let killed = Some((1, timed_out()));
-        let mut answer = Ok(Answer::Routed(RoutedPart { routed: vec![Err(timed_out())], rest: [].into(), killed }));
+        let mut answer = Ok(Answer::Routed(RoutedPart { answers: vec![Err(timed_out())], rest: [].into(), killed }));
         give_reason(&mut answer, &because);
         let Ok(Answer::Routed(part)) = answer else { panic!("no answer") };
-        assert!(part.routed == [Err(expected.clone())] && part.killed == Some((1, expected)));
+        assert!(part.answers == [Err(expected.clone())] && part.killed == Some((1, expected)));
     }
 }
 

@@ -8,6 +8,7 @@ mod patterns;
 mod render;
 mod sync;
 mod transform;
+mod validations;
 mod views;
 
 use flatbed_javascript::{KillCause, Runner, RunnerOptions};
