@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use flatbed_javascript::{
-    Caller, Design, Error, Runner, SyncDecision, SyncFunction, SyncRefusal, SyncWrite, Validation,
+    Caller, Design, Error, Runner, SyncDecision, SyncFunction, SyncRefusal, SyncWrite, WriteContext, WriteTexts,
 };
 use flatbed_layer::json::{self, Object, Value};
 use flatbed_layer::{
@@ -205,23 +205,37 @@ struct DesignRule {
 impl Rule for DesignRule {
     fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move {
-            let document = edited_text(write.edit, write.old);
-            let old = write.old.map_or_else(
-                || "null".to_owned(),
-                |old| {
-                    let mut out = Vec::new();
-                    json_out::document(old, &mut out);
-                    text(out)
-                },
-            );
-            let security = String::from_utf8_lossy(write.security.unwrap_or(SECURITY_DEFAULT));
-            let caller = Caller { number: write.caller, client: write.user.client };
-            let user = user_context(write.user, write.database);
-            let write = Validation { document: &document, old: &old, user: &user, security: &security };
-            unless_ended(self.runner.validate(&self.design, caller, &write)).await.map_err(to_refusal)?;
-            Ok(Verdict::default())
+            self.judge_all(vec![write]).await.pop().unwrap_or_else(|| Err(to_refusal(Error::OutOfResources)))
         })
     }
+
+    fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> Pin<Box<dyn Future<Output = Vec<Judgement>> + Send + 'a>> {
+        Box::pin(async move {
+            let Some(Writing { user, database, caller, security, .. }) = writes.first() else { return Vec::new() };
+            let context = WriteContext {
+                user: user_context(user, database).into(),
+                security: String::from_utf8_lossy(security.unwrap_or(SECURITY_DEFAULT)).into(),
+            };
+            let caller = Caller { number: *caller, client: user.client };
+            let texts = writes.iter().map(write_texts).collect();
+            let asked = async { Ok(self.runner.validate_all(&self.design, caller, &context, texts).await) };
+            match unless_ended(asked).await {
+                Ok(said) => {
+                    said.into_iter().map(|said| said.map(|()| Verdict::default()).map_err(to_refusal)).collect()
+                }
+                Err(error) => writes.iter().map(|_| Err(to_refusal(error.clone()))).collect(),
+            }
+        })
+    }
+}
+
+fn write_texts(write: &Writing<'_>) -> WriteTexts {
+    let old = |old: &Document| {
+        let mut out = Vec::new();
+        json_out::document(old, &mut out);
+        text(out)
+    };
+    WriteTexts { document: edited_text(write.edit, write.old), old: write.old.map(old) }
 }
 
 fn to_refusal(error: Error) -> Refusal {
@@ -291,4 +305,54 @@ fn edited_text(edit: &Edit<'_>, old: Option<&Document>) -> String {
     }
     document.end();
     text(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_javascript::RunnerOptions;
+    use flatbed_layer::json::Limits;
+    use flatbed_testkit::{PATIENCE, soon, until};
+
+    use super::*;
+    use crate::function_limit::with_functions_until;
+
+    #[tokio::test]
+    async fn no_write_is_judged_after_its_client_has_left() {
+        let (wait_max, validation_max) = (PATIENCE, 10 * PATIENCE);
+        let runner = Runner::new(RunnerOptions { wait_max, validation_max, ..RunnerOptions::default() }).unwrap();
+        let text = r#"{"validate_doc_update":"function (doc) { if (doc.no) throw({forbidden: 'no'}); while (doc.endless); }"}"#;
+        let rule = DesignRule { runner: runner.clone(), design: Design::new("db/1", text) };
+        let edits = ["{}", r#"{"no":1}"#, r#"{"endless":1}"#, "{}"].map(|body| Edit {
+            expiry: None,
+            id: "d".into(),
+            parent: None,
+            history: None,
+            deleted: false,
+            attachments: Vec::new(),
+            body: json::parse(body.as_bytes(), &Limits::default()).unwrap(),
+        });
+        let user = User::default();
+        let writes = |count: usize| -> Vec<Writing<'_>> {
+            let write = |edit| Writing {
+                edit,
+                old: None,
+                user: &user,
+                database: "db",
+                caller: 7,
+                security: None,
+                writer: None,
+                now_s: 0,
+            };
+            edits.iter().take(count).map(write).collect()
+        };
+        let said = soon(rule.judge_all(writes(2))).await;
+        assert_eq!(said, [Ok(Verdict::default()), Err(Refusal::Forbidden("no".to_owned()))]);
+        let calls = || runner.figures().function_calls.get();
+        let before = calls();
+        let leaves = until("the writes are judged", async || calls() > before);
+        let said = soon(with_functions_until(leaves, rule.judge_all(writes(4)))).await;
+        // None of them is written, not even those that were judged before.
+        let busy: Judgement = Err(to_refusal(Error::Busy));
+        assert_eq!(said, vec![busy; 4]);
+    }
 }
