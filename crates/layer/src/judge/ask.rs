@@ -177,13 +177,13 @@ impl JudgedEdit {
     }
 }
 
-/// Runs the database's rules on edits. `of`: the number of edits in the whole request. `is_anew`: the cached access of
-/// the author was outdated.
+/// Runs the database's rules on edits. `caller`: the request ([`Judge::caller`]), which has `of` edits in all. `is_anew`:
+/// the cached access of the author was outdated.
 pub(crate) async fn judge(
     database: &Database,
     instance: &Instance,
     asked: &[Asked<'_, '_>],
-    of: usize,
+    (caller, of): (u64, usize),
     is_anew: bool,
 ) -> Result<Vec<JudgedEdit>> {
     let all_may = || vec![JudgedEdit::may(); asked.len()];
@@ -211,7 +211,7 @@ pub(crate) async fn judge(
         routes,
         writer: writer.as_ref().map(Option::as_ref),
         named: named(instance),
-        caller: judge.map_or(0, Judge::caller),
+        caller,
         of,
     };
     let mut judged = judging.all(asked).await?;
@@ -433,7 +433,7 @@ mod tests {
         let anna = layer.database("db", crate::fenced::user("anna"));
         let (document, design) = (edit("d"), edit("_design/a"));
         let asked = |edit| Asked { edit, upon: None };
-        let said = judge(&anna, &instance, &[asked(&document), asked(&design)], 2, false).await.unwrap();
+        let said = judge(&anna, &instance, &[asked(&document), asked(&design)], (0, 2), false).await.unwrap();
         let said: Vec<Judgement> = said.into_iter().map(|judged| judged.judgement).collect();
         let channels = ["_design/a", "_design/long"].map(str::to_owned);
         let grants = channels.clone().map(|channel| anna_has(&channel));
@@ -441,7 +441,7 @@ mod tests {
             Verdict { channels: channels.into(), grants: grants.into(), expires_at_ms: Some(9), ..Verdict::default() };
         // Neither design documents nor the server are judged.
         assert_eq!(said, [Ok(both), Ok(Verdict::default())]);
-        let said = judge(&server, &instance, &[asked(&document)], 1, false).await.unwrap();
+        let said = judge(&server, &instance, &[asked(&document)], (0, 1), false).await.unwrap();
         assert_eq!(said[0].judgement, Ok(Verdict::default()));
     }
 }

@@ -46,7 +46,7 @@ pub trait Judge: Send + Sync {
         Box::pin(async { Err(Refusal::not_judged(NotJudged::Internal, NO_FUNCTIONS)) })
     }
 
-    /// Returns a unique number for the caller of a batch of edits.
+    /// Returns a unique number for a request with edits.
     fn caller(&self) -> u64;
 
     /// Returns a permit of `bytes` for the texts of an edit, if one is available now.
@@ -91,8 +91,8 @@ pub trait Rule: Send + Sync {
     /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`], [`Refusal::Rejected`], [`Refusal::NotJudged`].
     fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement>;
 
-    /// Judges several small writes of one request: returns as many answers, in their order, each as if the write were
-    /// judged alone.
+    /// Judges several small writes of one request, by one user to one state of a database: returns as many answers, in
+    /// their order, each as if the write were judged alone.
     fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> BoxFuture<'a, Vec<Judgement>> {
         Box::pin(join_all(writes.into_iter().map(|write| self.judge(write))))
     }

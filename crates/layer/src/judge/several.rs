@@ -1,4 +1,4 @@
-//! Judges the edits of a request, and passes small ones to a sync function together.
+//! Judges the edits of a request, and passes small ones to a function together.
 //!
 //! A function runs on another thread, and the round trip takes as long as a small function: a lock, a wake-up, a timer,
 //! an answer. Small edits of a request therefore share it, in their order. Each has its own answer, and a refusal or an
@@ -20,15 +20,15 @@ use crate::handle::Database;
 use crate::instance::Instance;
 use crate::judge::ask::{Asked, JudgedEdit, WithRoom, cut, with_room};
 use crate::judge::design;
-use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
+use crate::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 use crate::judge::routes::Routes;
 use crate::view_updates::views;
 
 const JUDGED_AT_ONCE: usize = 8;
 
-/// The number of small edits passed to a sync function together, and of such batches that are prepared concurrently.
-const ROUTED_TOGETHER: usize = 32;
-const ROUTED_AT_ONCE: usize = 2;
+/// The number of small edits passed to a function together, and of such batches that are judged concurrently.
+const TOGETHER_MAX: usize = 32;
+const BATCHES_AT_ONCE: usize = 2;
 
 /// The largest edit that counts as small, in bytes of its text and of the text that it replaces ([`with_room`]).
 const SMALL_BYTES: usize = 8_000;
@@ -61,11 +61,10 @@ impl Judging<'_> {
             return Ok(vec![self.alone(asked).await?]);
         }
         // A small batch divides the edits among the concurrent parts.
-        let (together, at_once) = match self.routes {
-            Some(Routes::Function(_)) => {
-                (asked.len().div_ceil(ROUTED_AT_ONCE).clamp(1, ROUTED_TOGETHER), ROUTED_AT_ONCE)
-            }
-            _ => (1, JUDGED_AT_ONCE),
+        let (together, at_once) = if self.runs_functions() {
+            (asked.len().div_ceil(BATCHES_AT_ONCE).clamp(1, TOGETHER_MAX), BATCHES_AT_ONCE)
+        } else {
+            (1, JUDGED_AT_ONCE)
         };
         let parts: Vec<BoxFuture<'_, Result<Vec<JudgedEdit>>>> = asked
             .chunks(together)
@@ -80,6 +79,10 @@ impl Judging<'_> {
             judged.extend(part?);
         }
         Ok(judged)
+    }
+
+    fn runs_functions(&self) -> bool {
+        !self.validators.is_empty() || self.routes.is_some_and(Routes::is_function)
     }
 
     async fn alone(&self, asked: &Asked<'_, '_>) -> Result<JudgedEdit> {
@@ -112,30 +115,63 @@ impl Judging<'_> {
             };
             judged.push(of_the_edit(said)?);
         }
-        let writes: std::result::Result<Vec<Writing<'_>>, Refusal> =
-            small.iter().map(|(_, asked, old)| self.writing(asked.edit, old.as_ref())).collect();
-        let said = self.routed(writes?, bytes).await;
-        for ((at, asked, old), said) in small.iter().zip(said) {
-            let said = of_the_edit(self.validated(asked, old.as_ref(), said).await)?;
+        // All their texts wait together, which takes much memory with many requests. A single one takes no permit.
+        let room: Option<Room> =
+            self.judge.map_or_else(|| Some(Box::new(()) as Room), |judge| judge.try_room(&self.named, bytes));
+        let edits: Vec<_> = small.iter().map(|(_, asked, old)| (*asked, old.as_ref())).collect();
+        let mut said = Vec::with_capacity(edits.len());
+        // Without room they go one by one.
+        for edits in edits.chunks(if room.is_some() { edits.len().max(1) } else { 1 }) {
+            said.extend(self.together(edits).await?);
+        }
+        for ((at, ..), said) in small.iter().zip(said) {
+            let said = said.map(|verdict| JudgedEdit { judgement: Ok(verdict), ..JudgedEdit::may() });
             if let Some(judged) = judged.get_mut(*at) {
-                *judged = said;
+                *judged = of_the_edit(said.map_err(Error::from))?;
             }
         }
         Ok(judged)
     }
 
-    async fn routed(&self, writes: Vec<Writing<'_>>, bytes: usize) -> Vec<Judgement> {
-        let Some(routes) = self.routes else { return Vec::new() };
-        // All their texts wait together, which takes much memory with many requests. A single one takes no permit.
-        let room = self.judge.map_or_else(|| Some(Box::new(()) as _), |judge| judge.try_room(&self.named, bytes));
-        if room.is_some() {
-            return routes.route_all(writes).await;
+    /// Asks the function of the database, then each validator about the edits that nothing has refused yet.
+    async fn together(&self, edits: &[(&Asked<'_, '_>, Option<&Document>)]) -> Result<Vec<Judgement>> {
+        let mut said: Vec<Judgement> = match self.routes {
+            Some(routes) => {
+                let writes: std::result::Result<Vec<Writing<'_>>, Refusal> =
+                    edits.iter().map(|(asked, old)| self.writing(asked.edit, *old)).collect();
+                routes.route_all(writes?).await
+            }
+            None => vec![Ok(Verdict::default()); edits.len()],
+        };
+        // An edit without an answer is not written.
+        said.resize_with(edits.len(), || Err(not_routed()));
+        for rule in &self.validators {
+            let (mut writes, mut places) = (Vec::new(), Vec::new());
+            for (place, ((asked, old), said)) in edits.iter().zip(&said).enumerate() {
+                if said.is_ok() {
+                    writes.push(self.writing(asked.edit, self.replaced_for_validators(asked, *old))?);
+                    places.push(place);
+                }
+            }
+            if writes.is_empty() {
+                break;
+            }
+            let mut answers = rule.judge_all(writes).await.into_iter();
+            for place in places {
+                let answer = answers.next().unwrap_or_else(|| Err(not_routed()));
+                if let Some(said) = said.get_mut(place) {
+                    *said = std::mem::replace(said, Err(not_routed())).and_then(|before| Ok(before.and(answer?)));
+                }
+            }
         }
-        let mut said = Vec::with_capacity(writes.len());
-        for write in writes {
-            said.push(routes.route(write).await);
-        }
-        said
+        let checked =
+            said.into_iter().map(|said| said.and_then(Verdict::check).map_err(|refusal| cut(refusal, self.of)));
+        Ok(checked.collect())
+    }
+
+    /// Returns the revision that an edit replaces for validators: as in CouchDB a recreated document replaces nothing.
+    fn replaced_for_validators<'d>(&self, asked: &Asked<'_, '_>, old: Option<&'d Document>) -> Option<&'d Document> {
+        old.filter(|_| asked.upon.is_none() || self.routes.is_none())
     }
 
     /// Judges an edit, or prepares it if it is small and may be judged with others.
@@ -182,17 +218,11 @@ impl Judging<'_> {
         judged.map(Prepared::Judged)
     }
 
-    async fn validated(
-        &self,
-        Asked { edit, upon }: &Asked<'_, '_>,
-        old: Option<&Document>,
-        routed: Judgement,
-    ) -> Result<JudgedEdit> {
+    async fn validated(&self, asked: &Asked<'_, '_>, old: Option<&Document>, routed: Judgement) -> Result<JudgedEdit> {
         let mut verdict = routed.map_err(|refusal| cut(refusal, self.of))?;
-        // As in CouchDB a recreated document replaces nothing.
-        let old = old.filter(|_| upon.is_none() || self.routes.is_none());
+        let old = self.replaced_for_validators(asked, old);
         for rule in &self.validators {
-            let said = rule.judge(self.writing(edit, old)?).await.map_err(|refusal| cut(refusal, self.of))?;
+            let said = rule.judge(self.writing(asked.edit, old)?).await.map_err(|refusal| cut(refusal, self.of))?;
             verdict = verdict.and(said);
         }
         Ok(JudgedEdit { judgement: Ok(verdict.check()?), ..JudgedEdit::may() })
@@ -226,7 +256,7 @@ fn of_the_edit(said: Result<JudgedEdit>) -> Result<JudgedEdit> {
 }
 
 fn not_routed() -> Refusal {
-    Refusal::not_judged(NotJudged::Internal, "the sync function was not asked")
+    Refusal::not_judged(NotJudged::Internal, "the function was not asked")
 }
 
 #[cfg(test)]
@@ -308,6 +338,81 @@ mod tests {
         }
     }
 
+    const COUNT: usize = 70;
+    const LARGE: usize = 5;
+    const DESIGN: usize = 10;
+    const REFUSED: usize = 20;
+
+    fn texts() -> Vec<(String, String)> {
+        let text = |n| {
+            let id = if n == DESIGN { "_design/d".to_owned() } else { format!("doc{n}") };
+            let text = "x".repeat(if n == LARGE { SMALL_BYTES } else { 10 });
+            let member = if n == REFUSED { "no" } else { "in" };
+            (id, format!(r#"{{"{member}":"C{n}","text":"{text}"}}"#))
+        };
+        (0..COUNT).map(text).collect()
+    }
+
+    fn edit((id, text): &(String, String)) -> Edit<'_> {
+        Edit {
+            expiry: None,
+            id: id.as_str().into(),
+            parent: None,
+            history: None,
+            deleted: false,
+            attachments: Vec::new(),
+            body: parse(text.as_bytes(), &Limits::default()).unwrap(),
+        }
+    }
+
+    fn expected() -> Vec<Judgement> {
+        let judgement = |n| match n {
+            DESIGN => Ok(Verdict::default()),
+            REFUSED => Err(Refusal::Forbidden("it is in nothing".to_owned())),
+            _ => Ok(Verdict { channels: [format!("C{n}")].into(), ..Verdict::default() }),
+        };
+        (0..COUNT).map(judgement).collect()
+    }
+
+    fn not_asked(told: &[Judgement]) -> Vec<usize> {
+        let expected = expected();
+        let is_other = |n: &usize| told[*n] != expected[*n];
+        (0..COUNT).filter(is_other).inspect(|n| assert_eq!(told[*n], Err(not_routed()))).collect()
+    }
+
+    #[tokio::test]
+    async fn validators_are_asked_together_about_what_no_earlier_one_has_refused() {
+        let counts = Counts::default();
+        let (layer, authority, _storage) = fenced::layer_judged_by(Some(Arc::new(counts.clone()))).await;
+        let server = layer.database("db", authority.for_job("test"));
+        for id in ["_design/a", "_design/b"] {
+            let design = (id.to_owned(), r#"{"validate_doc_update":"function () {}"}"#.to_owned());
+            server.update(&edit(&design)).await.unwrap();
+        }
+        server.exists().await.unwrap();
+        let db = layer.database("db", fenced::user("anna"));
+        let instance = resolved(&db.inner, "db").await.unwrap();
+        let texts = texts();
+        let edits: Vec<Edit<'_>> = texts.iter().map(edit).collect();
+        let asked: Vec<Asked<'_, '_>> = edits.iter().map(|edit| Asked { edit, upon: None }).collect();
+        let told = async || -> Vec<Judgement> {
+            let judged = judge(&db, &instance, &asked, (0, COUNT), false).await.unwrap();
+            judged.into_iter().map(|judged| judged.judgement).collect()
+        };
+        counts.taken();
+        assert_eq!(told().await, expected());
+        // Each of the two has 70 in batches of 32 but the design document, and the second one has none that is refused.
+        // The large edit goes alone.
+        assert_eq!(counts.taken(), [1, 1, 6, 6, 29, 30, 32, 32]);
+        counts.is_full.store(true, Ordering::Relaxed);
+        assert_eq!(told().await.len(), COUNT);
+        assert_eq!(counts.taken(), [1; 2 * 69 - 1]);
+        counts.is_full.store(false, Ordering::Relaxed);
+        // An edit without the answer of one of them is not written.
+        counts.is_short.store(true, Ordering::Relaxed);
+        assert_eq!(not_asked(&told().await), [30, 31, 62, 63, 68, 69]);
+    }
+
     #[tokio::test]
     async fn small_ones_are_asked_about_together_and_each_has_its_own_answer() {
         let counts = Counts::default();
@@ -317,41 +422,15 @@ mod tests {
         server.set_sync_function(Some("function")).await.unwrap();
         let db = layer.database("db", fenced::user("anna")).asked_by(ReadPrincipal::All);
         let instance = resolved(&db.inner, "db").await.unwrap();
-        let (large, refused, design) = (5, 20, 10);
-        let texts: Vec<(String, String)> = (0..70)
-            .map(|n| {
-                let id = if n == design { "_design/d".to_owned() } else { format!("doc{n}") };
-                let text = "x".repeat(if n == large { SMALL_BYTES } else { 10 });
-                let member = if n == refused { "no" } else { "in" };
-                (id, format!(r#"{{"{member}":"C{n}","text":"{text}"}}"#))
-            })
-            .collect();
-        let edits: Vec<Edit<'_>> = texts
-            .iter()
-            .map(|(id, text)| Edit {
-                expiry: None,
-                id: id.as_str().into(),
-                parent: None,
-                history: None,
-                deleted: false,
-                attachments: Vec::new(),
-                body: parse(text.as_bytes(), &Limits::default()).unwrap(),
-            })
-            .collect();
+        let texts = texts();
+        let edits: Vec<Edit<'_>> = texts.iter().map(edit).collect();
         let asked: Vec<Asked<'_, '_>> = edits.iter().map(|edit| Asked { edit, upon: None }).collect();
         let told = async || -> Vec<Judgement> {
-            let judged = judge(&db, &instance, &asked, asked.len(), false).await.unwrap();
+            let judged = judge(&db, &instance, &asked, (0, asked.len()), false).await.unwrap();
             judged.into_iter().map(|judged| judged.judgement).collect()
         };
-        let expected: Vec<Judgement> = (0..70)
-            .map(|n| match n {
-                _ if n == design => Ok(Verdict::default()),
-                _ if n == refused => Err(Refusal::Forbidden("it is in nothing".to_owned())),
-                _ => Ok(Verdict { channels: [format!("C{n}")].into(), ..Verdict::default() }),
-            })
-            .collect();
         counts.taken();
-        assert_eq!(told().await, expected);
+        assert_eq!(told().await, expected());
         // The last of 70 in batches of 32; the first batch has the large edit and the one without a function.
         assert_eq!(counts.taken(), [1, 6, 30, 32]);
         // Without room for a batch each edit goes alone.
@@ -361,9 +440,6 @@ mod tests {
         counts.is_full.store(false, Ordering::Relaxed);
         // An edit without an answer is not written.
         counts.is_short.store(true, Ordering::Relaxed);
-        let told = told().await;
-        let unanswered: Vec<usize> =
-            (0..70).filter(|n| told[*n] != expected[*n]).inspect(|n| assert_eq!(told[*n], Err(not_routed()))).collect();
-        assert_eq!(unanswered, [31, 63, 69]);
+        assert_eq!(not_asked(&told().await), [31, 63, 69]);
     }
 }

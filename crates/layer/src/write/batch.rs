@@ -28,6 +28,7 @@ use crate::index::maintainers::{Maintainers, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::judge::ask::{self, Asked, JudgedEdit};
+use crate::judge::judgement::Judge;
 use crate::judge::rights::Fences;
 use crate::layer::Inner;
 use crate::size_limit::{self, Growth};
@@ -70,17 +71,21 @@ const SHARED_LEAVES_MAX: u32 = 100;
 /// may move the body. New bodies have the same limit.
 const SHARED_BODY_BYTES_MAX: u64 = 32_000;
 
-/// Counts the leaves that a request's edits have read: an edit reads all leaves of its document, whatever its own size.
-/// The task outlives its client, so the work itself must be bounded.
+/// The work of a request's edits. Counts the leaves that they have read: an edit reads all leaves of its document,
+/// whatever its own size. The task outlives its client, so the work itself must be bounded.
 #[derive(Debug)]
 pub(crate) struct Work {
+    /// The request, for the functions that judge its edits ([`Judge::caller`]). All batches share it, because
+    /// functions are loaded anew for each caller.
+    caller: u64,
     leaves: AtomicU64,
     leaves_max: u64,
 }
 
 impl Work {
     pub(crate) fn new(inner: &Inner) -> Work {
-        Work { leaves: AtomicU64::new(0), leaves_max: inner.options.leaves_read_max }
+        let caller = inner.judge.as_deref().map_or(0, Judge::caller);
+        Work { caller, leaves: AtomicU64::new(0), leaves_max: inner.options.leaves_read_max }
     }
 
     /// Counts an edit of a document with this many leaves.
@@ -360,7 +365,7 @@ async fn write_batch(
     let mut retries = WriteRetries::default();
     while !rest.is_empty() {
         if judged_by != Some(instance.record.rules) {
-            judge_items(database, &instance, edits, &mut rest).await?;
+            judge_items(database, &instance, edits, &mut rest, work).await?;
             judged_by = Some(instance.record.rules);
         }
         let preparations = Preparations::of(&instance);
@@ -418,11 +423,17 @@ async fn write_batch(
 }
 
 /// Judges items by the last known state of their documents.
-async fn judge_items(database: &Database, instance: &Instance, edits: &[Edit<'_>], items: &mut [Item]) -> Result<()> {
+async fn judge_items(
+    database: &Database,
+    instance: &Instance,
+    edits: &[Edit<'_>],
+    items: &mut [Item],
+    work: &Work,
+) -> Result<()> {
     let asked: Vec<Asked<'_, '_>> =
         items.iter().map(|item| Asked { edit: &edits[item.at], upon: item.judged.upon.as_ref() }).collect();
     let is_anew = items.iter().any(|item| item.is_stale);
-    let judged = ask::judge(database, instance, &asked, edits.len(), is_anew).await?;
+    let judged = ask::judge(database, instance, &asked, (work.caller, edits.len()), is_anew).await?;
     drop(asked);
     for (item, judged) in items.iter_mut().zip(judged) {
         (item.judged, item.is_stale) = (judged, false);

@@ -104,7 +104,7 @@ async fn interleaved(meanwhile: Meanwhile, is_shared: bool) {
     let edits = [edit("d", None, r#"{"channels":"A"}"#)];
     let mut items = prepare(&db, &instance, &edits, &[0]).await.unwrap().batches.pop().unwrap();
     let asked = [Asked { edit: &edits[0], upon: None }];
-    let judged = ask::judge(&db, &instance, &asked, 1, false).await.unwrap().pop().unwrap();
+    let judged = ask::judge(&db, &instance, &asked, (0, 1), false).await.unwrap().pop().unwrap();
     assert!(judged.judgement.is_ok() && judged.held.is_some(), "{meanwhile:?}: {judged:?}");
     items[0].judge(judged);
     let work = Work::new(inner);

@@ -109,7 +109,7 @@ async fn write_items(
     let asked: Vec<&Edit<'_>> = edits.iter().collect();
     let mut retries = WriteRetries::default();
     loop {
-        judge_items(database, &instance, edits, items).await?;
+        judge_items(database, &instance, edits, items, &work).await?;
         let preparations = Preparations::of(&instance);
         if preparations.are_wanted() {
             preparations.edits(inner, &asked).await?;

@@ -62,7 +62,7 @@ pub(super) async fn write(
     let mut retries = WriteRetries::default();
     loop {
         item.at = 0;
-        judge_items(database, &instance, edits, std::slice::from_mut(&mut item)).await?;
+        judge_items(database, &instance, edits, std::slice::from_mut(&mut item), work).await?;
         let judged_by = Some(instance.record.rules);
         let may_join = may_join(&instance, edit, &item);
         let enters = may_join && inner.state::<Lanes>().enter(name, &id);
