@@ -565,7 +565,8 @@ async fn a_document_that_changes_between_all_slices_is_passed() {
         put(&db, "d", Some(rev), &large(pages.len())).await.unwrap();
     }
     // The first match, one that pauses again, and one that does not.
-    assert_eq!((pages, query.stats().keys_examined), (vec![0, 0, 1], 1));
+    let passed = pages.iter().position(|rows| *rows == 1);
+    assert_eq!((passed, query.stats().keys_examined), (Some(2), 1), "{pages:?}");
 }
 
 /// The runtime here has one thread: the other task runs only if the query yields. The hook records how often it has
