@@ -1,11 +1,10 @@
-//! Parses a path once into a [`Target`]. The label in metrics and traces, the needed right and the handler follow from
-//! it.
+//! Parses a path once into a [`Target`]. `crates/couch/src/router/routes.rs` lists the label in metrics and traces, the
+//! needed right and the handler of each target.
 
 use flatbed_layer::{
     DESIGN, DatabaseKind, DocumentId, DocumentKind, LOCAL, REPLICATOR, WORKER, design_id, is_replicator_name,
 };
 use flatbed_replicator::NODE;
-use hyper::Method;
 
 use crate::error::Result;
 use crate::query::decode;
@@ -73,7 +72,7 @@ pub(crate) enum Scheduler {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DatabaseName {
     pub(crate) text: String,
-    kind: DatabaseKind,
+    pub(crate) kind: DatabaseKind,
 }
 
 /// The resource that a path names in a database.
@@ -178,26 +177,43 @@ pub(crate) enum IdKind {
     Reserved,
 }
 
-/// Fixed names in a database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Endpoint {
-    LocalDocs,
-    AllDocs,
-    DesignDocs,
-    BulkDocs,
-    BulkGet,
-    Changes,
-    RevsDiff,
-    MissingRevs,
-    RevsLimit,
-    EnsureFullCommit,
-    Compact,
-    Purge,
-    PurgedInfos,
-    PurgedInfosLimit,
+macro_rules! endpoints {
+    ($($(#[$doc:meta])* $endpoint:ident = $name:literal,)+) => {
+        /// Fixed names in a database.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Endpoint {
+            $($(#[$doc])* $endpoint,)+
+        }
+
+        impl Endpoint {
+            fn named(name: &str) -> Option<Endpoint> {
+                match name {
+                    $($name => Some(Endpoint::$endpoint),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+endpoints! {
+    LocalDocs = "_local_docs",
+    AllDocs = "_all_docs",
+    DesignDocs = "_design_docs",
+    BulkDocs = "_bulk_docs",
+    BulkGet = "_bulk_get",
+    Changes = "_changes",
+    RevsDiff = "_revs_diff",
+    MissingRevs = "_missing_revs",
+    RevsLimit = "_revs_limit",
+    EnsureFullCommit = "_ensure_full_commit",
+    Compact = "_compact",
+    Purge = "_purge",
+    PurgedInfos = "_purged_infos",
+    PurgedInfosLimit = "_purged_infos_limit",
     /// Flatbed's extension.
-    RawKeys,
-    Security,
+    RawKeys = "_raw_keys",
+    Security = "_security",
 }
 
 impl Target {
@@ -240,66 +256,6 @@ impl Target {
             ["_utils", ..] => Target::Utils,
             ["favicon.ico"] => Target::Favicon,
             [name, ref rest @ ..] => Target::Database(DatabaseName::of(name), InDatabase::of(rest)),
-        }
-    }
-
-    pub(crate) fn route(&self) -> Route {
-        match self {
-            Target::Welcome => Route::Root,
-            Target::Up => Route::Up,
-            Target::Session => Route::Session,
-            Target::Uuids => Route::Uuids,
-            Target::AllDbs => Route::AllDbs,
-            Target::ActiveTasks => Route::ActiveTasks,
-            Target::DbUpdates => Route::DbUpdates,
-            Target::Replicate => Route::Replicate,
-            Target::Scheduler(_) => Route::Scheduler,
-            Target::Worker(_) => Route::Worker,
-            Target::Metrics => Route::Metrics,
-            Target::DbsInfo { is_longer: false } => Route::DbsInfo,
-            Target::Node(_) => Route::Node,
-            Target::DbsInfo { is_longer: true }
-            | Target::Membership
-            | Target::ClusterSetup
-            | Target::Reshard(_)
-            | Target::Utils
-            | Target::Favicon => Route::Server,
-            Target::Later(_, route) => *route,
-            Target::Database(name, what) => match name.kind {
-                DatabaseKind::Ordinary | DatabaseKind::System => what.route(),
-                DatabaseKind::Reserved => Route::Server,
-            },
-            Target::EncodedDesign(target) => target.route(),
-        }
-    }
-
-    /// Returns whether a request with this method only reads, so that the server may drop it when the client
-    /// disconnects.
-    pub(crate) fn only_reads(&self, method: &Method) -> bool {
-        let is_query = matches!(self, Target::Database(_, what) if what.is_query()) && *method == Method::POST;
-        is_query || (matches!(*method, Method::GET | Method::HEAD) && !self.is_update())
-    }
-
-    /// Returns whether a request with this method may write. A `POST` may be a query.
-    pub(crate) fn changes(&self, method: &Method) -> bool {
-        let is_query = *method == Method::POST && self.is_read_by_post();
-        self.is_update() || !(method.is_safe() || is_query)
-    }
-
-    fn is_read_by_post(&self) -> bool {
-        match self {
-            Target::DbsInfo { .. } => true,
-            Target::Database(_, what) => what.is_read_by_post(),
-            _ => false,
-        }
-    }
-
-    /// Returns whether the target calls an update function, which writes with any method.
-    pub(crate) fn is_update(&self) -> bool {
-        match self {
-            Target::Database(_, what) => what.is_update(),
-            Target::EncodedDesign(target) => target.is_update(),
-            _ => false,
         }
     }
 }
@@ -387,66 +343,6 @@ impl InDatabase {
             }
         }
     }
-
-    /// Returns whether an update function is called, in a partition or not.
-    fn is_update(&self) -> bool {
-        match self {
-            InDatabase::DesignCall { kind, .. } => matches!(kind, DesignCall::Update),
-            InDatabase::Partition { of: Some(of), .. } => of.is_update(),
-            _ => false,
-        }
-    }
-
-    /// Returns whether a `POST` only reads, with parameters in the body that are too long for a URL.
-    fn is_read_by_post(&self) -> bool {
-        match self {
-            InDatabase::Endpoint(endpoint) => matches!(
-                endpoint,
-                Endpoint::LocalDocs
-                    | Endpoint::AllDocs
-                    | Endpoint::DesignDocs
-                    | Endpoint::BulkGet
-                    | Endpoint::Changes
-                    | Endpoint::RevsDiff
-                    | Endpoint::MissingRevs
-            ),
-            InDatabase::Queries(_) | InDatabase::LocalQueries | InDatabase::View { .. } => true,
-            InDatabase::DesignCall { kind, .. } => matches!(kind, DesignCall::Show | DesignCall::List),
-            InDatabase::Partition { of: Some(of), .. } => of.is_read_by_post(),
-            _ => self.is_query(),
-        }
-    }
-
-    fn is_query(&self) -> bool {
-        match self {
-            InDatabase::Mango(what) => matches!(what, Mango::Find | Mango::Explain | Mango::Count),
-            InDatabase::Partition { of: Some(of), .. } => of.is_query(),
-            _ => false,
-        }
-    }
-
-    fn route(&self) -> Route {
-        match self {
-            InDatabase::Root => Route::Database,
-            InDatabase::Endpoint(endpoint) => endpoint.route(),
-            InDatabase::Queries(DocumentListing::All) => Route::AllDocs,
-            InDatabase::Queries(DocumentListing::Design) => Route::DesignDocs,
-            InDatabase::LocalQueries => Route::LocalDocs,
-            InDatabase::Mango(what) => what.route(),
-            InDatabase::Later(_, route) => *route,
-            InDatabase::Partition { of: None, .. } => Route::DatabaseOther,
-            InDatabase::Partition { of: Some(of), .. } => of.route(),
-            InDatabase::Document { kind, .. } => kind.route(Route::Document, Route::DesignDocument),
-            InDatabase::Attachment { kind, .. } => kind.route(Route::Attachment, Route::DesignAttachment),
-            InDatabase::Local { .. } | InDatabase::LocalAttachment => Route::LocalDocument,
-            InDatabase::DesignCall { .. } => Route::DesignFunction,
-            InDatabase::View { .. } => Route::View,
-            InDatabase::DesignInfo { .. } => Route::DesignInfo,
-            InDatabase::CompactViews { .. } => Route::Compact,
-            InDatabase::ViewCleanup => Route::ViewCleanup,
-            InDatabase::TempView => Route::DatabaseOther,
-        }
-    }
 }
 
 impl DesignCall {
@@ -471,15 +367,6 @@ impl Mango {
             _ => Mango::Unknown,
         }
     }
-
-    fn route(&self) -> Route {
-        match self {
-            Mango::Find => Route::Find,
-            Mango::Explain => Route::Explain,
-            Mango::Count => Route::Count,
-            Mango::Indexes | Mango::BulkDelete | Mango::Index { .. } | Mango::Unknown => Route::Index,
-        }
-    }
 }
 
 impl IdKind {
@@ -492,68 +379,9 @@ impl IdKind {
             DocumentKind::Ordinary => Endpoint::named(id).map_or(IdKind::Reserved, IdKind::Endpoint),
         }
     }
-
-    /// Returns the label. `plain` and `design` are the labels of ordinary and design document ids.
-    fn route(self, plain: Route, design: Route) -> Route {
-        match self {
-            IdKind::Plain => plain,
-            IdKind::Design => design,
-            IdKind::Local => Route::LocalDocument,
-            IdKind::Endpoint(endpoint) => endpoint.route(),
-            IdKind::Reserved => Route::DatabaseOther,
-        }
-    }
 }
 
-impl Endpoint {
-    fn named(name: &str) -> Option<Endpoint> {
-        Some(match name {
-            "_local_docs" => Endpoint::LocalDocs,
-            "_all_docs" => Endpoint::AllDocs,
-            "_design_docs" => Endpoint::DesignDocs,
-            "_bulk_docs" => Endpoint::BulkDocs,
-            "_bulk_get" => Endpoint::BulkGet,
-            "_changes" => Endpoint::Changes,
-            "_revs_diff" => Endpoint::RevsDiff,
-            "_missing_revs" => Endpoint::MissingRevs,
-            "_revs_limit" => Endpoint::RevsLimit,
-            "_ensure_full_commit" => Endpoint::EnsureFullCommit,
-            "_compact" => Endpoint::Compact,
-            "_purge" => Endpoint::Purge,
-            "_purged_infos" => Endpoint::PurgedInfos,
-            "_purged_infos_limit" => Endpoint::PurgedInfosLimit,
-            "_raw_keys" => Endpoint::RawKeys,
-            "_security" => Endpoint::Security,
-            _ => return None,
-        })
-    }
-
-    fn route(self) -> Route {
-        match self {
-            Endpoint::LocalDocs => Route::LocalDocs,
-            Endpoint::AllDocs => Route::AllDocs,
-            Endpoint::DesignDocs => Route::DesignDocs,
-            Endpoint::BulkDocs => Route::BulkDocs,
-            Endpoint::BulkGet => Route::BulkGet,
-            Endpoint::Changes => Route::Changes,
-            Endpoint::RevsDiff => Route::RevsDiff,
-            Endpoint::MissingRevs => Route::MissingRevs,
-            Endpoint::RevsLimit => Route::RevsLimit,
-            Endpoint::EnsureFullCommit => Route::EnsureFullCommit,
-            Endpoint::Compact => Route::Compact,
-            Endpoint::Purge => Route::Purge,
-            Endpoint::PurgedInfos => Route::PurgedInfos,
-            Endpoint::PurgedInfosLimit => Route::PurgedInfosLimit,
-            Endpoint::RawKeys => Route::RawKeys,
-            Endpoint::Security => Route::Security,
-        }
-    }
-}
-
-mod needed;
 mod node;
 #[cfg(test)]
 mod tests;
 mod worker;
-
-pub(crate) use needed::RequiredRight;

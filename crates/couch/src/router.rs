@@ -1,12 +1,15 @@
 //! Dispatches a request to its handler and converts the result to an answer.
 
+mod rights;
+mod routes;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use flatbed_auth::proxy;
-use flatbed_http::{Answer, Client, InsidePrincipal, Origin, Recheck, Refused, Reply, Surface, TenantReply, spawn};
+use flatbed_http::{Answer, Client, InsidePrincipal, Origin, Recheck, Refused, Reply, Surface, spawn};
 use flatbed_layer::{Error as LayerError, REPLICATOR, USERS};
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
@@ -19,19 +22,18 @@ use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
 use crate::error::{Failure, Result};
-use crate::handlers::rewrite::RewriteOutcome;
-use crate::handlers::{
-    all_docs, answering, attachment, bulk, bulk_get, changes, console, database, db_updates, dbs_info, document, list,
-    local, local_docs, maintenance, mango, node, partition, purged_infos, raw_keys, replicate, revisions, rewrite,
-    scheduler, server, session, setup, view, worker,
-};
-use crate::path::{DesignCall, DocumentListing, Endpoint, IdKind, InDatabase, Path, RequiredRight, Target};
+use crate::handlers::document;
+use crate::handlers::rewrite::{self, RewriteOutcome};
+use crate::path::{DesignCall, InDatabase, Path, Target};
 use crate::query::Query;
 use crate::reply::failed;
 use crate::request::Request;
 use crate::rewriting::insecure;
 use crate::route::Route;
 use crate::state::State;
+
+pub(crate) use rights::RequiredRight;
+use routes::Effect;
 
 /// The request header that chooses the challenge of a 401.
 const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-authenticate");
@@ -236,7 +238,7 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
             target = *plain;
         }
         let Target::Database(name, InDatabase::DesignCall { design, kind: DesignCall::Rewrite, rest }) = &target else {
-            return handle(state, request, target).await;
+            return target.handle(state, request).await;
         };
         // A loop instead of a recursion: a request may be rewritten a hundred times.
         match Box::pin(rewrite::rewrite(state, *request, &name.text, design, rest)).await? {
@@ -260,106 +262,11 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
     }
 }
 
-async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -> Result<Reply> {
-    let (name, what) = match target {
-        Target::Database(name, what) => (name.text, what),
-        // Handlers are boxed here and below, documents by their methods: each request's future reserves room for the
-        // largest unboxed one.
-        Target::Welcome => return server::welcome(state, &request),
-        Target::Up => return Box::pin(server::up(state, &request)).await,
-        Target::Session => return Box::pin(session::session(state, *request)).await,
-        Target::Uuids => return server::uuids(state, &request),
-        Target::AllDbs => return Box::pin(server::all_dbs(&request)).await,
-        Target::ActiveTasks => return Box::pin(server::active_tasks(state, &request)).await,
-        Target::DbUpdates => return Box::pin(db_updates::db_updates(state, *request)).await,
-        Target::Replicate => return Box::pin(replicate::replicate(state, *request)).await,
-        Target::Scheduler(what) => return Box::pin(scheduler::scheduler(state, &request, &what)).await,
-        Target::Worker(what) => return Box::pin(worker::worker(state, *request, what)).await,
-        Target::Metrics => return server::metrics(state, &request),
-        Target::DbsInfo { is_longer } => return Box::pin(dbs_info::dbs_info(state, *request, is_longer)).await,
-        Target::Node(what) => return Box::pin(node::node(state, *request, what)).await,
-        Target::Membership => return Box::pin(setup::membership(*request)).await,
-        Target::ClusterSetup => return Box::pin(setup::cluster_setup(*request)).await,
-        Target::Reshard(what) => return Box::pin(setup::reshard(*request, what)).await,
-        Target::Utils => return Box::pin(console::console(state, *request)).await,
-        Target::Favicon => return Box::pin(setup::favicon(*request)).await,
-        Target::Later(what, _) => return not_implemented(&mut request, what).await,
-        Target::EncodedDesign(target) => return Box::pin(handle(state, request, *target)).await,
-    };
-    let name = name.as_str();
-    let endpoint = match what {
-        InDatabase::Endpoint(endpoint) => endpoint,
-        InDatabase::Document { kind: IdKind::Local, .. } => return Box::pin(local::no_id(*request)).await,
-        InDatabase::Document { id, .. } => return document::document(request, name, &id).await,
-        InDatabase::Root => return Box::pin(database::root(state, *request, name)).await,
-        InDatabase::LocalQueries => return Box::pin(local_docs::queries(*request, name)).await,
-        InDatabase::Queries(listed) => return Box::pin(all_docs::queries(*request, name, listed)).await,
-        InDatabase::Attachment { id, name: file, .. } => {
-            return Box::pin(attachment::attachment(*request, name, &id, &file)).await;
-        }
-        InDatabase::Local { id } => return Box::pin(local::document(*request, name, &id)).await,
-        InDatabase::LocalAttachment => {
-            request.skip_body().await;
-            return Err(Failure::bad_request("_local documents do not accept attachments."));
-        }
-        InDatabase::Partition { partition: of, of: what } => {
-            return Box::pin(partition::partition(state, *request, name, of, what.map(|what| *what))).await;
-        }
-        InDatabase::DesignCall { design, kind, rest } => {
-            // The type [`TenantReply`] makes the shell sandbox the answer.
-            let reply: Result<TenantReply> = match kind {
-                DesignCall::Show => Box::pin(answering::show(state, *request, name, &design, &rest)).await,
-                DesignCall::Update => Box::pin(answering::update(state, *request, name, &design, &rest)).await,
-                DesignCall::List => Box::pin(list::list(state, *request, name, &design, &rest)).await,
-                // The dispatcher handles rewrites.
-                DesignCall::Rewrite => Err(Failure::not_found("missing")),
-            };
-            return reply.map(Reply::from);
-        }
-        InDatabase::View { design, rest } => return Box::pin(view::view(*request, name, &design, &rest)).await,
-        InDatabase::DesignInfo { is_longer: true, .. } => {
-            request.skip_body().await;
-            return Err(Failure::method("GET"));
-        }
-        InDatabase::DesignInfo { design, .. } => {
-            return Box::pin(maintenance::view_info(*request, name, &design)).await;
-        }
-        InDatabase::CompactViews { design } => {
-            return Box::pin(maintenance::compact_views(*request, name, &design)).await;
-        }
-        InDatabase::ViewCleanup => return Box::pin(maintenance::view_cleanup(*request, name)).await,
-        InDatabase::TempView => {
-            request.skip_body().await;
-            let reason = "Temporary views are not supported in CouchDB";
-            return Err(Failure::new(StatusCode::GONE, "gone", reason));
-        }
-        InDatabase::Mango(what) => return Box::pin(mango::mango(state, *request, name, what, None)).await,
-        InDatabase::Later(what, _) => return not_implemented(&mut request, what).await,
-    };
-    match endpoint {
-        Endpoint::LocalDocs => Box::pin(local_docs::list(*request, name)).await,
-        Endpoint::AllDocs => Box::pin(all_docs::all_docs(*request, name, DocumentListing::All)).await,
-        Endpoint::DesignDocs => Box::pin(all_docs::all_docs(*request, name, DocumentListing::Design)).await,
-        Endpoint::BulkDocs => Box::pin(bulk::bulk_docs(state, *request, name)).await,
-        Endpoint::BulkGet => Box::pin(bulk_get::bulk_get(*request, name)).await,
-        Endpoint::Changes => Box::pin(changes::changes(state, *request, name)).await,
-        Endpoint::RevsDiff => Box::pin(revisions::revs_diff(*request, name)).await,
-        Endpoint::MissingRevs => Box::pin(revisions::missing_revs(*request, name)).await,
-        Endpoint::RevsLimit => Box::pin(revisions::revs_limit(*request, name)).await,
-        Endpoint::EnsureFullCommit => Box::pin(database::ensure_full_commit(*request, name)).await,
-        Endpoint::Compact => Box::pin(maintenance::compact(*request, name)).await,
-        Endpoint::Purge => Box::pin(maintenance::purge(*request, name)).await,
-        Endpoint::PurgedInfos => Box::pin(purged_infos::purged_infos(*request, name)).await,
-        Endpoint::PurgedInfosLimit => Box::pin(maintenance::purged_infos_limit(*request, name)).await,
-        Endpoint::RawKeys => Box::pin(raw_keys::raw_keys(*request, name)).await,
-        Endpoint::Security => Box::pin(maintenance::security(state, *request, name)).await,
-    }
-}
-
 /// Refuses a request without the right that its path needs, before a handler parses it. Also refuses a rewrite to a
 /// replication or to a target that needs a server administrator, and an update function that would begin a replication.
 /// Handlers check the right a second time when they open a database.
 async fn check_access(request: &Request, target: &Target) -> Result<()> {
+    let name = target.database().unwrap_or_default();
     let (needed, is_replicator) = match target.may_be_replicator() {
         None => (target.needs(&request.method, false), false),
         Some(name) => {
@@ -368,12 +275,12 @@ async fn check_access(request: &Request, target: &Target) -> Result<()> {
             // A missing database counts as a replicator database. If that changes the needed right, a refusal would tell
             // an ordinary database from a missing one, so the right to read is checked first.
             if !request.context.principal().is_admin && needed != target.needs(&request.method, !is_replicator) {
-                authorize(RequiredRight::Member(name), &request.context).await?;
+                authorize(RequiredRight::Member, name, &request.context).await?;
             }
             (needed, is_replicator)
         }
     };
-    authorize(needed, &request.context).await?;
+    authorize(needed, name, &request.context).await?;
     // A replication runs with the rights of the user who requests it.
     let is_for_replications = match target {
         Target::Replicate => true,
@@ -384,13 +291,14 @@ async fn check_access(request: &Request, target: &Target) -> Result<()> {
     if request.rewrites > 0 && (needed == RequiredRight::ServerAdmin || begins_replication) {
         return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", BEYOND_REWRITES));
     }
-    if begins_replication && target.is_update() {
+    if begins_replication && target.effect() == Effect::Writes {
         return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", BEYOND_UPDATES));
     }
     Ok(())
 }
 
-async fn authorize(needed: RequiredRight<'_>, context: &Context) -> Result<()> {
+/// Refuses a request without a right. `name`: the database, if the right is for one.
+async fn authorize(needed: RequiredRight, name: &str, context: &Context) -> Result<()> {
     match needed {
         RequiredRight::Nothing => {}
         RequiredRight::User => {
@@ -402,10 +310,10 @@ async fn authorize(needed: RequiredRight<'_>, context: &Context) -> Result<()> {
         RequiredRight::Metrics => context.metrics().await?,
         RequiredRight::Databases => drop(context.databases().await?),
         RequiredRight::ServerAdmin => drop(context.server().await?),
-        RequiredRight::Member(name) => drop(context.database(name, Read).await?),
-        RequiredRight::Whole(name) => drop(context.database(name, ReadWhole).await?),
-        RequiredRight::Admin(name) => drop(context.database(name, Administer).await?),
-        RequiredRight::Maintainer(name) => drop(context.database(name, Maintain).await?),
+        RequiredRight::Member => drop(context.database(name, Read).await?),
+        RequiredRight::Whole => drop(context.database(name, ReadWhole).await?),
+        RequiredRight::Admin => drop(context.database(name, Administer).await?),
+        RequiredRight::Maintainer => drop(context.database(name, Maintain).await?),
         RequiredRight::UserViews => {
             drop(context.database(USERS, Read).await?);
             if let Err(Denied::Refused(_)) = context.database(USERS, Administer).await {
@@ -413,7 +321,7 @@ async fn authorize(needed: RequiredRight<'_>, context: &Context) -> Result<()> {
                 return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", reason));
             }
         }
-        RequiredRight::Hidden(name) => {
+        RequiredRight::Hidden => {
             drop(context.database(name, Read).await?);
             if let Err(Denied::Refused(_)) = context.database(name, Administer).await {
                 return Err(Failure::not_found("missing"));
@@ -439,9 +347,4 @@ fn refuse_anonymous(state: &State, request: &Request, target: &Target) -> Result
         _ => all || but_up,
     };
     if is_wanted { Err(Failure::unauthorized("Authentication required.")) } else { Ok(()) }
-}
-
-async fn not_implemented(request: &mut Request, what: &str) -> Result<Reply> {
-    request.skip_body().await;
-    Err(Failure::not_implemented(what))
 }

@@ -3,8 +3,10 @@
 use std::fmt::Write;
 
 use flatbed_metrics::Label;
+use hyper::Method;
 
 use super::*;
+use crate::router::RequiredRight;
 
 proptest::proptest! {
     #[test]
@@ -25,10 +27,10 @@ fn lacks(target: &Target, method: &Method) -> &'static str {
         RequiredRight::User => "a name",
         RequiredRight::Metrics => "metrics",
         RequiredRight::Databases | RequiredRight::ServerAdmin => "server",
-        RequiredRight::Member(_) | RequiredRight::Whole(_) => "db",
-        RequiredRight::Admin(_) => "db admin",
-        RequiredRight::Maintainer(_) => "maintainer",
-        RequiredRight::Hidden(_) => "hidden",
+        RequiredRight::Member | RequiredRight::Whole => "db",
+        RequiredRight::Admin => "db admin",
+        RequiredRight::Maintainer => "maintainer",
+        RequiredRight::Hidden => "hidden",
         RequiredRight::UserViews => "user views",
     }
 }
@@ -180,10 +182,10 @@ fn databases_that_ask_for_replications_have_one_table() {
         let rest = rest.split_whitespace().map(|segment| segment.replace('%', "/"));
         let target = Target::of(std::iter::once(name.to_owned()).chain(rest).collect());
         match target.needs(method, is_replicator) {
-            RequiredRight::Member(_) => "member",
-            RequiredRight::Whole(_) => "whole",
-            RequiredRight::Admin(_) => "admin",
-            RequiredRight::Maintainer(_) => "maintainer",
+            RequiredRight::Member => "member",
+            RequiredRight::Whole => "whole",
+            RequiredRight::Admin => "admin",
+            RequiredRight::Maintainer => "maintainer",
             RequiredRight::ServerAdmin => "server",
             other => panic!("{other:?}"),
         }
@@ -352,10 +354,10 @@ fn the_table_of_rights_has_every_path_and_method() {
                 RequiredRight::Databases => "l",
                 RequiredRight::ServerAdmin => "s",
                 // The document and the rules of system databases decide.
-                RequiredRight::Member(_) | RequiredRight::Whole(_) => "mdu",
-                RequiredRight::Admin(_) => "au",
-                RequiredRight::Maintainer(_) => "ku",
-                RequiredRight::Hidden(_) | RequiredRight::UserViews => "u",
+                RequiredRight::Member | RequiredRight::Whole => "mdu",
+                RequiredRight::Admin => "au",
+                RequiredRight::Maintainer => "ku",
+                RequiredRight::Hidden | RequiredRight::UserViews => "u",
             };
             assert!(needed.contains(letter), "{method} {line}: {needed}");
         }
