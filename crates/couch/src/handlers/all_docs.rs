@@ -42,32 +42,20 @@ struct Selection {
 
 /// Reads the parameters of a single query, and the memory reserved for its body.
 pub(super) async fn parameters(request: &mut Request) -> Result<(Parameters, Memory)> {
-    match request.method {
-        Method::GET | Method::HEAD => {
-            let parameters = match request.is_of_list {
-                true => Parameters::of_list_query(&request.query)?,
-                false => Parameters::of_documents_query(&request.query)?,
-            };
-            Ok((parameters, Memory::default()))
-        }
-        Method::POST => {
-            if let Err(failure) = request.require_json() {
-                request.skip_body().await;
-                return Err(failure.into());
-            }
-            let Body { bytes, memory } = request.read_body().await?;
-            let members = object(&bytes)?;
-            let parameters = match request.is_of_list {
-                true => Parameters::of_list_body(&members, &request.query)?,
-                false => Parameters::of_documents_body(&members, &request.query)?,
-            };
-            Ok((parameters, memory))
-        }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("GET,HEAD,POST"))
-        }
+    if request.method != Method::POST {
+        let parameters = match request.is_of_list {
+            true => Parameters::of_list_query(&request.query)?,
+            false => Parameters::of_documents_query(&request.query)?,
+        };
+        return Ok((parameters, Memory::default()));
     }
+    let Body { bytes, memory } = json_body(request).await?;
+    let members = object(&bytes)?;
+    let parameters = match request.is_of_list {
+        true => Parameters::of_list_body(&members, &request.query)?,
+        false => Parameters::of_documents_body(&members, &request.query)?,
+    };
+    Ok((parameters, memory))
 }
 
 /// Reads the queries of a body, and the memory reserved for them.

@@ -16,14 +16,9 @@ use flatbed_documents::{DEFAULT_TYPE, DocumentError, Uploading, base64, check_na
 
 pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
     match request.method.as_str() {
-        "GET" | "HEAD" => get(request.context.database(db, Read).await?, request, id, name).await.map(Reply::from),
         "PUT" => put(request.context.database(db, Write).await?, request, db, id, name).await,
         "DELETE" => delete(request.context.database(db, Write).await?, request, id, name).await,
-        _ => {
-            let mut request = request;
-            request.skip_body().await;
-            Err(Failure::method("GET,HEAD,PUT,DELETE"))
-        }
+        _ => get(request.context.database(db, Read).await?, request, id, name).await.map(Reply::from),
     }
 }
 

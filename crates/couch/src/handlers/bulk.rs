@@ -6,7 +6,7 @@ use flatbed_http::{Client, Reply};
 use flatbed_layer::json::{self, Array, Limits, Value, name};
 use flatbed_layer::{DocumentId, Edit, NotJudged, Outcome, Refusal, WrittenRevision, check_partitioned_id};
 use flatbed_service::{Uploads, Write, Writer, with_functions_until};
-use hyper::{Method, StatusCode};
+use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
 use crate::handlers::document::edit_from;
@@ -16,11 +16,8 @@ use crate::request::{Body, Request};
 use crate::state::State;
 use flatbed_documents::attachment_edits;
 
+/// Reads a body, which must be declared as JSON.
 pub(crate) async fn json_body(request: &mut Request) -> Result<Body> {
-    if request.method != Method::POST {
-        request.skip_body().await;
-        return Err(Failure::method("POST"));
-    }
     if let Err(failure) = request.require_json() {
         request.skip_body().await;
         return Err(failure.into());

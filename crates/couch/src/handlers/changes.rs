@@ -17,7 +17,7 @@ use flatbed_service::{
 use hyper::Method;
 
 use crate::error::{Failure, Result};
-use crate::handlers::bulk::{object, take};
+use crate::handlers::bulk::{json_body, object, take};
 use crate::handlers::feed::{self, Feed, SeqInterval};
 use crate::json_out;
 use crate::query::Query;
@@ -54,22 +54,13 @@ struct RowForm {
 pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     // The memory of `doc_ids` is charged to the request until the feed ends.
     let mut memory = Memory::default();
-    let posted = match request.method {
-        Method::GET | Method::HEAD => Value::Null,
-        Method::POST => {
-            if let Err(failure) = request.require_json() {
-                request.skip_body().await;
-                return Err(failure.into());
-            }
-            let body = request.read_body().await?;
-            let value = if body.bytes.is_empty() { Value::Object(Vec::new()) } else { object(&body.bytes)? };
-            memory = body.memory;
-            value.into_owned()
-        }
-        _ => {
-            request.skip_body().await;
-            return Err(Failure::method("GET,POST,HEAD"));
-        }
+    let posted = if request.method == Method::POST {
+        let body = json_body(&mut request).await?;
+        let value = if body.bytes.is_empty() { Value::Object(Vec::new()) } else { object(&body.bytes)? };
+        memory = body.memory;
+        value.into_owned()
+    } else {
+        Value::Null
     };
     // As in CouchDB, parameter names are case-insensitive here, except those that only filters read.
     let query = request.query.lowered();

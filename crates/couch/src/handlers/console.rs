@@ -2,7 +2,6 @@
 //! to the API sign in as usual.
 
 use flatbed_http::Reply;
-use hyper::Method;
 
 use super::console_files;
 use crate::error::{Failure, Result};
@@ -11,9 +10,6 @@ use crate::state::State;
 
 pub(crate) async fn console(state: &State, mut request: Request) -> Result<Reply> {
     request.skip_body().await;
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        return Err(Failure::method("GET,HEAD"));
-    }
     if !state.has_console {
         return Err(turned_off());
     }

@@ -173,9 +173,6 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
 /// Answers `_ensure_full_commit`. All answered writes are durable already.
 pub(crate) async fn ensure_full_commit(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
-    if request.method != Method::POST {
-        return Err(Failure::method("POST"));
-    }
     let created_at_ms = request.context.database(name, Read).await?.created_at_ms().await?;
     let out = Object::text(|object| {
         object.bool("ok", true).string("instance_start_time", &(created_at_ms / 1000).to_string());

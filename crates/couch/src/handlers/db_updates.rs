@@ -6,7 +6,6 @@ use flatbed_layer::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery, WaitOutcome,
 };
 use flatbed_service::RightsWatch;
-use hyper::Method;
 use tokio::time::{Duration, Instant};
 
 use crate::error::{Failure, Result};
@@ -20,10 +19,6 @@ use crate::state::State;
 
 /// Handles `_db_updates`. The router admits administrators only.
 pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Reply> {
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        request.skip_body().await;
-        return Err(Failure::method("GET"));
-    }
     let Some(feed) = Feed::named(request.query.get("feed")) else {
         return Err(Failure::bad_request("Supported `feed` types: normal, continuous, longpoll, eventsource"));
     };

@@ -6,55 +6,40 @@ use flatbed_service::{Context, Read};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
+use crate::handlers::bulk::json_body;
 use crate::handlers::database::info_text;
 use crate::handlers::server::names_of;
 use crate::reply::Interrupted;
 use crate::request::Request;
 use crate::state::State;
 
-pub(crate) async fn dbs_info(state: &State, mut request: Request, is_longer: bool) -> Result<Reply> {
-    match request.method {
-        _ if is_longer => {
-            request.skip_body().await;
-            Err(Failure::not_found("missing"))
-        }
-        Method::GET | Method::HEAD => {
-            request.skip_body().await;
-            let names = names_of(&request).await?;
-            let (reply, mut sender) = Reply::stream();
-            spawn(async move {
-                let pages = Pages::new(false);
-                let Ok(_room) = sender.page_room(&pages).await else { return };
-                if rows(&request.context, &names, &mut sender).await.is_ok() {
-                    let _ = sender.finish().await;
-                }
-            });
-            Ok(reply)
-        }
-        Method::POST => {
-            if let Err(failure) = request.require_json() {
-                request.skip_body().await;
-                return Err(failure.into());
+pub(crate) async fn dbs_info(state: &State, mut request: Request) -> Result<Reply> {
+    if request.method == Method::POST {
+        let body = json_body(&mut request).await?;
+        let asked = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+        let names = keys_of(&asked, state.service.configuration().now().limits.dbs_info)?;
+        request.context.databases().await?;
+        let mut text = b"[".to_vec();
+        for (at, name) in names.iter().enumerate() {
+            if at > 0 {
+                text.push(b',');
             }
-            let body = request.read_body().await?;
-            let asked = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
-            let names = keys_of(&asked, state.service.configuration().now().limits.dbs_info)?;
-            request.context.databases().await?;
-            let mut text = b"[".to_vec();
-            for (at, name) in names.iter().enumerate() {
-                if at > 0 {
-                    text.push(b',');
-                }
-                write_row(name, row(&request.context, name).await, &mut text);
-            }
-            text.push(b']');
-            Ok(Reply::json(StatusCode::OK, text))
+            write_row(name, row(&request.context, name).await, &mut text);
         }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("GET,HEAD,POST"))
-        }
+        text.push(b']');
+        return Ok(Reply::json(StatusCode::OK, text));
     }
+    request.skip_body().await;
+    let names = names_of(&request).await?;
+    let (reply, mut sender) = Reply::stream();
+    spawn(async move {
+        let pages = Pages::new(false);
+        let Ok(_room) = sender.page_room(&pages).await else { return };
+        if rows(&request.context, &names, &mut sender).await.is_ok() {
+            let _ = sender.finish().await;
+        }
+    });
+    Ok(reply)
 }
 
 fn keys_of<'b>(asked: &'b Value<'_>, most: usize) -> Result<Vec<&'b str>> {

@@ -26,7 +26,6 @@ use flatbed_documents::{
 pub(crate) async fn document(mut request: Box<Request>, name: &str, id: &str) -> Result<Reply> {
     // Each future is boxed, because callers would copy the largest one for every request.
     match request.method.as_str() {
-        "GET" | "HEAD" => Box::pin(get(&request, name, id)).await,
         "PUT" => Box::pin(put(*request, name, id)).await,
         "DELETE" => Box::pin(delete(*request, name, id)).await,
         "POST" => Box::pin(post_form::post(*request, name, id)).await,
@@ -34,10 +33,7 @@ pub(crate) async fn document(mut request: Box<Request>, name: &str, id: &str) ->
             request.skip_body().await;
             Box::pin(copy(&request, name, id)).await
         }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("DELETE,GET,HEAD,POST,PUT,COPY"))
-        }
+        _ => Box::pin(get(&request, name, id)).await,
     }
 }
 

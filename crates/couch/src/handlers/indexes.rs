@@ -17,31 +17,20 @@ use crate::request::Request;
 const BULK_DELETE_MAX: usize = 1_000;
 
 pub(crate) async fn indexes(mut request: Request, name: &str) -> Result<Reply> {
-    match request.method {
-        Method::GET | Method::HEAD => {
-            let listing = Listing::parse(request.query.pairs()).map_err(QueryError::Refused)?;
-            let indexes = request.context.database(name, Read).await?.json_indexes().await?;
-            Ok(answer(&listing.answer(indexes.all())))
-        }
-        Method::POST => {
-            let (body, _memory) = body_of(&mut request).await?;
-            let parse = |body: &Value<'_>, stop: &dyn Fn() -> bool| IndexRequest::parse(body, stop);
-            let wanted = request.context.read_query(name, body, parse).await?;
-            let created = request.context.database(name, Write).await?.create_index(&wanted).await?;
-            Ok(answer(&wanted.answer(created)))
-        }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("GET,POST"))
-        }
+    if request.method == Method::POST {
+        let (body, _memory) = body_of(&mut request).await?;
+        let parse = |body: &Value<'_>, stop: &dyn Fn() -> bool| IndexRequest::parse(body, stop);
+        let wanted = request.context.read_query(name, body, parse).await?;
+        let created = request.context.database(name, Write).await?.create_index(&wanted).await?;
+        return Ok(answer(&wanted.answer(created)));
     }
+    let listing = Listing::parse(request.query.pairs()).map_err(QueryError::Refused)?;
+    let indexes = request.context.database(name, Read).await?.json_indexes().await?;
+    Ok(answer(&listing.answer(indexes.all())))
 }
 
 pub(crate) async fn index(mut request: Request, name: &str, ddoc: &str, kind: &str, index: &str) -> Result<Reply> {
     request.skip_body().await;
-    if request.method != Method::DELETE {
-        return Err(Failure::method("DELETE"));
-    }
     let indexes = request.context.database(name, Read).await?.json_indexes().await?;
     let found = find_index(indexes.all(), ddoc, kind, index).map_err(QueryError::Refused)?;
     let missing = || Failure::not_found("missing");

@@ -54,28 +54,15 @@ pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
 }
 
 pub(crate) async fn purged_infos_limit(mut request: Request, name: &str) -> Result<Reply> {
-    match request.method {
-        Method::GET | Method::HEAD => {
-            let limit = request.context.database(name, Purge).await?.purged_infos_limit().await?;
-            Ok(Reply::json(StatusCode::OK, limit.to_string().into_bytes()))
-        }
-        Method::PUT => {
-            let body = request.read_body().await?;
-            let text = std::str::from_utf8(&body.bytes).unwrap_or_default().trim();
-            let invalid = || Failure::bad_request("`purged_infos_limit` must be a positive integer.");
-            request
-                .context
-                .database(name, Purge)
-                .await?
-                .set_purged_infos_limit(text.parse().map_err(|_| invalid())?)
-                .await?;
-            Ok(ok(StatusCode::OK))
-        }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("PUT,GET"))
-        }
+    if request.method != Method::PUT {
+        let limit = request.context.database(name, Purge).await?.purged_infos_limit().await?;
+        return Ok(Reply::json(StatusCode::OK, limit.to_string().into_bytes()));
     }
+    let body = request.read_body().await?;
+    let text = std::str::from_utf8(&body.bytes).unwrap_or_default().trim();
+    let invalid = || Failure::bad_request("`purged_infos_limit` must be a positive integer.");
+    request.context.database(name, Purge).await?.set_purged_infos_limit(text.parse().map_err(|_| invalid())?).await?;
+    Ok(ok(StatusCode::OK))
 }
 
 pub(crate) async fn compact(mut request: Request, name: &str) -> Result<Reply> {
@@ -93,18 +80,11 @@ pub(crate) async fn compact_views(mut request: Request, name: &str, design: &str
 
 pub(crate) async fn view_cleanup(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
-    if request.method != Method::POST {
-        return Err(Failure::method("POST"));
-    }
     request.context.database(name, Maintain).await?.view_cleanup().await?;
     Ok(ok(StatusCode::ACCEPTED))
 }
 
-pub(crate) async fn view_info(mut request: Request, name: &str, design: &str) -> Result<Reply> {
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        request.skip_body().await;
-        return Err(Failure::method("GET"));
-    }
+pub(crate) async fn view_info(request: Request, name: &str, design: &str) -> Result<Reply> {
     let info = request.context.database(name, Read).await?.view_info(&design_id(design)).await?;
     let out = Object::text(|object| {
         let mut index = object.string("name", design).object("view_index");
@@ -141,27 +121,19 @@ pub(crate) async fn view_info(mut request: Request, name: &str, design: &str) ->
 }
 
 pub(crate) async fn security(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    match request.method {
-        Method::GET | Method::HEAD => {
-            let security = request.context.database(name, Read).await?.security().await?;
-            Ok(Reply::json(StatusCode::OK, security.unwrap_or_else(|| SECURITY_DEFAULT.to_vec())))
-        }
-        Method::PUT => {
-            let body = request.read_body().await?;
-            let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
-            Security::parse(&value)?;
-            if name == USERS {
-                // Applies to server administrators, too.
-                users::security_editable(state.service.configuration().now().auth.users_db_security_editable)?;
-            }
-            let mut text = Vec::new();
-            json::write(&value, &mut text);
-            request.context.database(name, Administer).await?.set_security(&text).await?;
-            Ok(ok(StatusCode::OK))
-        }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("PUT,GET"))
-        }
+    if request.method != Method::PUT {
+        let security = request.context.database(name, Read).await?.security().await?;
+        return Ok(Reply::json(StatusCode::OK, security.unwrap_or_else(|| SECURITY_DEFAULT.to_vec())));
     }
+    let body = request.read_body().await?;
+    let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
+    Security::parse(&value)?;
+    if name == USERS {
+        // Applies to server administrators, too.
+        users::security_editable(state.service.configuration().now().auth.users_db_security_editable)?;
+    }
+    let mut text = Vec::new();
+    json::write(&value, &mut text);
+    request.context.database(name, Administer).await?.set_security(&text).await?;
+    Ok(ok(StatusCode::OK))
 }

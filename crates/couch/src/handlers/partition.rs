@@ -44,6 +44,11 @@ pub(crate) async fn partition(
         request.skip_body().await;
         return Err(failure);
     }
+    // Other endpoints are dispatched again, and then their methods are checked.
+    if let (InDatabase::Mango(_), Some(failure)) = (&of, of.methods().refusal(&request.method)) {
+        request.skip_body().await;
+        return Err(failure);
+    }
     match of {
         InDatabase::Mango(what) => Box::pin(mango::mango(state, request, name, what, Some(partition))).await,
         InDatabase::Endpoint(Endpoint::AllDocs) => {

@@ -4,18 +4,14 @@ use flatbed_http::{Pages, Reply, Sender, spawn};
 use flatbed_layer::Reader;
 use flatbed_layer::json::Object;
 use flatbed_service::Read;
-use hyper::Method;
 
-use crate::error::{Failure, Result};
+use crate::error::Result;
 use crate::json_out;
 use crate::reply::Interrupted;
 use crate::request::Request;
 
 pub(crate) async fn purged_infos(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        return Err(Failure::method("GET"));
-    }
     let database = request.context.database(name, Read).await?;
     database.exists().await?;
     let (reply, mut sender) = Reply::stream();

@@ -3,7 +3,7 @@
 use flatbed_http::Reply;
 use flatbed_layer::json::Object;
 use flatbed_service::Purge;
-use hyper::{Method, StatusCode};
+use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
 use crate::request::Request;
@@ -13,9 +13,6 @@ const DIGITS_MAX: usize = 20_000;
 
 pub(crate) async fn raw_keys(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        return Err(Failure::method("GET,HEAD"));
-    }
     let id = request.query.get("id").ok_or_else(|| Failure::bad_request("`id` must name a document."))?;
     let after = request.query.get("after").map(|digits| {
         bytes_of(digits).ok_or_else(|| Failure::bad_request("`after` must be the `next` of an earlier page."))

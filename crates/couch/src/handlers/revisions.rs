@@ -78,24 +78,14 @@ pub(crate) async fn missing_revs(mut request: Request, name: &str) -> Result<Rep
 }
 
 pub(crate) async fn revs_limit(mut request: Request, name: &str) -> Result<Reply> {
-    match request.method {
-        Method::GET | Method::HEAD => {
-            request.skip_body().await;
-            Ok(Reply::json(
-                StatusCode::OK,
-                request.context.database(name, Read).await?.revs_limit().await?.to_string().into_bytes(),
-            ))
-        }
-        Method::PUT => {
-            let body = request.read_body().await?;
-            let text = std::str::from_utf8(&body.bytes).unwrap_or_default().trim();
-            let limit = text.parse().map_err(|_| Failure::bad_request("Rev limit has to be an integer"))?;
-            request.context.database(name, Administer).await?.set_revs_limit(limit).await?;
-            Ok(ok(StatusCode::OK))
-        }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("PUT,GET"))
-        }
+    if request.method != Method::PUT {
+        request.skip_body().await;
+        let limit = request.context.database(name, Read).await?.revs_limit().await?;
+        return Ok(Reply::json(StatusCode::OK, limit.to_string().into_bytes()));
     }
+    let body = request.read_body().await?;
+    let text = std::str::from_utf8(&body.bytes).unwrap_or_default().trim();
+    let limit = text.parse().map_err(|_| Failure::bad_request("Rev limit has to be an integer"))?;
+    request.context.database(name, Administer).await?.set_revs_limit(limit).await?;
+    Ok(ok(StatusCode::OK))
 }

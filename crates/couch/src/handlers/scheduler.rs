@@ -7,7 +7,7 @@ use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{AllDocsQuery, Error as LayerError, REPLICATOR, Reader};
 use flatbed_replicator::{Description, NODE, RowExtent, Spec, SpecDefaults};
 use flatbed_service::Read;
-use hyper::{Method, StatusCode};
+use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
 use crate::path::Scheduler;
@@ -33,7 +33,6 @@ pub(crate) async fn scheduler(state: &State, request: &Request, what: &Scheduler
 }
 
 async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Reply> {
-    only_get(request)?;
     let mut rows: Vec<(String, Vec<u8>)> = Vec::new();
     let here = state.replicator.here();
     for job in &here {
@@ -71,7 +70,6 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
 }
 
 async fn docs(state: &State, request: &Request, name: &str, id: Option<&str>) -> Result<Reply> {
-    only_get(request)?;
     let database = request.context.database(name, Read).await?;
     if name != REPLICATOR {
         database.exists().await?;
@@ -225,10 +223,6 @@ fn has_state(row: &[u8], states: &[String]) -> bool {
         row.get("state").and_then(Value::as_str).is_some_and(|state| states.iter().any(|name| name == state))
     };
     states.is_empty() || json::parse(row, &Limits::default()).is_ok_and(|row| is_one(&row))
-}
-
-fn only_get(request: &Request) -> Result<()> {
-    if matches!(request.method, Method::GET | Method::HEAD) { Ok(()) } else { Err(Failure::method("GET,HEAD")) }
 }
 
 fn window(request: &Request) -> Result<(usize, usize)> {

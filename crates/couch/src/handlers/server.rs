@@ -6,7 +6,7 @@ use flatbed_http::{Reply, ReplyBody};
 use flatbed_layer::json::{Array, Object, Value};
 use flatbed_layer::{IndexWait, NameRange, ViewTask};
 use flatbed_replicator::NODE;
-use hyper::{Method, StatusCode, header};
+use hyper::{StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::ids;
@@ -19,34 +19,24 @@ const FEATURES: [&str; 3] = ["partitioned", "scheduler", "flatbed"];
 /// The largest number of names that are looked up one by one.
 const NAMES_MAX: usize = 1_000;
 
-fn only_get(request: &Request, allow: &'static str) -> Result<()> {
-    match request.method {
-        Method::GET => Ok(()),
-        Method::HEAD if allow.contains("HEAD") => Ok(()),
-        _ => Err(Failure::method(allow)),
-    }
-}
-
-pub(crate) fn welcome(state: &State, request: &Request) -> Result<Reply> {
-    only_get(request, "GET,HEAD")?;
+pub(crate) fn welcome(state: &State) -> Reply {
     let out = Object::text(|object| {
         object.string("couchdb", "Welcome");
         object.string("version", COUCHDB_VERSION).string("git_sha", "").string("uuid", state.service.uuid());
         object.array("features").strings(FEATURES.iter().copied());
         object.object("vendor").string("name", "Flatbed").string("version", &state.version);
     });
-    Ok(Reply::json(StatusCode::OK, out))
+    Reply::json(StatusCode::OK, out)
 }
 
-pub(crate) async fn up(state: &State, request: &Request) -> Result<Reply> {
-    only_get(request, "GET,HEAD")?;
+pub(crate) async fn up(state: &State) -> Reply {
     if let Some(status) = state.service.configuration().now().maintenance {
         let out = Object::text(|object| {
             object.string("status", status);
         });
-        return Ok(Reply::json(StatusCode::NOT_FOUND, out));
+        return Reply::json(StatusCode::NOT_FOUND, out);
     }
-    Ok(state.health.up(&state.service).await)
+    state.health.up(&state.service).await
 }
 
 /// Returns the requested names of databases that the client may list.
@@ -84,7 +74,6 @@ async fn names_among<'n>(request: &Request, names: impl Iterator<Item = &'n str>
 }
 
 pub(crate) async fn all_dbs(request: &Request) -> Result<Reply> {
-    only_get(request, "GET,HEAD")?;
     let names = names_of(request).await?;
     let out = Array::text(|array| {
         array.strings(names.iter().map(|name| &**name));
@@ -93,10 +82,6 @@ pub(crate) async fn all_dbs(request: &Request) -> Result<Reply> {
 }
 
 pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
-    // CouchDB answers HEAD but omits it from `Allow`.
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        return Err(Failure::method("GET"));
-    }
     let count = match request.query.get("count") {
         None => 1,
         Some(text) => match text.parse::<u64>() {
@@ -127,7 +112,6 @@ pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
 const FIND_QUERY: &str = "find_query";
 
 pub(crate) async fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
-    only_get(request, "GET,HEAD")?;
     let server = request.context.server().await?;
     let mut out = Vec::new();
     let mut tasks = Array::new(&mut out);
@@ -213,12 +197,11 @@ fn hundredths(done: u64, total: u64) -> u64 {
     (done.saturating_mul(100) / total.max(1)).min(100)
 }
 
-pub(crate) fn metrics(state: &State, request: &Request) -> Result<Reply> {
-    only_get(request, "GET,HEAD")?;
+pub(crate) fn metrics(state: &State) -> Reply {
     let text = crate::metrics::exposition(state);
     let mut reply = Reply::json(StatusCode::OK, Vec::new());
     reply.body = ReplyBody::Full(Some(text.into()));
     reply.header(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
     reply.header(header::CACHE_CONTROL, "no-store");
-    Ok(reply)
+    reply
 }

@@ -21,7 +21,6 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 
 pub(crate) async fn session(state: &State, mut request: Request) -> Result<Reply> {
     match request.method {
-        Method::GET | Method::HEAD => show(state, &request),
         Method::POST => begin(state, &mut request).await,
         Method::DELETE => {
             request.skip_body().await;
@@ -30,10 +29,7 @@ pub(crate) async fn session(state: &State, mut request: Request) -> Result<Reply
             reply.header(header::SET_COOKIE, &state.service.end_session(request.is_secure));
             Ok(reply)
         }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("GET,HEAD,POST,DELETE"))
-        }
+        _ => show(state, &request),
     }
 }
 

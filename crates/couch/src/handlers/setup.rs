@@ -1,13 +1,14 @@
 //! Endpoints that CouchDB's setup tools call: `_membership`, `_cluster_setup`, `_reshard`.
 
 use flatbed_http::{Reply, ReplyBody};
-use flatbed_layer::json::{self, Limits, Object, Value};
+use flatbed_layer::json::{Object, Value};
 use flatbed_layer::{CreateOptions, Error, REPLICATOR, USERS};
 use flatbed_replicator::NODE;
 use flatbed_service::{Own, Read};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
+use crate::handlers::bulk::{json_body, object};
 use crate::handlers::node::failure;
 use crate::path::Reshard;
 use crate::reply::ok;
@@ -21,9 +22,6 @@ const DATABASES_MAX: usize = 100;
 
 pub(crate) async fn membership(mut request: Request) -> Result<Reply> {
     request.skip_body().await;
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        return Err(Failure::method("GET"));
-    }
     request.context.server().await?;
     let text = Object::text(|object| {
         object.array("all_nodes").string(NODE);
@@ -34,36 +32,19 @@ pub(crate) async fn membership(mut request: Request) -> Result<Reply> {
 
 /// Handles `/_cluster_setup` as a single node, whatever the number of processes.
 pub(crate) async fn cluster_setup(mut request: Request) -> Result<Reply> {
-    match request.method {
-        Method::GET | Method::HEAD => {
-            let value = request.query.json(&["ensure_dbs_exist"])?;
-            let databases = databases_of(value.as_ref())?;
-            let state =
-                if are_there(&request, &databases).await? { "single_node_enabled" } else { "single_node_disabled" };
-            Ok(Reply::json(
-                StatusCode::OK,
-                Object::text(|object| {
-                    object.string("state", state);
-                }),
-            ))
-        }
-        Method::POST => {
-            if let Err(failure) = request.require_json() {
-                request.skip_body().await;
-                return Err(failure.into());
-            }
-            let body = request.read_body().await?;
-            let setup = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
-            if !matches!(setup, Value::Object(_)) {
-                return Err(Failure::bad_request("Request body must be a JSON object"));
-            }
-            set_up(&request, &setup).await
-        }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("GET,POST"))
-        }
+    if request.method == Method::POST {
+        let body = json_body(&mut request).await?;
+        return set_up(&request, &object(&body.bytes)?).await;
     }
+    let value = request.query.json(&["ensure_dbs_exist"])?;
+    let databases = databases_of(value.as_ref())?;
+    let state = if are_there(&request, &databases).await? { "single_node_enabled" } else { "single_node_disabled" };
+    Ok(Reply::json(
+        StatusCode::OK,
+        Object::text(|object| {
+            object.string("state", state);
+        }),
+    ))
 }
 
 async fn set_up(request: &Request, setup: &Value<'_>) -> Result<Reply> {
@@ -168,9 +149,6 @@ pub(crate) async fn reshard(mut request: Request, what: Reshard) -> Result<Reply
 /// Answers `/favicon.ico` with an answer that browsers cache.
 pub(crate) async fn favicon(mut request: Request) -> Result<Reply> {
     request.skip_body().await;
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        return Err(Failure::method("GET,HEAD"));
-    }
     let mut reply = Reply::json(StatusCode::NO_CONTENT, Vec::new());
     reply.body = ReplyBody::Full(None);
     reply.headers.remove(header::CONTENT_TYPE);

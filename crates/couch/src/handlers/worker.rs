@@ -34,11 +34,6 @@ impl From<ApiError> for Failure {
 }
 
 pub(crate) async fn worker(state: &State, mut request: Request, what: WorkerApi) -> Result<Reply> {
-    let allowed = what.methods();
-    if !allowed.split(',').any(|method| method == request.method.as_str()) {
-        request.skip_body().await;
-        return Err(Failure::method(allowed));
-    }
     let Some(dispatcher) = state.dispatcher.clone() else {
         request.skip_body().await;
         return Err(Failure::not_implemented("_worker"));

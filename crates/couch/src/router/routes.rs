@@ -1,4 +1,5 @@
-//! The table of routes: the label in metrics and traces, the effect, the needed right and the handler of each target.
+//! The table of routes: the label in metrics and traces, the methods, the effect, the needed right and the handler of
+//! each target.
 //!
 //! A target without a row does not compile, nor does a row without one of its columns.
 
@@ -18,11 +19,14 @@ use crate::handlers::{
     local, local_docs, maintenance, mango, node, partition, purged_infos, raw_keys, replicate, revisions, scheduler,
     server, session, setup, view, worker,
 };
-use crate::path::{DesignCall, DocumentListing, Endpoint, IdKind, InDatabase, Mango, Node, Target};
+use crate::path::{
+    DatabaseName, DesignCall, DocumentListing, Endpoint, IdKind, InDatabase, Mango, Node, Scheduler, Target,
+};
 use crate::request::Request;
 use crate::route::Route;
 use crate::state::State;
 use Effect::{ByMethod, PostQueries, PostReads, Writes};
+use Methods::{Any, Only};
 
 /// The effect of a request by its method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,14 +41,40 @@ pub(super) enum Effect {
     Writes,
 }
 
-/// Makes one function of each column of a table. Patterns bind references in the functions `route`, `effect` and
-/// `needs`, and values in `handle`.
+/// The methods that reach a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Methods {
+    /// All methods. The handler may refuse some.
+    Any,
+    /// The methods of the header `Allow` in a refusal. Where CouchDB lists `GET` alone, it answers `HEAD`, too.
+    Only(&'static str),
+}
+
+impl Methods {
+    /// Returns the refusal of a method that does not reach the handler.
+    pub(crate) fn refusal(self, method: &Method) -> Option<Failure> {
+        let Methods::Only(allowed) = self else { return None };
+        let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
+        let is_listed = allowed.split(',').any(|listed| listed == method);
+        (!is_listed).then(|| Failure::method(allowed))
+    }
+}
+
+const READ: Methods = Only("GET,HEAD");
+const POST: Methods = Only("POST");
+const SETTING: Methods = Only("PUT,GET");
+const LISTING: Methods = Only("GET,HEAD,POST");
+const DOCUMENT: Methods = Only("DELETE,GET,HEAD,POST,PUT,COPY");
+const ATTACHMENT: Methods = Only("GET,HEAD,PUT,DELETE");
+
+/// Makes one function of each column of a table. Patterns bind values in the function `handle`, and references in the
+/// others.
 macro_rules! routes {
     (
         $(#[$doc:meta])*
         $targets:ident, needs($($fact:ident: $Fact:ty),+) -> $Right:ty,
         handle($state:ident, $request:ident $(, $name:ident)?):
-        $($target:pat => $label:expr, $effect:expr, $right:expr => $handler:expr;)+
+        $($target:pat => $label:expr, $methods:expr, $effect:expr, $right:expr => $handler:expr;)+
     ) => {
         $(#[$doc])*
         #[allow(unused_mut, unused_variables)]
@@ -53,6 +83,12 @@ macro_rules! routes {
             pub(crate) fn route(&self) -> Route {
                 match self {
                     $($target => $label,)+
+                }
+            }
+
+            pub(crate) fn methods(&self) -> Methods {
+                match self {
+                    $($target => $methods,)+
                 }
             }
 
@@ -69,13 +105,16 @@ macro_rules! routes {
                 }
             }
 
-            /// Runs the handler.
+            /// Runs the handler, if the method reaches it.
             pub(super) async fn handle(
                 self,
                 $state: &Arc<State>,
                 mut $request: Box<Request>,
                 $($name: &str,)?
             ) -> Result<Reply> {
+                if let Some(failure) = self.methods().refusal(&$request.method) {
+                    return refused(&mut $request, failure).await;
+                }
                 match self {
                     $($target => $handler,)+
                 }
@@ -90,41 +129,48 @@ routes! {
     Target, needs(method: &Method, is_replicator: bool) -> RequiredRight,
     handle(state, request):
 
-    // target => label, effect, right => handler
-    Target::Welcome => Route::Root, ByMethod, Nothing => server::welcome(state, &request);
-    Target::Up => Route::Up, ByMethod, Nothing => Box::pin(server::up(state, &request)).await;
-    Target::Session => Route::Session, ByMethod, Nothing => Box::pin(session::session(state, *request)).await;
-    Target::Uuids => Route::Uuids, ByMethod, Nothing => server::uuids(state, &request);
-    Target::AllDbs => Route::AllDbs, ByMethod, Databases => Box::pin(server::all_dbs(&request)).await;
-    Target::DbsInfo { is_longer } => if *is_longer { Route::Server } else { Route::DbsInfo }, PostReads, Databases =>
-        Box::pin(dbs_info::dbs_info(state, *request, is_longer)).await;
-    Target::ActiveTasks => Route::ActiveTasks, ByMethod, ServerAdmin =>
+    // target => label, methods, effect, right => handler
+    Target::Welcome => Route::Root, READ, ByMethod, Nothing => Ok(server::welcome(state));
+    Target::Up => Route::Up, READ, ByMethod, Nothing => Ok(Box::pin(server::up(state)).await);
+    Target::Session => Route::Session, Only("GET,HEAD,POST,DELETE"), ByMethod, Nothing =>
+        Box::pin(session::session(state, *request)).await;
+    Target::Uuids => Route::Uuids, Only("GET"), ByMethod, Nothing => server::uuids(state, &request);
+    Target::AllDbs => Route::AllDbs, READ, ByMethod, Databases => Box::pin(server::all_dbs(&request)).await;
+    Target::DbsInfo { is_longer: true } => Route::Server, Any, PostReads, Databases =>
+        refused(&mut request, Failure::not_found("missing")).await;
+    Target::DbsInfo { is_longer: false } => Route::DbsInfo, LISTING, PostReads, Databases =>
+        Box::pin(dbs_info::dbs_info(state, *request)).await;
+    Target::ActiveTasks => Route::ActiveTasks, READ, ByMethod, ServerAdmin =>
         Box::pin(server::active_tasks(state, &request)).await;
-    Target::DbUpdates => Route::DbUpdates, ByMethod, ServerAdmin =>
+    Target::DbUpdates => Route::DbUpdates, Only("GET"), ByMethod, ServerAdmin =>
         Box::pin(db_updates::db_updates(state, *request)).await;
     // The replication runs with the rights of the requesting user.
-    Target::Replicate => Route::Replicate, ByMethod, User => Box::pin(replicate::replicate(state, *request)).await;
-    Target::Scheduler(what) => Route::Scheduler, ByMethod, ServerAdmin =>
+    Target::Replicate => Route::Replicate, POST, ByMethod, User =>
+        Box::pin(replicate::replicate(state, *request)).await;
+    Target::Scheduler(Scheduler::Unknown) => Route::Scheduler, Any, ByMethod, ServerAdmin =>
+        refused(&mut request, Failure::not_found("missing")).await;
+    Target::Scheduler(what) => Route::Scheduler, READ, ByMethod, ServerAdmin =>
         Box::pin(scheduler::scheduler(state, &request, &what)).await;
-    Target::Worker(what) => Route::Worker, ByMethod, ServerAdmin =>
+    Target::Worker(what) => Route::Worker, Only(what.methods()), ByMethod, ServerAdmin =>
         Box::pin(worker::worker(state, *request, what)).await;
-    Target::Metrics => Route::Metrics, ByMethod, Metrics => server::metrics(state, &request);
-    Target::Node(what @ (Node::Stats(_) | Node::System)) => Route::Node, ByMethod, Metrics =>
+    Target::Metrics => Route::Metrics, READ, ByMethod, Metrics => Ok(server::metrics(state));
+    Target::Node(what @ (Node::Stats(_) | Node::System)) => Route::Node, Any, ByMethod, Metrics =>
         Box::pin(node::node(state, *request, what)).await;
-    Target::Node(what) => Route::Node, ByMethod, ServerAdmin => Box::pin(node::node(state, *request, what)).await;
-    Target::Membership => Route::Server, ByMethod, ServerAdmin => Box::pin(setup::membership(*request)).await;
-    Target::ClusterSetup => Route::Server, ByMethod, ServerAdmin => Box::pin(setup::cluster_setup(*request)).await;
-    Target::Reshard(what) => Route::Server, ByMethod, ServerAdmin => Box::pin(setup::reshard(*request, what)).await;
-    Target::Utils => Route::Server, ByMethod, Nothing => Box::pin(console::console(state, *request)).await;
-    Target::Favicon => Route::Server, ByMethod, Nothing => Box::pin(setup::favicon(*request)).await;
-    Target::Later(what, label) => *label, ByMethod, ServerAdmin => not_implemented(&mut request, what).await;
+    Target::Node(what) => Route::Node, Any, ByMethod, ServerAdmin => Box::pin(node::node(state, *request, what)).await;
+    Target::Membership => Route::Server, Only("GET"), ByMethod, ServerAdmin =>
+        Box::pin(setup::membership(*request)).await;
+    Target::ClusterSetup => Route::Server, Only("GET,POST"), ByMethod, ServerAdmin =>
+        Box::pin(setup::cluster_setup(*request)).await;
+    Target::Reshard(what) => Route::Server, Any, ByMethod, ServerAdmin =>
+        Box::pin(setup::reshard(*request, what)).await;
+    Target::Utils => Route::Server, READ, ByMethod, Nothing => Box::pin(console::console(state, *request)).await;
+    Target::Favicon => Route::Server, READ, ByMethod, Nothing => Box::pin(setup::favicon(*request)).await;
+    Target::Later(what, label) => *label, Any, ByMethod, ServerAdmin => not_implemented(&mut request, what).await;
     Target::Database(name, what) =>
-        if name.kind == DatabaseKind::Reserved { Route::Server } else { what.route() },
-        what.effect(),
-        in_database(name, what, method, is_replicator) =>
+        label_of(name, what), Any, what.effect(), in_database(name, what, method, is_replicator) =>
         what.handle(state, request, &name.text).await;
     // Such a target is no query and no update function.
-    Target::EncodedDesign(plain) => plain.route(), ByMethod, plain.needs(method, is_replicator) =>
+    Target::EncodedDesign(plain) => plain.route(), Any, ByMethod, plain.needs(method, is_replicator) =>
         Box::pin(plain.handle(state, request)).await;
 }
 
@@ -133,8 +179,8 @@ routes! {
     InDatabase, needs(method: &Method) -> DatabaseRights,
     handle(state, request, name):
 
-    // target => label, effect, right => handler
-    InDatabase::Root => Route::Database, ByMethod, match *method {
+    // target => label, methods, effect, right => handler
+    InDatabase::Root => Route::Database, Any, ByMethod, match *method {
         Method::PUT | Method::DELETE => needs(ServerAdmin),
         Method::GET | Method::HEAD | Method::POST => needs(Member).everywhere(),
         _ => needs(Member),
@@ -142,103 +188,130 @@ routes! {
 
     // Documents. `_users` and replicator databases show single documents to their readers, and no listings: the right
     // to write documents there does not include the right to list them.
-    InDatabase::Document { kind: IdKind::Local, .. } => Route::LocalDocument, ByMethod, needs(Member).everywhere() =>
+    InDatabase::Document { kind: IdKind::Local, .. } =>
+        Route::LocalDocument, Any, ByMethod, needs(Member).everywhere() =>
         Box::pin(local::no_id(*request)).await;
-    InDatabase::Document { id, kind: IdKind::Design } => Route::DesignDocument, ByMethod, of_design(method) =>
+    InDatabase::Document { id, kind: IdKind::Design } => Route::DesignDocument, DOCUMENT, ByMethod, of_design(method) =>
         document::document(request, name, &id).await;
-    InDatabase::Document { id, kind } => kind.label(Route::Document), ByMethod, needs(Member).everywhere() =>
+    InDatabase::Document { id, kind } => kind.label(Route::Document), DOCUMENT, ByMethod, needs(Member).everywhere() =>
         document::document(request, name, &id).await;
-    InDatabase::Attachment { id, kind: IdKind::Design, name: file } => Route::DesignAttachment, ByMethod,
-        of_design(method) => Box::pin(attachment::attachment(*request, name, &id, &file)).await;
-    InDatabase::Attachment { id, kind, name: file } => kind.label(Route::Attachment), ByMethod,
-        needs(Member).everywhere() => Box::pin(attachment::attachment(*request, name, &id, &file)).await;
-    InDatabase::Local { id } => Route::LocalDocument, ByMethod, needs(Member).in_users(Hidden) =>
+    InDatabase::Attachment { id, kind: IdKind::Design, name: file } =>
+        Route::DesignAttachment, ATTACHMENT, ByMethod, of_design(method) =>
+        Box::pin(attachment::attachment(*request, name, &id, &file)).await;
+    InDatabase::Attachment { id, kind, name: file } =>
+        kind.label(Route::Attachment), ATTACHMENT, ByMethod, needs(Member).everywhere() =>
+        Box::pin(attachment::attachment(*request, name, &id, &file)).await;
+    InDatabase::Local { id } => Route::LocalDocument, Any, ByMethod, needs(Member).in_users(Hidden) =>
         Box::pin(local::document(*request, name, &id)).await;
-    InDatabase::LocalAttachment => Route::LocalDocument, ByMethod, needs(Member) =>
+    InDatabase::LocalAttachment => Route::LocalDocument, Any, ByMethod, needs(Member) =>
         refused(&mut request, Failure::bad_request("_local documents do not accept attachments.")).await;
-    InDatabase::Endpoint(Endpoint::LocalDocs) => Route::LocalDocs, PostReads, needs(Member) =>
+    InDatabase::Endpoint(Endpoint::LocalDocs) => Route::LocalDocs, LISTING, PostReads, needs(Member) =>
         Box::pin(local_docs::list(*request, name)).await;
-    InDatabase::LocalQueries => Route::LocalDocs, PostReads, needs(Member) =>
+    InDatabase::LocalQueries => Route::LocalDocs, POST, PostReads, needs(Member) =>
         Box::pin(local_docs::queries(*request, name)).await;
-    InDatabase::Endpoint(Endpoint::AllDocs) => Route::AllDocs, PostReads, needs(Member).in_system(ServerAdmin) =>
+    InDatabase::Endpoint(Endpoint::AllDocs) =>
+        Route::AllDocs, LISTING, PostReads, needs(Member).in_system(ServerAdmin) =>
         Box::pin(all_docs::all_docs(*request, name, DocumentListing::All)).await;
-    InDatabase::Queries(listed @ DocumentListing::All) => Route::AllDocs, PostReads,
-        needs(Member).in_system(ServerAdmin) => Box::pin(all_docs::queries(*request, name, listed)).await;
-    InDatabase::Endpoint(Endpoint::DesignDocs) => Route::DesignDocs, PostReads, needs(Whole) =>
-        Box::pin(all_docs::all_docs(*request, name, DocumentListing::Design)).await;
-    InDatabase::Queries(listed @ DocumentListing::Design) => Route::DesignDocs, PostReads, needs(Whole) =>
+    InDatabase::Queries(listed @ DocumentListing::All) =>
+        Route::AllDocs, POST, PostReads, needs(Member).in_system(ServerAdmin) =>
         Box::pin(all_docs::queries(*request, name, listed)).await;
-    InDatabase::Endpoint(Endpoint::BulkDocs) => Route::BulkDocs, ByMethod, needs(Member).everywhere() =>
+    InDatabase::Endpoint(Endpoint::DesignDocs) => Route::DesignDocs, LISTING, PostReads, needs(Whole) =>
+        Box::pin(all_docs::all_docs(*request, name, DocumentListing::Design)).await;
+    InDatabase::Queries(listed @ DocumentListing::Design) => Route::DesignDocs, POST, PostReads, needs(Whole) =>
+        Box::pin(all_docs::queries(*request, name, listed)).await;
+    InDatabase::Endpoint(Endpoint::BulkDocs) => Route::BulkDocs, POST, ByMethod, needs(Member).everywhere() =>
         Box::pin(bulk::bulk_docs(state, *request, name)).await;
-    InDatabase::Endpoint(Endpoint::BulkGet) => Route::BulkGet, PostReads, needs(Member) =>
+    InDatabase::Endpoint(Endpoint::BulkGet) => Route::BulkGet, POST, PostReads, needs(Member) =>
         Box::pin(bulk_get::bulk_get(*request, name)).await;
-    InDatabase::Endpoint(Endpoint::Changes) => Route::Changes, PostReads, needs(Member).in_system(ServerAdmin) =>
+    InDatabase::Endpoint(Endpoint::Changes) =>
+        Route::Changes, Only("GET,POST,HEAD"), PostReads, needs(Member).in_system(ServerAdmin) =>
         Box::pin(changes::changes(state, *request, name)).await;
-    InDatabase::Endpoint(Endpoint::RevsDiff) => Route::RevsDiff, PostReads, needs(Member).everywhere() =>
+    InDatabase::Endpoint(Endpoint::RevsDiff) => Route::RevsDiff, POST, PostReads, needs(Member).everywhere() =>
         Box::pin(revisions::revs_diff(*request, name)).await;
-    InDatabase::Endpoint(Endpoint::MissingRevs) => Route::MissingRevs, PostReads, needs(Member).everywhere() =>
+    InDatabase::Endpoint(Endpoint::MissingRevs) => Route::MissingRevs, POST, PostReads, needs(Member).everywhere() =>
         Box::pin(revisions::missing_revs(*request, name)).await;
 
     // Configuration and maintenance.
-    InDatabase::Endpoint(Endpoint::RevsLimit) => Route::RevsLimit, ByMethod,
-        if *method == Method::PUT { needs(Admin) } else { needs(Whole) } =>
+    InDatabase::Endpoint(Endpoint::RevsLimit) =>
+        Route::RevsLimit, SETTING, ByMethod, of_setting(method, needs(Whole)) =>
         Box::pin(revisions::revs_limit(*request, name)).await;
-    InDatabase::Endpoint(Endpoint::Security) => Route::Security, ByMethod,
-        if *method == Method::PUT { needs(Admin) } else { needs(Whole).everywhere() } =>
+    InDatabase::Endpoint(Endpoint::Security) =>
+        Route::Security, SETTING, ByMethod, of_setting(method, needs(Whole).everywhere()) =>
         Box::pin(maintenance::security(state, *request, name)).await;
-    InDatabase::Endpoint(Endpoint::EnsureFullCommit) => Route::EnsureFullCommit, ByMethod, needs(Member) =>
+    InDatabase::Endpoint(Endpoint::EnsureFullCommit) => Route::EnsureFullCommit, POST, ByMethod, needs(Member) =>
         Box::pin(database::ensure_full_commit(*request, name)).await;
-    InDatabase::Endpoint(Endpoint::Compact) => Route::Compact, ByMethod, needs(Maintainer) =>
+    InDatabase::Endpoint(Endpoint::Compact) => Route::Compact, POST, ByMethod, needs(Maintainer) =>
         Box::pin(maintenance::compact(*request, name)).await;
-    InDatabase::CompactViews { design } => Route::Compact, ByMethod, needs(Maintainer) =>
+    InDatabase::CompactViews { design } => Route::Compact, POST, ByMethod, needs(Maintainer) =>
         Box::pin(maintenance::compact_views(*request, name, &design)).await;
-    InDatabase::ViewCleanup => Route::ViewCleanup, ByMethod, needs(Maintainer) =>
+    InDatabase::ViewCleanup => Route::ViewCleanup, POST, ByMethod, needs(Maintainer) =>
         Box::pin(maintenance::view_cleanup(*request, name)).await;
-    InDatabase::Endpoint(Endpoint::Purge) => Route::Purge, ByMethod, needs(ServerAdmin) =>
+    InDatabase::Endpoint(Endpoint::Purge) => Route::Purge, POST, ByMethod, needs(ServerAdmin) =>
         Box::pin(maintenance::purge(*request, name)).await;
-    InDatabase::Endpoint(Endpoint::PurgedInfos) => Route::PurgedInfos, ByMethod, needs(Whole) =>
+    InDatabase::Endpoint(Endpoint::PurgedInfos) => Route::PurgedInfos, Only("GET"), ByMethod, needs(Whole) =>
         Box::pin(purged_infos::purged_infos(*request, name)).await;
-    InDatabase::Endpoint(Endpoint::PurgedInfosLimit) => Route::PurgedInfosLimit, ByMethod, needs(ServerAdmin) =>
+    InDatabase::Endpoint(Endpoint::PurgedInfosLimit) =>
+        Route::PurgedInfosLimit, SETTING, ByMethod, needs(ServerAdmin) =>
         Box::pin(maintenance::purged_infos_limit(*request, name)).await;
-    InDatabase::Endpoint(Endpoint::RawKeys) => Route::RawKeys, ByMethod, needs(ServerAdmin) =>
+    InDatabase::Endpoint(Endpoint::RawKeys) => Route::RawKeys, READ, ByMethod, needs(ServerAdmin) =>
         Box::pin(raw_keys::raw_keys(*request, name)).await;
 
     // Design documents: indexes, views and functions.
-    InDatabase::Mango(what @ Mango::Find) => Route::Find, PostQueries, needs(Whole) =>
+    InDatabase::Mango(what @ Mango::Find) => Route::Find, POST, PostQueries, needs(Whole) =>
         Box::pin(mango::mango(state, *request, name, what, None)).await;
-    InDatabase::Mango(what @ Mango::Explain) => Route::Explain, PostQueries, needs(Whole) =>
+    InDatabase::Mango(what @ Mango::Explain) => Route::Explain, POST, PostQueries, needs(Whole) =>
         Box::pin(mango::mango(state, *request, name, what, None)).await;
-    InDatabase::Mango(what @ Mango::Count) => Route::Count, PostQueries, needs(Whole) =>
+    InDatabase::Mango(what @ Mango::Count) => Route::Count, POST, PostQueries, needs(Whole) =>
         Box::pin(mango::mango(state, *request, name, what, None)).await;
-    InDatabase::Mango(what @ (Mango::Indexes | Mango::BulkDelete | Mango::Index { .. } | Mango::Unknown)) =>
-        Route::Index, ByMethod, needs(Whole) => Box::pin(mango::mango(state, *request, name, what, None)).await;
-    InDatabase::View { design, rest } => Route::View, PostReads, needs(Whole).in_users(UserViews) =>
+    InDatabase::Mango(what @ Mango::Indexes) => Route::Index, Only("GET,POST"), ByMethod, needs(Whole) =>
+        Box::pin(mango::mango(state, *request, name, what, None)).await;
+    InDatabase::Mango(what @ Mango::BulkDelete) => Route::Index, POST, ByMethod, needs(Whole) =>
+        Box::pin(mango::mango(state, *request, name, what, None)).await;
+    InDatabase::Mango(what @ Mango::Index { .. }) => Route::Index, Only("DELETE"), ByMethod, needs(Whole) =>
+        Box::pin(mango::mango(state, *request, name, what, None)).await;
+    InDatabase::Mango(what @ Mango::Unknown) => Route::Index, Any, ByMethod, needs(Whole) =>
+        Box::pin(mango::mango(state, *request, name, what, None)).await;
+    InDatabase::View { design, rest } => Route::View, view_methods(rest), PostReads, needs(Whole).in_users(UserViews) =>
         Box::pin(view::view(*request, name, &design, &rest)).await;
-    InDatabase::DesignCall { design, kind: DesignCall::Show, rest } => Route::DesignFunction, PostReads,
-        needs(Whole) => sandboxed(Box::pin(answering::show(state, *request, name, &design, &rest)).await);
-    InDatabase::DesignCall { design, kind: DesignCall::Update, rest } => Route::DesignFunction, Writes,
-        needs(Whole) => sandboxed(Box::pin(answering::update(state, *request, name, &design, &rest)).await);
-    InDatabase::DesignCall { design, kind: DesignCall::List, rest } => Route::DesignFunction, PostReads,
-        needs(Whole).in_users(UserViews) =>
+    InDatabase::DesignCall { design, kind: DesignCall::Show, rest } =>
+        Route::DesignFunction, Any, PostReads, needs(Whole) =>
+        sandboxed(Box::pin(answering::show(state, *request, name, &design, &rest)).await);
+    InDatabase::DesignCall { design, kind: DesignCall::Update, rest } =>
+        Route::DesignFunction, Any, Writes, needs(Whole) =>
+        sandboxed(Box::pin(answering::update(state, *request, name, &design, &rest)).await);
+    InDatabase::DesignCall { design, kind: DesignCall::List, rest } =>
+        Route::DesignFunction, Any, PostReads, needs(Whole).in_users(UserViews) =>
         sandboxed(Box::pin(list::list(state, *request, name, &design, &rest)).await);
     // The dispatcher handles rewrites.
-    InDatabase::DesignCall { kind: DesignCall::Rewrite, .. } => Route::DesignFunction, ByMethod, needs(Whole) =>
+    InDatabase::DesignCall { kind: DesignCall::Rewrite, .. } => Route::DesignFunction, Any, ByMethod, needs(Whole) =>
         Err(Failure::not_found("missing"));
-    InDatabase::DesignInfo { is_longer: true, .. } => Route::DesignInfo, ByMethod, needs(Whole) =>
+    InDatabase::DesignInfo { is_longer: true, .. } => Route::DesignInfo, Any, ByMethod, needs(Whole) =>
         refused(&mut request, Failure::method("GET")).await;
-    InDatabase::DesignInfo { design, .. } => Route::DesignInfo, ByMethod, needs(Whole) =>
+    InDatabase::DesignInfo { design, .. } => Route::DesignInfo, Only("GET"), ByMethod, needs(Whole) =>
         Box::pin(maintenance::view_info(*request, name, &design)).await;
-    InDatabase::TempView => Route::DatabaseOther, ByMethod, needs(Whole) => {
+    InDatabase::TempView => Route::DatabaseOther, Any, ByMethod, needs(Whole) => {
         let reason = "Temporary views are not supported in CouchDB";
         refused(&mut request, Failure::new(StatusCode::GONE, "gone", reason)).await
     };
-    InDatabase::Partition { partition, of: None } => Route::DatabaseOther, ByMethod, needs(Whole) =>
+    InDatabase::Partition { partition, of: None } => Route::DatabaseOther, Any, ByMethod, needs(Whole) =>
         Box::pin(partition::partition(state, *request, name, partition, None)).await;
-    InDatabase::Partition { partition, of: Some(of) } => of.route(), of.effect(), needs(Whole) =>
+    InDatabase::Partition { partition, of: Some(of) } => of.route(), Any, of.effect(), needs(Whole) =>
         Box::pin(partition::partition(state, *request, name, partition, Some(*of))).await;
-    InDatabase::Later("_sync_shards", label) => *label, ByMethod, needs(ServerAdmin) =>
+    InDatabase::Later("_sync_shards", label) => *label, Any, ByMethod, needs(ServerAdmin) =>
         not_implemented(&mut request, "_sync_shards").await;
-    InDatabase::Later(what, label) => *label, ByMethod, needs(Whole) => not_implemented(&mut request, what).await;
+    InDatabase::Later(what, label) => *label, Any, ByMethod, needs(Whole) => not_implemented(&mut request, what).await;
+}
+
+fn label_of(name: &DatabaseName, what: &InDatabase) -> Route {
+    if name.kind == DatabaseKind::Reserved { Route::Server } else { what.route() }
+}
+
+/// Returns the methods of a view, whose `queries` take only a body. `rest`: the path after `_view`.
+fn view_methods(rest: &[String]) -> Methods {
+    match rest {
+        [_, queries] if queries == "queries" => POST,
+        _ => Only("GET,POST,HEAD"),
+    }
 }
 
 /// Returns the rights for a design document and its attachments. Only administrators write these; the write itself
@@ -246,6 +319,11 @@ routes! {
 fn of_design(method: &Method) -> DatabaseRights {
     let right = if matches!(*method, Method::PUT | Method::DELETE) { Member } else { Whole };
     needs(right).everywhere()
+}
+
+/// Returns the rights for a setting of a database, which administrators write.
+fn of_setting(method: &Method, to_read: DatabaseRights) -> DatabaseRights {
+    if *method == Method::PUT { needs(Admin) } else { to_read }
 }
 
 /// Converts the answer of a design document's function. The type [`TenantReply`] makes the shell sandbox it.
@@ -313,5 +391,44 @@ impl Target {
             Effect::PostReads | Effect::PostQueries => !method.is_safe() && *method != Method::POST,
             Effect::Writes => true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The methods that reach the handler of a path.
+    fn methods(path: &str) -> String {
+        let target = Target::parse(path).unwrap();
+        let methods = if let Target::Database(_, what) = &target { what.methods() } else { target.methods() };
+        let all = ["GET", "HEAD", "POST", "PUT", "DELETE", "COPY", "PATCH"];
+        let is_taken = |name: &&str| methods.refusal(&Method::from_bytes(name.as_bytes()).unwrap()).is_none();
+        all.into_iter().filter(is_taken).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_method_that_a_route_does_not_list_is_refused() {
+        for (path, expected) in [
+            ("/", "GET HEAD"),
+            ("/_uuids", "GET HEAD"),
+            ("/_session", "GET HEAD POST DELETE"),
+            ("/_replicate", "POST"),
+            ("/_scheduler/jobs", "GET HEAD"),
+            ("/_scheduler/x", "GET HEAD POST PUT DELETE COPY PATCH"),
+            ("/_worker/_api/leases/x", "DELETE"),
+            ("/db/doc", "GET HEAD POST PUT DELETE COPY"),
+            ("/db/doc/file", "GET HEAD PUT DELETE"),
+            ("/db/_security", "GET HEAD PUT"),
+            ("/db/_view_cleanup", "POST"),
+            ("/db/_index", "GET HEAD POST"),
+            ("/db/_index/d/json/n", "DELETE"),
+            ("/db/_design/d/_view/v", "GET HEAD POST"),
+            ("/db/_design/d/_view/v/queries", "POST"),
+        ] {
+            assert_eq!(methods(path), expected, "{path}");
+        }
+        let refusal = SETTING.refusal(&Method::DELETE).unwrap();
+        assert_eq!((refusal.status, &*refusal.reason), (StatusCode::METHOD_NOT_ALLOWED, "Only PUT,GET allowed"));
     }
 }

@@ -43,6 +43,13 @@ async fn partitions() {
         ("PUT", "/x?partitioned=1", bad("Invalid `partitioned` parameter")),
         ("PUT", "/_users?partitioned=true", bad("Cannot partition a system database")),
         ("POST", "/db/_partition/a", (405, "method_not_allowed".to_owned(), "Only GET allowed".to_owned())),
+        ("GET", "/db/_partition/a/_find", (405, "method_not_allowed".to_owned(), "Only POST allowed".to_owned())),
+        (
+            "GET",
+            "/db/_partition/a/_index/d/json/n",
+            (405, "method_not_allowed".to_owned(), "Only DELETE allowed".to_owned()),
+        ),
+        ("GET", "/plain/_partition/a/_find", bad("database is not partitioned")),
         ("GET", "/db/_partition/a/_changes", (404, "not_found".to_owned(), "missing".to_owned())),
     ] {
         let body = if method == "GET" { NULL } else { json!({"n": 1}) };
