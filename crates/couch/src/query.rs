@@ -1,8 +1,12 @@
 //! Paths and query strings.
 
+mod declared;
+
 use flatbed_layer::json::{self, Limits, Value};
 
 use crate::error::{Failure, Result};
+
+pub(crate) use declared::{FromQuery, parameters, switch};
 
 /// The largest number of parameters in a query string; more are 400.
 const PARAMETERS_MAX: usize = 100;
@@ -87,6 +91,11 @@ impl Query {
 
     pub(crate) fn bounds(&self) -> QueryBounds {
         self.bounds
+    }
+
+    /// Parses the parameters that a struct declares.
+    pub(crate) fn parameters<P: FromQuery>(&self) -> Result<P> {
+        P::from_query(self)
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use flatbed_http::{
     AnonymousFeed, CHUNK_BYTES, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn,
@@ -20,7 +21,7 @@ use crate::error::{Failure, Result};
 use crate::handlers::bulk::{json_body, object, take};
 use crate::handlers::feed::{self, Feed, SeqInterval};
 use crate::json_out;
-use crate::query::Query;
+use crate::query::{Query, parameters, switch};
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Memory, Request};
 use crate::request_object::{FunctionInput, request_object};
@@ -41,6 +42,24 @@ const FIELDS_MAX: usize = 1_000;
 
 /// Prefix of a filter that names a selector index.
 const INDEX: &str = "_index/";
+
+parameters! {
+    /// The parameters of every feed, besides `feed` and `filter`, which are parsed first, and `since`.
+    struct ChangesParameters {
+        active_only: bool = Query::flag,
+        revocations: bool = Query::flag,
+        include_docs: bool = switch,
+        conflicts: bool = switch,
+        attachments: AttachmentOptions = attachments,
+        /// True for all leaves.
+        style: bool = all_leaves,
+        descending: bool = switch,
+        limit: Option<u64> = feed::not_negative,
+        heartbeat: Option<Duration> = feed::heartbeat,
+        /// In milliseconds.
+        timeout: Option<u64> = feed::not_negative,
+    }
+}
 
 struct RowForm {
     feed: Feed,
@@ -83,17 +102,23 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     if by_channels {
         scope = Scope::Channels(Arc::new(channels(&request.query)?));
     }
-    let (active_only, revocations) = (query.flag("active_only")?, query.flag("revocations")?);
-    let (include_docs, conflicts) = (query.switch("include_docs"), query.switch("conflicts"));
+    let ChangesParameters {
+        active_only,
+        revocations,
+        include_docs,
+        conflicts,
+        attachments: show,
+        style: all_leaves,
+        descending,
+        limit,
+        heartbeat,
+        timeout,
+    } = query.parameters()?;
     let filtered = if conflicts { Documents::WithConflicts } else { Documents::Yes };
     let documents = if include_docs { filtered } else { Documents::No };
-    let show = attachment_options(query)?;
-    let all_leaves = all_leaves(query)?;
     let shown = RowForm { feed, include_docs, show, form: Form { all_leaves, documents }, fields };
-    let descending = query.switch("descending");
-    let limit = feed::not_negative(query, "limit")?;
-    let heartbeats = Heartbeats::new(feed::heartbeat(query)?, request.context.clock());
-    let timeout = feed::waits_for(query, feed::not_negative(query, "timeout")?);
+    let heartbeats = Heartbeats::new(heartbeat, request.context.clock());
+    let timeout = feed::waits_for(query, timeout);
     let since = feed::since(feed, query, request.header(feed::LAST_EVENT_ID))?;
     if let Some(function) = if by_channels { None } else { function(&request, query.get("filter"))? } {
         filter = Filter::Function(function);
@@ -158,8 +183,12 @@ fn bytes_of(page: &ChangesPage) -> usize {
     leaves + page_bytes(page.rows.len(), page.rows.iter().filter_map(|row| row.doc.as_ref()))
 }
 
-fn all_leaves(query: &Query) -> Result<bool> {
-    match query.get("style") {
+fn attachments(query: &Query, _: &str) -> Result<AttachmentOptions> {
+    attachment_options(query)
+}
+
+fn all_leaves(query: &Query, name: &str) -> Result<bool> {
+    match query.get(name) {
         None | Some("" | "main_only") => Ok(false),
         Some("all_docs") => Ok(true),
         Some(_) => Err(Failure::bad_request("Supported `style` values: main_only, all_docs")),

@@ -9,7 +9,7 @@ use hyper::{Method, StatusCode, header};
 use crate::error::{Failure, Result};
 use crate::handlers::document::{edit_of, write_one};
 use crate::path::METRICS;
-use crate::query::encode;
+use crate::query::{Query, encode, parameters};
 use crate::reply::ok;
 use crate::request::Request;
 use crate::state::State;
@@ -50,35 +50,65 @@ fn is_ordinary(name: &str) -> bool {
     DatabaseKind::of(name) == DatabaseKind::Ordinary && !is_replicator_name(name)
 }
 
-async fn create(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    let body = request.read_body().await?;
-    let query = &request.query;
-    let partitioned = match query.get("partitioned") {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err(Failure::bad_request("Invalid `partitioned` parameter")),
-    };
-    // CouchDB's number of shards: stored and shown, without effect.
-    let hint = |name: &str| match query.get(name).map(str::parse::<u16>) {
+parameters! {
+    /// CouchDB's parameters of a new database.
+    struct CouchdbParameters {
+        partitioned: bool = partitioned,
+        /// The number of shards: stored and shown, without effect.
+        q: Option<u16> = hint,
+        n: Option<u16> = hint,
+    }
+}
+
+parameters! {
+    /// Flatbed's parameters of a new database.
+    struct OwnParameters {
+        /// True if bodies are kept for leaves only.
+        revision_bodies: bool = leaves_only,
+        run_bytes: Option<u32> = setting,
+        field_ids_max: Option<u32> = setting,
+        shards: Option<u32> = setting,
+    }
+}
+
+fn partitioned(query: &Query, name: &str) -> Result<bool> {
+    match query.get(name) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(Failure::bad_request("Invalid `partitioned` parameter")),
+    }
+}
+
+fn hint(query: &Query, name: &str) -> Result<Option<u16>> {
+    match query.get(name).map(str::parse::<u16>) {
         None => Ok(None),
         Some(Ok(hint @ 1..)) => Ok(Some(hint)),
         Some(_) => Err(Failure::bad_request(format!("The `{name}` value should be a positive integer."))),
-    };
-    let (hinted_shards, _) = (hint("q")?, hint("n")?);
-    let setting = |name: &str| -> Result<Option<u32>> {
-        let Some(value) = query.number(name)? else { return Ok(None) };
-        u32::try_from(value).map(Some).map_err(|_| Failure::bad_request(format!("`{name}` is too large")))
-    };
+    }
+}
+
+fn leaves_only(query: &Query, name: &str) -> Result<bool> {
+    match query.get(name) {
+        None | Some("until_compaction") => Ok(false),
+        Some("leaves_only") => Ok(true),
+        Some(_) => Err(Failure::bad_request("`revision_bodies` is until_compaction or leaves_only")),
+    }
+}
+
+fn setting(query: &Query, name: &str) -> Result<Option<u32>> {
+    let too_large = |_| Failure::bad_request(format!("`{name}` is too large"));
+    query.number(name)?.map(u32::try_from).transpose().map_err(too_large)
+}
+
+async fn create(state: &State, mut request: Request, name: &str) -> Result<Reply> {
+    let body = request.read_body().await?;
+    let CouchdbParameters { partitioned, q: hinted_shards, n: _ignored } = request.query.parameters()?;
     if name == METRICS {
         let reason = format!("`{METRICS}` is a path of the server and cannot be a database's name.");
         return Err(Failure::new(StatusCode::BAD_REQUEST, "illegal_database_name", reason));
     }
-    let leaves_only = match query.get("revision_bodies") {
-        None | Some("until_compaction") => false,
-        Some("leaves_only") => true,
-        Some(_) => return Err(Failure::bad_request("`revision_bodies` is until_compaction or leaves_only")),
-    };
-    let (run_bytes, field_ids_max, shards) = (setting("run_bytes")?, setting("field_ids_max")?, setting("shards")?);
+    let OwnParameters { revision_bodies: leaves_only, run_bytes, field_ids_max, shards } =
+        request.query.parameters()?;
     let channels = channels_of(&body.bytes)?;
     let is_open = is_ordinary(name) && state.service.configuration().now().opens_databases;
     let security = is_open.then(|| OPEN.to_vec());

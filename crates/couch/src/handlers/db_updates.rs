@@ -12,10 +12,21 @@ use crate::error::{Failure, Result};
 use crate::handlers::feed::{Feed, LAST_EVENT_ID, WAIT_MAX, between_heartbeats, since, waits_for, whole_number};
 use crate::json_out;
 use crate::metrics::FeedKind;
-use crate::query::Query;
+use crate::query::{Query, parameters, switch};
 use crate::reply::Interrupted;
 use crate::request::Request;
 use crate::state::State;
+
+parameters! {
+    /// The parameters besides `feed` and `since`, which are parsed first.
+    struct DbUpdatesParameters {
+        descending: bool = switch,
+        limit: Option<u64> = number,
+        heartbeat: Option<Duration> = heartbeat,
+        /// In milliseconds.
+        timeout: Option<u64> = number,
+    }
+}
 
 /// Handles `_db_updates`. The router admits administrators only.
 pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Reply> {
@@ -25,17 +36,10 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
     let handshake =
         if feed == Feed::WebSocket { Some(Handshake::of(&state.shell.cors(), &mut request)?) } else { None };
     let query = &request.query;
-    let asked = DatabaseUpdatesQuery {
-        since: since(feed, query, request.header(LAST_EVENT_ID))?,
-        descending: query.switch("descending"),
-        limit: number(query, "limit")?,
-    };
-    let heartbeat = match query.get("heartbeat") {
-        None | Some("false") => None,
-        Some("true") => Some(WAIT_MAX),
-        Some(_) => number(query, "heartbeat")?.map(between_heartbeats),
-    };
-    let timeout = waits_for(query, number(query, "timeout")?);
+    let since = since(feed, query, request.header(LAST_EVENT_ID))?;
+    let DbUpdatesParameters { descending, limit, heartbeat, timeout } = query.parameters()?;
+    let asked = DatabaseUpdatesQuery { since, descending, limit };
+    let timeout = waits_for(query, timeout);
     let mut etag = None;
     if feed == Feed::Normal {
         let tag = format!("\"{}\"", request.context.server().await?.newest_database_update().await?);
@@ -68,6 +72,14 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
 
 fn number(query: &Query, name: &str) -> Result<Option<u64>> {
     whole_number(query, name, 0, |_| "invalid_integer".into())
+}
+
+fn heartbeat(query: &Query, name: &str) -> Result<Option<Duration>> {
+    match query.get(name) {
+        None | Some("false") => Ok(None),
+        Some("true") => Ok(Some(WAIT_MAX)),
+        Some(_) => Ok(number(query, name)?.map(between_heartbeats)),
+    }
 }
 
 struct Writer {

@@ -142,14 +142,13 @@ pub(crate) fn not_negative(query: &Query, name: &str) -> Result<Option<u64>> {
 }
 
 /// Parses the heartbeat interval. `None`: the feed ends at its timeout.
-pub(crate) fn heartbeat(query: &Query) -> Result<Option<Duration>> {
-    if let Some("false" | "") = query.get("heartbeat") {
-        return Ok(None);
+pub(crate) fn heartbeat(query: &Query, name: &str) -> Result<Option<Duration>> {
+    match query.get(name) {
+        Some("false" | "") => return Ok(None),
+        Some("true") => return Ok(Some(WAIT_MAX)),
+        _ => {}
     }
-    if query.get("heartbeat") == Some("true") {
-        return Ok(Some(WAIT_MAX));
-    }
-    let asked = whole_number(query, "heartbeat", 1, |is_number| match is_number {
+    let asked = whole_number(query, name, 1, |is_number| match is_number {
         true => "The heartbeat value should be a positive integer (in milliseconds).".into(),
         false => "Invalid heartbeat value. Expecting a positive integer value (in milliseconds).".into(),
     })?;
