@@ -1,4 +1,5 @@
-//! Attachments for all surfaces: in a document's JSON, in multipart bodies, and as answers of their own.
+//! Attachments for all surfaces: in a document's JSON, in multipart bodies, and as answers of their own. Feeds as they
+//! are sent.
 //!
 //! Each surface maps [`DocumentError`] to its own words.
 #![forbid(unsafe_code)]
@@ -7,6 +8,7 @@
 mod attached;
 mod attachment;
 mod error;
+mod feed;
 mod interrupted;
 mod open_revs;
 mod related;
@@ -18,6 +20,7 @@ pub use attached::{
 };
 pub use attachment::attachment;
 pub use error::{DocumentError, Result};
+pub use feed::{FeedOutput, FeedWait, feed_page_bytes, gives_way, id_set_bytes};
 pub use interrupted::{Interrupted, page_bytes};
 pub use open_revs::{Form, ListOptions, open_revs};
 pub use related::{MultipartRelated, header_text, related};

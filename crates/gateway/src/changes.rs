@@ -8,18 +8,19 @@ mod parameters;
 
 use std::time::Duration;
 
+use flatbed_documents::{FeedOutput, FeedWait, feed_page_bytes, gives_way, id_set_bytes};
 use flatbed_http::{
     AnonymousFeed, CHUNK_BYTES, FREE_BYTES, Handshake, Heartbeat, Memory, PagePermit, Pages, Reply, Sender, first_room,
     message_room, shrink, spawn,
 };
 use flatbed_layer::json::{self, Limits, Object, Value, name};
-use flatbed_layer::{ChangeRow, ChangesPage, Documents, RevId, RowKind, Scope, Since};
-use flatbed_service::{Feed, FeedError, FeedQuery, FeedWaitOutcome, Filter, Heartbeats, Read, json_out};
+use flatbed_layer::{ChangeRow, ChangesPage, Documents, RowKind, Scope, Since};
+use flatbed_service::{Feed, FeedQuery, Filter, Heartbeats, Read, json_out};
 use hyper::{Method, header};
 
-use self::parameters::{FeedParameters, Form, bytes_of_ids};
+use self::parameters::{FeedParameters, Form};
 use crate::error::{Failure, Result};
-use crate::reply::{self, Interrupted, page_bytes, uncached};
+use crate::reply::{self, Interrupted, uncached};
 use crate::request::Request;
 use crate::session::name_of;
 use crate::state::Gateway;
@@ -29,11 +30,6 @@ const OPTIONS_BYTES_MAX: usize = FREE_BYTES;
 
 /// Timeout of the options message.
 const OPTIONS_MAX: Duration = Duration::from_secs(10);
-
-pub(crate) fn bytes_of(page: &ChangesPage) -> usize {
-    let leaves = page.rows.iter().map(|row| row.leaves.len() * size_of::<RevId>()).sum::<usize>();
-    leaves + page_bytes(page.rows.len(), page.rows.iter().filter_map(|row| row.doc.as_ref()))
-}
 
 pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -> Result<Reply> {
     let mut memory = Memory::default();
@@ -138,7 +134,7 @@ impl StartedFeed {
             heartbeat,
         } = asked;
         if let Scope::Ids(ids) = &scope {
-            memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
+            memory = memory.keep(&request.memory, id_set_bytes(ids))?;
         }
         let last_seq = match &since {
             Since::After(place) => place.to_string(),
@@ -164,61 +160,38 @@ impl StartedFeed {
         let pages = Pages::new(feed.has_documents());
         let mut room = first_room(&pages).await?;
         let first = feed.next_page().await?;
-        shrink(&mut room, bytes_of(&first));
+        shrink(&mut room, feed_page_bytes(&first));
         let left = limit.unwrap_or(u64::MAX);
+        // A normal feed has none.
+        let heartbeat = heartbeat.filter(|_| form != Form::Normal);
         let heartbeats = Heartbeats::new(heartbeat, request.context.clock());
         Ok(StartedFeed { form, feed, pages, room, first, left, last_seq, heartbeats, memory })
     }
 
     async fn write(self, sender: Sender, following: Option<AnonymousFeed>) {
         let StartedFeed { form, feed, pages, room, first, left, last_seq, heartbeats, memory } = self;
-        let mut writer = Writer {
-            feed,
-            form,
-            left,
-            sender,
-            pages,
-            rows: 0,
-            is_caught_up: false,
-            last_seq,
-            heartbeats,
-            following,
-            lost: None,
-            _memory: memory,
-        };
+        let output = FeedOutput::new(feed, sender, pages, heartbeats, b"\n", following);
+        let mut writer = Writer { output, form, left, rows: 0, is_caught_up: false, last_seq, _memory: memory };
         let done = writer.write(first, room).await;
-        let _ = match (done, writer.lost) {
-            (Ok(()), _) => writer.sender.finish().await,
-            (Err(_), Some(reason)) => writer.sender.refuse(reason).await,
+        let _ = match (done, writer.output.lost) {
+            (Ok(()), _) => writer.output.sender.finish().await,
+            (Err(_), Some(error)) => writer.output.sender.refuse(Failure::from(error).reason).await,
             (Err(_), None) => Ok(()),
         };
     }
 }
 
 struct Writer {
-    feed: Feed,
+    output: FeedOutput,
     form: Form,
     /// The rest of the limit, in rows.
     left: u64,
-    sender: Sender,
-    pages: Pages,
     rows: u64,
     /// True if the client has been told that it is caught up.
     is_caught_up: bool,
     /// The sequence of the last row, or of the feed's start.
     last_seq: String,
-    heartbeats: Heartbeats,
-    /// The place of an anonymous client's feed among the bounded number of followers.
-    following: Option<AnonymousFeed>,
-    /// The reason why the reader lost its rights.
-    lost: Option<String>,
     _memory: Memory,
-}
-
-enum WaitOutcome {
-    Rows(Vec<ChangeRow>),
-    ReadOn,
-    Over,
 }
 
 enum More {
@@ -232,13 +205,13 @@ impl Writer {
     async fn write(&mut self, first: ChangesPage, room: PagePermit) -> WriteResult {
         let is_list = self.form.is_list();
         if is_list {
-            self.sender.buffer.extend_from_slice(b"{\"results\":[");
+            self.output.sender.buffer.extend_from_slice(b"{\"results\":[");
         }
         self.all_rows(first, room).await?;
         if is_list {
-            self.sender.buffer.extend_from_slice(b"\n],\n");
-            json_out::member("last_seq", &self.last_seq, &mut self.sender.buffer);
-            self.sender.buffer.extend_from_slice(b"}\n");
+            self.output.sender.buffer.extend_from_slice(b"\n],\n");
+            json_out::member("last_seq", &self.last_seq, &mut self.output.sender.buffer);
+            self.output.sender.buffer.extend_from_slice(b"}\n");
         }
         Ok(())
     }
@@ -255,85 +228,37 @@ impl Writer {
             if self.left == 0 {
                 return Ok(());
             }
-            (room, page) = self.next_page(room).await?;
+            (room, page) = self.output.next_page(room).await?;
         }
     }
 
     /// Follows until there are pages to read or the feed ends.
     async fn until_more(&mut self, room: &mut PagePermit) -> std::result::Result<More, Interrupted> {
         loop {
-            if self.left == 0 || !self.feed.goes_on() || (self.form == Form::Longpoll && self.rows > 0) {
+            if self.left == 0 || !self.output.feed.goes_on() || (self.form == Form::Longpoll && self.rows > 0) {
                 return Ok(More::Nothing);
             }
             if self.form == Form::WebSocket && !self.is_caught_up {
-                self.sender.buffer.extend_from_slice(b"[]\n");
+                self.output.sender.buffer.extend_from_slice(b"[]\n");
                 self.is_caught_up = true;
             }
             // Sends the head before the wait, so that the client sees the connection.
-            self.sender.flush().await?;
+            self.output.sender.flush().await?;
             drop(room.take());
-            match self.wait().await? {
-                WaitOutcome::Rows(rows) => self.rows(&rows).await?,
-                WaitOutcome::ReadOn => return Ok(More::Pages),
-                WaitOutcome::Over => return Ok(More::Nothing),
+            match self.output.wait().await? {
+                FeedWait::Shared(rows) => {
+                    let rows: Vec<ChangeRow> = rows.iter().map(|row| self.output.feed.shown(row)).collect();
+                    self.rows(&rows).await?;
+                }
+                FeedWait::Passed(rows) => self.rows(&rows).await?,
+                FeedWait::ReadOn => return Ok(More::Pages),
+                FeedWait::Over => return Ok(More::Nothing),
             }
-        }
-    }
-
-    /// Returns the next page with its memory reservation, after releasing the last one.
-    async fn next_page(&mut self, room: PagePermit) -> std::result::Result<(PagePermit, ChangesPage), Interrupted> {
-        drop(room);
-        let Writer { feed, pages, sender, heartbeats, form, lost, .. } = self;
-        let gone = sender.watch();
-        let mut next = Box::pin(async {
-            let mut room = gone.page_room(pages).await?;
-            let page = feed.next_page().await.map_err(|error| interruption(lost, error))?;
-            shrink(&mut room, bytes_of(&page));
-            Ok::<_, Interrupted>((room, page))
-        });
-        loop {
-            tokio::select! {
-                biased;
-                () = heartbeats.due(), if *form != Form::Normal => {}
-                next = &mut next => return next,
-                () = sender.closed() => return Err(Interrupted),
-            }
-            sender.says_nothing();
-            sender.buffer.push(b'\n');
-            sender.flush().await?;
-            heartbeats.sent();
-        }
-    }
-
-    async fn wait(&mut self) -> std::result::Result<WaitOutcome, Interrupted> {
-        loop {
-            // A client that does not read must not hold rows in memory.
-            self.sender.ready().await?;
-            tokio::select! {
-                waited = self.feed.wait(&mut self.heartbeats) => match waited
-                    .map_err(|error| interruption(&mut self.lost, error))?
-                {
-                    FeedWaitOutcome::Shared(rows) => {
-                        return Ok(WaitOutcome::Rows(rows.iter().map(|row| self.feed.shown(row)).collect()));
-                    }
-                    FeedWaitOutcome::Passed(rows) => return Ok(WaitOutcome::Rows(rows)),
-                    FeedWaitOutcome::ReadOn => return Ok(WaitOutcome::ReadOn),
-                    FeedWaitOutcome::Over => return Ok(WaitOutcome::Over),
-                    FeedWaitOutcome::Heartbeat => {}
-                },
-                () = self.sender.closed() => return Err(Interrupted),
-                // Ends as a timeout does: the client reconnects and may be refused then.
-                () = gives_way(self.following.as_ref()) => return Ok(WaitOutcome::Over),
-            }
-            self.sender.says_nothing();
-            self.sender.buffer.push(b'\n');
-            self.sender.flush().await?;
         }
     }
 
     async fn rows(&mut self, rows: &[ChangeRow]) -> WriteResult {
-        let (at, by) = self.feed.judged();
-        self.sender.judged(at, by).await?;
+        self.output.judged().await?;
         // A WebSocket message is an array of the rows that are sent at once.
         let mut is_open = false;
         for row in rows {
@@ -348,50 +273,34 @@ impl Writer {
             self.left -= 1;
             match self.form {
                 Form::Normal | Form::Longpoll => {
-                    self.sender.buffer.extend_from_slice(if self.rows > 0 { b",\n" } else { b"\n" });
+                    self.output.sender.buffer.extend_from_slice(if self.rows > 0 { b",\n" } else { b"\n" });
                 }
                 Form::Continuous => {}
-                Form::WebSocket => self.sender.buffer.push(if is_open { b',' } else { b'[' }),
+                Form::WebSocket => self.output.sender.buffer.push(if is_open { b',' } else { b'[' }),
             }
             is_open = true;
             self.rows += 1;
-            self.sender.count_row();
-            write_row(row, &mut self.sender.buffer);
+            self.output.sender.count_row();
+            write_row(row, &mut self.output.sender.buffer);
             match self.form {
                 Form::Normal | Form::Longpoll => {}
-                Form::Continuous => self.sender.buffer.push(b'\n'),
-                Form::WebSocket if self.sender.buffer.len() >= CHUNK_BYTES => {
-                    self.sender.buffer.extend_from_slice(b"]\n");
+                Form::Continuous => self.output.sender.buffer.push(b'\n'),
+                Form::WebSocket if self.output.sender.buffer.len() >= CHUNK_BYTES => {
+                    self.output.sender.buffer.extend_from_slice(b"]\n");
                     is_open = false;
                 }
                 Form::WebSocket => {}
             }
             self.last_seq = row.place().to_string();
-            self.sender.send_if_full().await?;
+            self.output.sender.send_if_full().await?;
         }
         if self.form == Form::WebSocket && is_open {
-            self.sender.buffer.extend_from_slice(b"]\n");
+            self.output.sender.buffer.extend_from_slice(b"]\n");
         }
         if !self.form.is_list() {
-            self.sender.flush().await?;
+            self.output.sender.flush().await?;
         }
         Ok(())
-    }
-}
-
-/// Records the reason if the reader lost its rights, and returns the interruption.
-fn interruption(lost: &mut Option<String>, error: FeedError) -> Interrupted {
-    if error.is_refusal() {
-        *lost = Some(Failure::from(error).reason);
-        return Interrupted;
-    }
-    error.into()
-}
-
-async fn gives_way(following: Option<&AnonymousFeed>) {
-    match following {
-        Some(following) => following.gives_way().await,
-        None => std::future::pending().await,
     }
 }
 

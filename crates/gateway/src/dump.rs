@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_documents::feed_page_bytes;
 use flatbed_http::{Pages, Reply, TenantReply, first_room, shrink, spawn};
 use flatbed_layer::{ChangeRow, Documents, Scope, Since};
 use flatbed_service::{Administer, Feed, FeedQuery, Filter, Follow};
 use hyper::header;
 
-use crate::changes::bytes_of;
 use crate::error::{Failure, Result};
 use crate::reply::{self, Interrupted};
 use crate::request::Request;
@@ -43,7 +43,7 @@ pub(crate) async fn channel(request: Request, db: &str, channel: &str) -> Result
     if page.rows.is_empty() && page.at_end {
         return Err(Failure::not_found("no such channel"));
     }
-    shrink(&mut room, bytes_of(&page));
+    shrink(&mut room, feed_page_bytes(&page));
     let title = format!("/{}: \u{201c}{}\u{201d} Channel", escaped(db), escaped(channel));
     let (mut reply, mut sender) = reply::stream();
     reply.header(header::CONTENT_TYPE, "text/html; charset=\"UTF-8\"");
@@ -68,7 +68,7 @@ pub(crate) async fn channel(request: Request, db: &str, channel: &str) -> Result
                 drop(room.take());
                 room = sender.page_room(&pages).await?;
                 page = sender.unless_gone(feed.next_page()).await??;
-                shrink(&mut room, bytes_of(&page));
+                shrink(&mut room, feed_page_bytes(&page));
             }
             sender.buffer.extend_from_slice(b"</table>\n</code></html></body>");
             Ok::<_, Interrupted>(())

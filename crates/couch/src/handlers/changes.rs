@@ -4,17 +4,13 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_http::{
-    AnonymousFeed, CHUNK_BYTES, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn,
-};
+use flatbed_http::{CHUNK_BYTES, Handshake, PagePermit, Pages, Reply, Sender, first_room, shrink, spawn};
 use flatbed_layer::json::Value;
 use flatbed_layer::{
-    ChangeRow, ChangesPage, DESIGN, Documents, FeedPosition, IndexName, Reader, RevId, RowKind, Scope, TailDocument,
-    TailRow, check_channel,
+    ChangeRow, ChangesPage, DESIGN, Documents, FeedPosition, IndexName, Reader, RowKind, Scope, TailDocument, TailRow,
+    check_channel,
 };
-use flatbed_service::{
-    Context, FeedError, FeedQuery, FeedWaitOutcome, Filter, FilterFunction, FilterKind, Heartbeats, Projection, Read,
-};
+use flatbed_service::{Context, FeedQuery, Filter, FilterFunction, FilterKind, Heartbeats, Projection, Read};
 use hyper::Method;
 
 use crate::error::{Failure, Result};
@@ -22,13 +18,13 @@ use crate::handlers::bulk::{json_body, object, take};
 use crate::handlers::feed::{self, Feed, SeqInterval};
 use crate::json_out;
 use crate::query::{Query, parameters, switch};
-use crate::reply::{Interrupted, page_bytes};
+use crate::reply::Interrupted;
 use crate::request::{Memory, Request};
 use crate::request_object::{FunctionInput, request_object};
 use crate::shared_row::{self, Form};
 use crate::shown::attachment_options;
 use crate::state::State;
-use flatbed_documents::{self as attached, AttachmentOptions};
+use flatbed_documents::{self as attached, AttachmentOptions, FeedOutput, FeedWait, feed_page_bytes, id_set_bytes};
 
 /// Sync Gateway's filter by channels. It is no design function in a database with channels.
 const BY_CHANNEL: &str = "sync_gateway/bychannel";
@@ -95,7 +91,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let fields = fields(&request.context, name, query, &posted)?;
     let (mut scope, mut filter) = filter(&request.context, name, query, &request.query, posted).await?;
     if let Scope::Ids(ids) = &scope {
-        memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
+        memory = memory.keep(&request.memory, id_set_bytes(ids))?;
     }
     let database = request.context.database(name, Read).await?;
     let by_channels = query.get("filter") == Some(BY_CHANNEL) && database.has_channels().await?;
@@ -153,34 +149,22 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     // Read before the answer begins, so that a missing database is a 404.
     let mut room = first_room(&pages).await?;
     let first = changes.next_page().await?;
-    shrink(&mut room, bytes_of(&first));
+    shrink(&mut room, feed_page_bytes(&first));
     let principal = request.context.principal();
     let has_name = principal.name.is_some() || principal.is_admin;
     let following = if changes.goes_on() { state.shell.follow(request.peer, has_name)? } else { None };
     let (reply, sender) = feed.answer(etag.as_deref());
     let sender = sender.counted_as(state.feeds.follow(feed.kind()));
-    let lost = None;
-    let mut writer =
-        Writer { database, changes, shown, seqs, sender, pages, rows: 0, heartbeats, following, lost, _memory: memory };
+    let output = FeedOutput::new(changes, sender, pages, heartbeats, feed.heartbeat(), following);
+    let mut writer = Writer { database, output, shown, seqs, rows: 0, _memory: memory };
     spawn(async move {
         let done = if feed.is_list() { writer.list(first, room).await } else { writer.lines(first, room).await };
-        feed.finish(writer.sender, done, writer.lost).await;
+        feed.finish(writer.output.sender, done, writer.output.lost.map(Failure::from)).await;
     });
     Ok(match handshake {
         Some(handshake) => handshake.answer(reply),
         None => reply,
     })
-}
-
-fn bytes_of_ids(ids: &HashSet<String>) -> usize {
-    const EACH: usize = size_of::<String>() + 1;
-    // Allocations of strings are rounded up to 16 bytes.
-    EACH * ids.capacity() / 7 * 8 + ids.iter().map(|id| id.len().next_multiple_of(16)).sum::<usize>()
-}
-
-fn bytes_of(page: &ChangesPage) -> usize {
-    let leaves = page.rows.iter().map(|row| row.leaves.len() * size_of::<RevId>()).sum::<usize>();
-    leaves + page_bytes(page.rows.len(), page.rows.iter().filter_map(|row| row.doc.as_ref()))
 }
 
 fn attachments(query: &Query, _: &str) -> Result<AttachmentOptions> {
@@ -302,25 +286,11 @@ impl RowForm {
 
 struct Writer {
     database: Reader,
-    changes: flatbed_service::Feed,
+    output: FeedOutput,
     shown: RowForm,
     seqs: SeqInterval,
-    sender: Sender,
-    pages: Pages,
     rows: u64,
-    heartbeats: Heartbeats,
-    /// The place of an anonymous client's feed among the bounded number of followers.
-    following: Option<AnonymousFeed>,
-    /// The reason why the reader lost its rights.
-    lost: Option<Failure>,
     _memory: Memory,
-}
-
-enum WaitOutcome {
-    Shared(Vec<Arc<TailRow>>),
-    Passed(Vec<ChangeRow>),
-    ReadOn,
-    Over,
 }
 
 type WriteResult = std::result::Result<(), Interrupted>;
@@ -328,37 +298,37 @@ type WriteResult = std::result::Result<(), Interrupted>;
 impl Writer {
     /// Writes a normal or longpoll feed: one JSON object.
     async fn list(&mut self, first: ChangesPage, mut room: PagePermit) -> WriteResult {
-        self.sender.buffer.extend_from_slice(b"{\"results\":[\n");
+        self.output.sender.buffer.extend_from_slice(b"{\"results\":[\n");
         let mut page = first;
         loop {
             self.rows(&std::mem::take(&mut page.rows)).await?;
             if page.at_end {
-                if !self.changes.goes_on() {
+                if !self.output.feed.goes_on() {
                     break;
                 }
                 // Sends the head before the wait, so that the client sees the connection.
-                self.sender.flush().await?;
+                self.output.sender.flush().await?;
                 drop(room.take());
-                match self.wait().await? {
-                    WaitOutcome::Shared(rows) => {
+                match self.output.wait().await? {
+                    FeedWait::Shared(rows) => {
                         self.shared(rows).await?;
                         break;
                     }
-                    WaitOutcome::Passed(rows) => {
+                    FeedWait::Passed(rows) => {
                         self.rows(&rows).await?;
                         break;
                     }
-                    WaitOutcome::ReadOn => {}
-                    WaitOutcome::Over => break,
+                    FeedWait::ReadOn => {}
+                    FeedWait::Over => break,
                 }
             }
-            (room, page) = self.next_page(room).await?;
+            (room, page) = self.output.next_page(room).await?;
         }
         drop(room);
-        let pending = Box::pin(self.changes.pending()).await?;
-        self.sender.buffer.extend_from_slice(b"\n],\n");
+        let pending = Box::pin(self.output.feed.pending()).await?;
+        self.output.sender.buffer.extend_from_slice(b"\n],\n");
         self.tail(pending);
-        self.sender.buffer.extend_from_slice(b"}\n");
+        self.output.sender.buffer.extend_from_slice(b"}\n");
         Ok(())
     }
 
@@ -371,130 +341,95 @@ impl Writer {
             // Frees the page's rows before the wait.
             self.rows(&std::mem::take(&mut page.rows)).await?;
             if page.at_end {
-                self.sender.flush().await?;
+                self.output.sender.flush().await?;
                 drop(room.take());
-                if std::mem::take(&mut begins) && self.rows == 0 && self.changes.goes_on() {
-                    self.sender.says_nothing();
-                    self.sender.buffer.push(b'\n');
-                    self.sender.flush().await?;
+                if std::mem::take(&mut begins) && self.rows == 0 && self.output.feed.goes_on() {
+                    self.output.sender.says_nothing();
+                    self.output.sender.buffer.push(b'\n');
+                    self.output.sender.flush().await?;
                 }
                 loop {
-                    if !self.changes.goes_on() {
+                    if !self.output.feed.goes_on() {
                         break 'pages;
                     }
-                    match self.wait().await? {
-                        WaitOutcome::Shared(rows) => self.shared(rows).await?,
-                        WaitOutcome::Passed(rows) => {
+                    match self.output.wait().await? {
+                        FeedWait::Shared(rows) => self.shared(rows).await?,
+                        FeedWait::Passed(rows) => {
                             self.rows(&rows).await?;
-                            self.sender.flush().await?;
+                            self.output.sender.flush().await?;
                         }
-                        WaitOutcome::ReadOn => break,
-                        WaitOutcome::Over => break 'pages,
+                        FeedWait::ReadOn => break,
+                        FeedWait::Over => break 'pages,
                     }
                 }
             }
-            (room, page) = self.next_page(room).await?;
+            (room, page) = self.output.next_page(room).await?;
         }
         drop(room);
         if !events {
-            let pending = Box::pin(self.changes.pending()).await?;
-            self.sender.buffer.push(b'{');
+            let pending = Box::pin(self.output.feed.pending()).await?;
+            self.output.sender.buffer.push(b'{');
             self.tail(pending);
-            self.sender.buffer.extend_from_slice(b"}\n\n");
+            self.output.sender.buffer.extend_from_slice(b"}\n\n");
         }
         Ok(())
     }
 
-    /// Returns the next page with its memory reservation, after releasing the last one. Sends heartbeats while a filter
-    /// skips rows, while the feed waits for memory, and while the storage does not answer.
-    async fn next_page(&mut self, room: PagePermit) -> std::result::Result<(PagePermit, ChangesPage), Interrupted> {
-        let Writer { changes, pages, sender, shown, heartbeats, lost, .. } = self;
-        // A follower holds memory only while it reads.
-        drop(room);
-        let gone = sender.watch();
-        let mut next = Box::pin(async {
-            let mut room = gone.page_room(pages).await?;
-            let page = changes.next_page().await.map_err(|error| interruption(lost, error))?;
-            shrink(&mut room, bytes_of(&page));
-            Ok((room, page))
-        });
-        loop {
-            tokio::select! {
-                // Heartbeats come first, so that ready pages do not starve them.
-                biased;
-                () = heartbeats.due() => {}
-                next = &mut next => return next,
-                // A filter may run long, so it stops when its client disconnects.
-                () = sender.closed() => return Err(Interrupted),
-            }
-            sender.says_nothing();
-            sender.buffer.extend_from_slice(shown.feed.heartbeat());
-            sender.flush().await?;
-            heartbeats.sent();
-        }
-    }
-
     async fn rows(&mut self, rows: &[ChangeRow]) -> WriteResult {
-        self.judged().await?;
+        self.output.judged().await?;
         for row in rows {
             self.rows += 1;
-            self.sender.count_row();
+            self.output.sender.count_row();
             self.begin_row();
             let place = row.place();
             let shown = self.seqs.shows().then_some(&place);
-            write_row(&self.database, row, shown, &self.shown, &mut self.sender).await?;
+            write_row(&self.database, row, shown, &self.shown, &mut self.output.sender).await?;
             self.end_row(&place);
-            self.sender.send_if_full().await?;
+            self.output.sender.send_if_full().await?;
         }
         Ok(())
     }
 
     /// Writes rows that many followers share.
     async fn shared(&mut self, rows: Vec<Arc<TailRow>>) -> WriteResult {
-        self.judged().await?;
+        self.output.judged().await?;
         let is_single = rows.len() == 1;
         for row in rows {
             self.rows += 1;
-            self.sender.count_row();
+            self.output.sender.count_row();
             let has_attachments =
                 matches!(&row.document, TailDocument::Read { document, .. } if !document.attachments.is_empty());
             let shows_data = self.shown.show.data || self.shown.show.encoding;
             let shows_seq = self.seqs.shows();
             let shows_more = (has_attachments && shows_data) || self.shown.fields.is_some();
             if !shows_seq || (self.shown.include_docs && shows_more) {
-                let row = self.changes.shown(&row);
+                let row = self.output.feed.shown(&row);
                 self.begin_row();
                 let place = row.place();
                 let shown = shows_seq.then_some(&place);
-                write_row(&self.database, &row, shown, &self.shown, &mut self.sender).await?;
+                write_row(&self.database, &row, shown, &self.shown, &mut self.output.sender).await?;
                 self.end_row(&place);
                 continue;
             }
             let line = shared_row::line(&row, self.shown.form);
             if is_single
                 && matches!(self.shown.feed, Feed::Continuous | Feed::WebSocket)
-                && self.sender.buffer.is_empty()
+                && self.output.sender.buffer.is_empty()
             {
-                return Ok(self.sender.send_shared(line).await?);
+                return Ok(self.output.sender.send_shared(line).await?);
             }
             self.begin_row();
-            self.sender.buffer.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(&line));
+            self.output.sender.buffer.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(&line));
             self.end_row(&row.row.place());
         }
         if self.shown.feed != Feed::Longpoll {
-            self.sender.flush().await?;
+            self.output.sender.flush().await?;
         }
         Ok(())
     }
 
-    /// Tells the sender when and under which rules the next rows were judged.
-    async fn judged(&mut self) -> WriteResult {
-        let (at, by) = self.changes.judged();
-        Ok(self.sender.judged(at, by).await?)
-    }
-
     fn begin_row(&mut self) {
-        let out = &mut self.sender.buffer;
+        let out = &mut self.output.sender.buffer;
         match self.shown.feed {
             Feed::Normal | Feed::Longpoll if self.rows > 1 => out.extend_from_slice(b",\r\n"),
             Feed::EventSource => out.extend_from_slice(b"data: "),
@@ -503,7 +438,7 @@ impl Writer {
     }
 
     fn end_row(&mut self, place: &FeedPosition) {
-        let out = &mut self.sender.buffer;
+        let out = &mut self.output.sender.buffer;
         match self.shown.feed {
             Feed::Normal | Feed::Longpoll => {}
             Feed::Continuous | Feed::WebSocket => out.push(b'\n'),
@@ -513,52 +448,12 @@ impl Writer {
 
     /// `"last_seq":...,"pending":...`
     fn tail(&mut self, pending: u64) {
-        let last_seq = self.changes.last_seq().map_or_else(|| "0".to_owned(), |place| place.to_string());
-        let out = &mut self.sender.buffer;
+        let last_seq = self.output.feed.last_seq().map_or_else(|| "0".to_owned(), |place| place.to_string());
+        let out = &mut self.output.sender.buffer;
         json_out::member("last_seq", &last_seq, out);
         out.extend_from_slice(b",\"pending\":");
         json_out::number(pending, out);
     }
-
-    async fn wait(&mut self) -> std::result::Result<WaitOutcome, Interrupted> {
-        loop {
-            // A client that does not read must not hold rows in memory.
-            self.sender.ready().await?;
-            tokio::select! {
-                waited = self.changes.wait(&mut self.heartbeats) => match waited
-                    .map_err(|error| interruption(&mut self.lost, error))?
-                {
-                    FeedWaitOutcome::Shared(rows) => return Ok(WaitOutcome::Shared(rows)),
-                    FeedWaitOutcome::Passed(rows) => return Ok(WaitOutcome::Passed(rows)),
-                    FeedWaitOutcome::ReadOn => return Ok(WaitOutcome::ReadOn),
-                    FeedWaitOutcome::Over => return Ok(WaitOutcome::Over),
-                    FeedWaitOutcome::Heartbeat => {}
-                },
-                () = self.sender.closed() => return Err(Interrupted),
-                // Ends as a timeout does: the client reconnects and may be refused then.
-                () = gives_way(self.following.as_ref()) => return Ok(WaitOutcome::Over),
-            }
-            self.sender.says_nothing();
-            self.sender.buffer.extend_from_slice(self.shown.feed.heartbeat());
-            self.sender.flush().await?;
-        }
-    }
-}
-
-async fn gives_way(following: Option<&AnonymousFeed>) {
-    match following {
-        Some(following) => following.gives_way().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Records the reason if the reader lost its rights, and returns the interruption.
-fn interruption(lost: &mut Option<Failure>, error: FeedError) -> Interrupted {
-    if error.is_refusal() {
-        *lost = Some(error.into());
-        return Interrupted;
-    }
-    error.into()
 }
 
 async fn write_row(

@@ -202,11 +202,6 @@ fn doc_ids(query: &Query, posted: &Value<'_>) -> Result<Arc<HashSet<String>>> {
     Ok(Arc::new(ids.ok_or_else(missing)?))
 }
 
-pub(super) fn bytes_of_ids(ids: &HashSet<String>) -> usize {
-    const EACH: usize = size_of::<String>() + 1;
-    EACH * ids.capacity() / 7 * 8 + ids.iter().map(|id| id.len().next_multiple_of(16)).sum::<usize>()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
