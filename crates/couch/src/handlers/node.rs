@@ -30,7 +30,6 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
             object.string("name", NODE);
         })),
         Node::Config => {
-            only_get(&request)?;
             let is_unused = request.query.flag("unused")?;
             let now = request.context.server().await?.configuration().now();
             let shown = if is_unused { now.shown_unused() } else { now.shown() };
@@ -40,13 +39,11 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
                 }
             }))
         }
-        Node::Reload if request.method != Method::POST => Err(Failure::method("POST")),
         Node::Reload => {
             request.context.server().await?.configuration().reload().await?;
             Ok(ok(StatusCode::OK))
         }
         Node::Section(section) => {
-            only_get(&request)?;
             let mut shown = request.context.server().await?.configuration().now().shown();
             let values = shown.remove(&section).unwrap_or_default();
             let mut text = Vec::new();
@@ -55,17 +52,14 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
         }
         Node::Key(section, key) => config_key(request, &section, &key).await,
         Node::Stats(path) => {
-            only_get(&request)?;
             request.context.metrics().await?;
             stats::stats(state, &path)
         }
         Node::System => {
-            only_get(&request)?;
             request.context.metrics().await?;
             Ok(stats::system(state))
         }
         Node::Versions => {
-            only_get(&request)?;
             request.context.server().await?;
             Ok(object(|object| {
                 let mut collation = object.object("collation_driver");
@@ -74,14 +68,9 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
                 object.object("javascript_engine").string("name", "quickjs");
             }))
         }
-        Node::Restart if request.method != Method::POST => Err(Failure::method("POST")),
         Node::Restart => Err(Failure::not_implemented("_restart")),
         Node::Unknown => Err(Failure::not_found("no_db_file")),
     }
-}
-
-fn only_get(request: &Request) -> Result<()> {
-    if matches!(request.method, Method::GET | Method::HEAD) { Ok(()) } else { Err(Failure::method("GET")) }
 }
 
 fn object(write: impl FnOnce(&mut Object<'_>)) -> Reply {
@@ -104,11 +93,6 @@ async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Re
     }
     let mut warning = None;
     let old = match request.method {
-        Method::GET | Method::HEAD => {
-            request.skip_body().await;
-            let now = request.context.server().await?.configuration().now();
-            now.shown_value(section, key).ok_or_else(|| Failure::not_found("unknown_config_value"))?
-        }
         Method::PUT => {
             let body = request.read_body().await?;
             let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
@@ -125,7 +109,8 @@ async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Re
         }
         _ => {
             request.skip_body().await;
-            return Err(Failure::method("GET,PUT,DELETE"));
+            let now = request.context.server().await?.configuration().now();
+            now.shown_value(section, key).ok_or_else(|| Failure::not_found("unknown_config_value"))?
         }
     };
     let mut text = Vec::new();

@@ -20,7 +20,7 @@ use crate::handlers::{
     server, session, setup, view, worker,
 };
 use crate::path::{
-    DatabaseName, DesignCall, DocumentListing, Endpoint, IdKind, InDatabase, Mango, Node, Scheduler, Target,
+    DatabaseName, DesignCall, DocumentListing, Endpoint, IdKind, InDatabase, Mango, Node, Reshard, Scheduler, Target,
 };
 use crate::request::Request;
 use crate::route::Route;
@@ -154,14 +154,27 @@ routes! {
     Target::Worker(what) => Route::Worker, Only(what.methods()), ByMethod, ServerAdmin =>
         Box::pin(worker::worker(state, *request, what)).await;
     Target::Metrics => Route::Metrics, READ, ByMethod, Metrics => Ok(server::metrics(state));
-    Target::Node(what @ (Node::Stats(_) | Node::System)) => Route::Node, Any, ByMethod, Metrics =>
+    Target::Node(what @ (Node::Stats(_) | Node::System)) => Route::Node, Only("GET"), ByMethod, Metrics =>
+        Box::pin(node::node(state, *request, what)).await;
+    Target::Node(what @ (Node::Config | Node::Section(_) | Node::Versions)) =>
+        Route::Node, Only("GET"), ByMethod, ServerAdmin =>
+        Box::pin(node::node(state, *request, what)).await;
+    Target::Node(what @ Node::Key(..)) => Route::Node, Only("GET,PUT,DELETE"), ByMethod, ServerAdmin =>
+        Box::pin(node::node(state, *request, what)).await;
+    Target::Node(what @ (Node::Reload | Node::Restart)) => Route::Node, POST, ByMethod, ServerAdmin =>
         Box::pin(node::node(state, *request, what)).await;
     Target::Node(what) => Route::Node, Any, ByMethod, ServerAdmin => Box::pin(node::node(state, *request, what)).await;
     Target::Membership => Route::Server, Only("GET"), ByMethod, ServerAdmin =>
         Box::pin(setup::membership(*request)).await;
     Target::ClusterSetup => Route::Server, Only("GET,POST"), ByMethod, ServerAdmin =>
         Box::pin(setup::cluster_setup(*request)).await;
-    Target::Reshard(what) => Route::Server, Any, ByMethod, ServerAdmin =>
+    Target::Reshard(what @ Reshard::Summary) => Route::Server, Only("GET"), ByMethod, ServerAdmin =>
+        Box::pin(setup::reshard(*request, what)).await;
+    Target::Reshard(what @ Reshard::State) => Route::Server, Only("GET,PUT"), ByMethod, ServerAdmin =>
+        Box::pin(setup::reshard(*request, what)).await;
+    Target::Reshard(what @ Reshard::Jobs) => Route::Server, Only("GET,POST"), ByMethod, ServerAdmin =>
+        Box::pin(setup::reshard(*request, what)).await;
+    Target::Reshard(what @ Reshard::Job) => Route::Server, Any, ByMethod, ServerAdmin =>
         Box::pin(setup::reshard(*request, what)).await;
     Target::Utils => Route::Server, READ, ByMethod, Nothing => Box::pin(console::console(state, *request)).await;
     Target::Favicon => Route::Server, READ, ByMethod, Nothing => Box::pin(setup::favicon(*request)).await;
@@ -417,6 +430,10 @@ mod tests {
             ("/_scheduler/jobs", "GET HEAD"),
             ("/_scheduler/x", "GET HEAD POST PUT DELETE COPY PATCH"),
             ("/_worker/_api/leases/x", "DELETE"),
+            ("/_node/_local/_config", "GET HEAD"),
+            ("/_node/_local/_config/a/b", "GET HEAD PUT DELETE"),
+            ("/_node/_local/_restart", "POST"),
+            ("/_reshard/state", "GET HEAD PUT"),
             ("/db/doc", "GET HEAD POST PUT DELETE COPY"),
             ("/db/doc/file", "GET HEAD PUT DELETE"),
             ("/db/_security", "GET HEAD PUT"),
