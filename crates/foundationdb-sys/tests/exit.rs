@@ -21,12 +21,23 @@ const CLUSTER_FILE: &str = "FLATBED_TEST_CHILD_CLUSTER_FILE";
 /// The exit status of a child that finds a running thread that should have ended.
 const FOUND: i32 = 3;
 
-/// The names of the threads of this process.
+/// The flag of a thread that the system is ending (`PF_EXITING` of Linux).
+const PF_EXITING: u64 = 4;
+
+/// The names of the threads of this process that run. A thread that was joined can still be listed while the system
+/// ends it: the system wakes who joins it first.
 fn threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
-    // A thread that has ended meanwhile has no name.
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.map(|name| name.trim().to_owned()).collect()
+    // A thread that has ended meanwhile has no file.
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    stats
+        .filter_map(|stat| {
+            let (before, behind) = stat.rsplit_once(')')?;
+            let flags: u64 = behind.split_whitespace().nth(6)?.parse().ok()?;
+            let (_, name) = before.split_once('(')?;
+            (flags & PF_EXITING == 0).then(|| name.to_owned())
+        })
+        .collect()
 }
 
 /// Registered before any use of the API, so it runs after the API's handler.
