@@ -1,4 +1,4 @@
-//! How often a write begins again above its transaction, by reason.
+//! Limits of the times that a write begins again above its transaction, by reason.
 //!
 //! The runner of transactions repeats an attempt that conflicted. A write also begins again when what it was prepared
 //! for has changed: the database, its rules, or the state that functions judged. Each reason has a limit, so that no
