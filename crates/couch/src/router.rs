@@ -122,10 +122,11 @@ impl Surface for State {
             Ok(reply.while_checked(rights_lost(watch), parts))
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
-        if reply.status == StatusCode::UNAUTHORIZED && !signs_in {
-            if let Some(challenge) = challenge.or_else(|| challenge_of(&self.service.configuration().now().auth)) {
-                reply.headers.insert(header::WWW_AUTHENTICATE, challenge);
-            }
+        if reply.status == StatusCode::UNAUTHORIZED
+            && !signs_in
+            && let Some(challenge) = challenge.or_else(|| challenge_of(&self.service.configuration().now().auth))
+        {
+            reply.headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         if let Some(cookie) = set_cookie
             && !reply.headers.contains_key(header::SET_COOKIE)

@@ -125,7 +125,7 @@ async fn check_selectors(body: &Value<'_>, inner: &Inner, instance: &Instance) -
     };
     let checked = if has_selectors(body) {
         let body = body.clone().into_owned();
-        let checked = inner.turns.select(selecting(&instance), move || check(&body)).await;
+        let checked = inner.turns.select(selecting(instance), move || check(&body)).await;
         checked.map_err(|_| Refusal::not_judged(NotJudged::Internal, "the selectors were not checked"))?
     } else {
         check(body)

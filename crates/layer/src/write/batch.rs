@@ -28,7 +28,7 @@ use crate::index::maintainers::{Maintainers, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::judge::ask::{self, Asked, JudgedEdit};
-use crate::judge::judgement::Judge;
+use crate::judge::judgement::judge_of;
 use crate::judge::rights::Fences;
 use crate::layer::Inner;
 use crate::size_limit::{self, Growth};
@@ -84,7 +84,7 @@ pub(crate) struct Work {
 
 impl Work {
     pub(crate) fn new(inner: &Inner) -> Work {
-        let caller = inner.judge.as_deref().map_or(0, Judge::caller);
+        let caller = judge_of(inner).map_or(0, |judge| judge.caller());
         Work { caller, leaves: AtomicU64::new(0), leaves_max: inner.options.leaves_read_max }
     }
 
