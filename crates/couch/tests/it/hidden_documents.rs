@@ -1,5 +1,5 @@
 //! The view of users of a database with channels over HTTP: a hidden document and a missing one have the same answers,
-//! byte for byte, on each route of the table "What users see" in docs/sync-gateway.md.
+//! byte for byte, on each route of the table "Visibility for users" in docs/sync-gateway.md.
 
 use std::collections::BTreeSet;
 
