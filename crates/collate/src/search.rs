@@ -3,11 +3,11 @@
 //! Rows store the whole key in their value. The caller reads a row near the middle of the possible positions, compares
 //! the keys, and reports the order, until the key or a gap is found.
 //!
-//! Only the rows tell their middle, because labels do not show how many rows lie between them: if keys each fell
-//! between the last two, half of the label space has one row. The caller therefore offers [pivots](Search::offer):
-//! labels of some rows from a sparse level, then those of a denser level between the two nearest rows, and so on. A
-//! search among n keys then reads about log n rows. Without pivots the label space is halved, which is as good for
-//! labels from a random order of insertions.
+//! Labels do not show how many rows lie between them: half of the label space may hold a single row, for example if
+//! each new key fell between the last two. The caller therefore offers [pivots](Search::offer): labels of some rows from
+//! a sparse level, then those of a denser level between the two nearest rows, and so on. A search among n keys then
+//! reads about log n rows. Without pivots the search halves the label space. That takes as few reads if the keys were
+//! inserted in random order.
 //!
 //! A row is written with the found label, or with one [`between`] those of the gap; the reads conflict with other
 //! writes into the gap. A range begins or ends at a [`Boundary`], whether or not a row has its key.
@@ -27,8 +27,8 @@ pub struct Search {
     pivots: Vec<Vec<u8>>,
 }
 
-/// The next row to read: of the rows with the cut prefix and a label after `after` and before `before`, if given, the
-/// first whose label is not before `pivot`, else the last one.
+/// The next row to read. Candidates are the rows with the cut prefix whose labels lie between `after` and `before`. The
+/// caller reads the first candidate whose label is `pivot` or greater, or the last candidate if there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchRequest<'a> {
     /// An exclusive lower bound of the label.
@@ -59,8 +59,8 @@ impl Search {
         Search::default()
     }
 
-    /// Offers labels, in order, as pivots in place of the middle of the label space. Their rows may be gone: such a
-    /// label leads to its neighbours. Labels outside of the two nearest rows are ignored.
+    /// Offers labels, in order, as pivots in place of the middle of the label space. A pivot whose row has been removed
+    /// leads to a neighbouring row. Labels that do not lie between the two nearest rows are ignored.
     pub fn offer(&mut self, pivots: impl IntoIterator<Item = Vec<u8>>) {
         self.pivots.extend(pivots);
         self.pivots.dedup();
@@ -141,10 +141,10 @@ impl Boundary {
         }
     }
 
-    /// Returns the boundary before or after the rows whose keys are arrays that begin with some items, given as their
-    /// [`items_key`](crate::Collation::items_key). If that is cut it needs the place from a search that compares the
-    /// rows' keys cut to as many items ([`cut_to_level`](crate::cut_to_level)), with equal ones counted as after or
-    /// before it.
+    /// Returns the boundary before or after the rows whose keys are arrays that begin with some items. `items` is the
+    /// [`items_key`](crate::Collation::items_key) of these items. A cut `items` needs its place. The search for the place
+    /// compares the rows' keys after cutting them to the same number of items ([`cut_to_level`](crate::cut_to_level)).
+    /// For equal keys it reports [`Ordering::Less`] if the boundary is before the rows, else [`Ordering::Greater`].
     pub fn of_items(items: &SortKey, place: Option<&LabelPlace>, is_behind: bool) -> Boundary {
         match place {
             None if is_behind => Boundary::Before([items.bytes(), &[HIGHEST]].concat()),

@@ -140,7 +140,7 @@ pub(crate) async fn serve<S: Surface>(
                 connection.await
             }
         }
-        // The graceful shutdown waits for the watcher, which ends here.
+        // The watcher is dropped here, and the server's shutdown waits for it.
     };
     let ended = tokio::select! {
         ended = serve => ended,

@@ -1,7 +1,8 @@
-//! Design documents that feeds filter by, or that answer requests: equal ones share one text, within a bound.
+//! The texts of the design documents in use by feeds and requests. Equal documents share one text. The bytes of all
+//! texts are bounded.
 //!
-//! A feed keeps the functions that it began with, even if their document changes. So no text is evicted: beyond the
-//! bound a feed with a new text is refused, while a feed with a text that is held takes no memory.
+//! A feed keeps the functions that it began with, even if their document changes, so no text is evicted while a feed
+//! uses it. At the bound a feed with a new text is refused. A feed with a text that is already in memory is accepted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -39,7 +40,7 @@ pub(crate) enum DesignError {
     Function(#[from] FunctionError),
 }
 
-/// The texts that are held. Cheap to clone.
+/// The texts in use. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Designs {
     texts: Arc<DesignTexts>,
@@ -110,8 +111,8 @@ impl Designs {
     }
 
     /// Returns the design document of this text, shared if it is held already. `database` includes the incarnation.
-    /// The text decides, not the revision: revisions of other replicas, and purged ones that were written again, may
-    /// have the same name with another text.
+    /// The text is compared, because one revision id can have two texts: another replica may have made the revision,
+    /// or it was purged and written again.
     pub(crate) fn hold(&self, database: &str, id: &str, rev: &RevId, text: String) -> Result<Arc<HeldDesign>, Full> {
         let key = (database.to_owned(), id.to_owned(), rev.clone());
         // Dropped after the lock, since the last reference removes its own entry.

@@ -40,7 +40,7 @@ const STAGED_RECORDS: u64 = 1;
 const STAGED_BY_SORTINDEX: u64 = 2;
 const STAGED_PAYLOADS: u64 = 3;
 
-/// The number of slices of due work. The user selects the slice, so that no key range is hot.
+/// The number of slices of due work. [`shard_of`] distributes users over them, so that no key range is hot.
 pub(crate) const SHARDS: u64 = 64;
 
 /// Keys of Firefox Sync under one root.
@@ -131,7 +131,7 @@ impl RootKeys {
 /// A kind of due work.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
-    /// Remove expired records of the collection. None expires before the time.
+    /// Remove expired records of the collection. No record expires before the entry's time.
     Expiry(CollectionName),
     /// Remove a batch or an upload that is not committed by then.
     Batch(BatchId),
@@ -393,7 +393,7 @@ pub(crate) struct BlobId {
     pub number: u64,
 }
 
-/// A sortindex as the number that it sorts by: 0 for none, which comes last.
+/// The sort key of a sortindex. A record without a sortindex has 0 and comes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SortKey(pub u64);
 

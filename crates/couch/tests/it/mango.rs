@@ -64,8 +64,7 @@ async fn all_documents_of_many_pages_are_found() {
     server.stop().await;
 }
 
-/// As in CouchDB's coordinator, selected design documents are dropped together with the counts since the last selected
-/// row.
+/// CouchDB's coordinator drops a selected design document, and with it the counts since the previous selected row.
 #[tokio::test(flavor = "multi_thread")]
 async fn design_documents_count_as_in_couchdb() {
     let Some(store) = store() else { return };
@@ -163,7 +162,7 @@ async fn indexes_that_cannot_be_kept_are_refused() {
     }
     assert!(made >= 104 && refused > 0, "{made} {refused}");
     assert_eq!(server.ok("GET", "/db/_index", NULL).await["total_rows"], json!(made + 1));
-    // A document in few of the indexes reserves nothing for the others.
+    // A document reserves space only in the indexes that contain it.
     let docs: Vec<Value> = (0..50).map(|n| json!({"_id": format!("d{n}"), format!("f{n}"): n})).collect();
     let written = server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
     assert!(written.as_array().unwrap().iter().all(|row| row["ok"] == true), "{written}");

@@ -29,7 +29,8 @@ impl LatestTime {
     }
 }
 
-/// The writes of one device, of its own ids. Some go into a batch of all numbered ids.
+/// Writes as one device: single records and deletions of ids that only this device uses, and batches of ids that all
+/// devices use.
 async fn device(store: Store, collection: CollectionName, seen: Arc<LatestTime>, number: u64, rounds: u64) {
     let mut random = Random(number);
     for round in 0..rounds {
@@ -55,7 +56,7 @@ async fn device(store: Store, collection: CollectionName, seen: Arc<LatestTime>,
         };
         match result {
             Ok(written) => seen.note(before, written.modified),
-            // Faults end like this.
+            // The outcomes of injected faults.
             Err(Error::Storage(_) | Error::Unknown | Error::Busy) => {}
             Err(error) => panic!("{error}"),
         }
@@ -84,7 +85,7 @@ async fn reader(store: Store, collection: CollectionName, is_over: Arc<AtomicBoo
                 end => break end,
             }
         };
-        // Under faults the list may not be readable at one state; it is then ignored.
+        // Under faults the list may change before all of it is read; it is then ignored.
         if matches!(end, Err(Error::Changed)) {
             continue;
         }
