@@ -4,10 +4,10 @@
 //! the keys, and reports the order, until the key or a gap is found.
 //!
 //! Labels do not show how many rows lie between them: half of the label space may hold a single row, for example if
-//! each new key fell between the last two. The caller therefore offers [pivots](Search::offer): labels of some rows from
-//! a sparse level, then those of a denser level between the two nearest rows, and so on. A search among n keys then
-//! reads about log n rows. Without pivots the search halves the label space. That takes as few reads if the keys were
-//! inserted in random order.
+//! each new key fell between the last two. The caller therefore offers [pivots](Search::offer): labels of some rows
+//! from a sparse level, then those of a denser level between the two nearest rows, and so on. A search among n keys
+//! then reads about log n rows. Without pivots the search halves the label space. That takes as few reads if the keys
+//! were inserted in random order.
 //!
 //! A row is written with the found label, or with one [`between`] those of the gap; the reads conflict with other
 //! writes into the gap. A range begins or ends at a [`Boundary`], whether or not a row has its key.
@@ -142,9 +142,10 @@ impl Boundary {
     }
 
     /// Returns the boundary before or after the rows whose keys are arrays that begin with some items. `items` is the
-    /// [`items_key`](crate::Collation::items_key) of these items. A cut `items` needs its place. The search for the place
-    /// compares the rows' keys after cutting them to the same number of items ([`cut_to_level`](crate::cut_to_level)).
-    /// For equal keys it reports [`Ordering::Less`] if the boundary is before the rows, else [`Ordering::Greater`].
+    /// [`items_key`](crate::Collation::items_key) of these items. A cut `items` needs its place. The search for the
+    /// place compares the rows' keys after cutting them to the same number of items
+    /// ([`cut_to_level`](crate::cut_to_level)). For equal keys it reports [`Ordering::Less`] if the boundary is before
+    /// the rows, else [`Ordering::Greater`].
     pub fn of_items(items: &SortKey, place: Option<&LabelPlace>, is_behind: bool) -> Boundary {
         match place {
             None if is_behind => Boundary::Before([items.bytes(), &[HIGHEST]].concat()),

@@ -80,7 +80,8 @@ pub(crate) async fn channel(request: Request, db: &str, channel: &str) -> Result
     Ok(TenantReply::of_body(reply).into())
 }
 
-/// Formats a row. Its flags are eight binary digits: bit 0 marks a tombstone, bit 1 a document that has left the channel.
+/// Formats a row. Its flags are eight binary digits: bit 0 marks a tombstone, bit 1 a document that has left the
+/// channel.
 fn line(row: &ChangeRow) -> String {
     let flags = u8::from(row.deleted) | u8::from(!row.removed.is_empty()) << 1;
     let (seq, id, rev) = (row.place().to_string(), escaped(&row.id), escaped(&row.rev.to_string()));
