@@ -17,7 +17,7 @@ pub const GUEST: &str = "GUEST";
 /// The longest name of a channel, in bytes of UTF-8: it is part of keys, beside a document's id of up to 2,048 bytes.
 pub const CHANNEL_BYTES_MAX: usize = 1_000;
 
-/// The longest name of a user or role, in bytes. It is Sync Gateway's, whose keys have 250.
+/// The longest name of a user or role, in bytes. As in Sync Gateway, where a key has at most 250 bytes.
 pub const PRINCIPAL_BYTES_MAX: usize = 239;
 
 /// The longest part of a refused name in an error, in characters.

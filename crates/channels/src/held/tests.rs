@@ -143,7 +143,7 @@ fn some_periods() -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 proptest! {
-    /// A channel is held by name or through `*` since the last moment at which it was held in neither way.
+    /// A channel that is held by name or through `*` counts as held since the last moment at which neither was the case.
     #[test]
     fn a_feed_of_a_channel_begins_where_it_was_had_in_any_way(one in some_periods(), two in some_periods()) {
         let row = |name: &str, of: &[(u64, u64)]| DirectGrant {

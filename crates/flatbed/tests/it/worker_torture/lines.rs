@@ -73,7 +73,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// `None`: `FLATBED_MOTO_SERVER` does not name it.
+    /// Starts the server that `FLATBED_MOTO_SERVER` names. `None`: the variable is not set.
     pub(super) async fn new() -> Option<Store> {
         let Ok(program) = std::env::var("FLATBED_MOTO_SERVER") else {
             println!("skipped: FLATBED_MOTO_SERVER is not set");
@@ -94,7 +94,7 @@ impl Store {
                 break url.trim().rsplit(':').next().unwrap().parse().unwrap();
             }
         };
-        // Its log must be drained.
+        // A full pipe would block the server, so its log is read.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         let store = Store { process, port, gate: Gate::to(port).await };
         store.ask("PUT", "/bucket");
