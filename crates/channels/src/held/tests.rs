@@ -143,7 +143,8 @@ fn some_periods() -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 proptest! {
-    /// A channel that is held by name or through `*` counts as held since the last moment at which neither was the case.
+    /// A channel that is held by name or through `*` counts as held since the last moment at which it was held by
+    /// neither.
     #[test]
     fn a_feed_of_a_channel_begins_where_it_was_had_in_any_way(one in some_periods(), two in some_periods()) {
         let row = |name: &str, of: &[(u64, u64)]| DirectGrant {
