@@ -11,12 +11,12 @@ use crate::disk::format;
 use crate::disk::open_error::OpenError;
 use crate::shared::connection::Connection;
 use crate::shared::core::Core;
-use crate::shared::open_options::OpenOptions;
+use crate::shared::open_options::{CHECKED_PAGES_MAX, OpenOptions};
 use crate::shared::owner::{Handle, Owner};
 use crate::shared::registry::{self, DirectoryClaim, Registration};
 use crate::shared::stats::Stats;
 use crate::shared::watch::WatchId;
-use crate::shared::{status, timer};
+use crate::shared::{checker, status, timer};
 use crate::transaction::calls::Transaction;
 use crate::transaction::options::{TransactionOptions, default_for};
 
@@ -47,11 +47,16 @@ impl Engine {
             DirectoryClaim::New(registration) => registration,
         };
         let lock_file = DirectoryLock::take(&dir)?;
-        let opened = format::open(&dir, options.map_bytes)?;
+        let checked_pages_max = options.checked_pages_max.unwrap_or(CHECKED_PAGES_MAX);
+        let mut opened = format::open(&dir, options.map_bytes, checked_pages_max)?;
+        let unchecked_from = opened.unchecked_from.take();
         let clears = Arc::clone(&opened.clears);
         // Drop order: the lock is released before the directory can be opened again.
         let core = Core::new(dir.clone(), opened, options, Box::new((lock_file, registration)));
-        core.load_lock().map_err(|error| OpenError::Io { path: dir.clone(), reason: error.to_string() })?;
+        core.load_lock().map_err(|error| {
+            let reason = core.queue.failure.reason().unwrap_or_else(|| error.to_string());
+            OpenError::Io { path: dir.clone(), reason }
+        })?;
         let owner = Owner::new(Arc::clone(&core));
         let committer = Committer::new(Arc::clone(&core), clears);
         let threads = [
@@ -64,6 +69,12 @@ impl Engine {
             }),
         ];
         for thread in threads {
+            owner.add_thread(thread.map_err(|error| OpenError::io(&dir, &error))?);
+        }
+        if let Some(from) = unchecked_from {
+            let core = Arc::clone(&owner.core);
+            let thread =
+                std::thread::Builder::new().name("fdb-checker".into()).spawn(move || checker::run(&core, from));
             owner.add_thread(thread.map_err(|error| OpenError::io(&dir, &error))?);
         }
         registry::complete(&owner);
@@ -101,9 +112,9 @@ impl Engine {
         self.core().watches.cancel(id);
     }
 
-    /// Calls `listener` with the reason and the advice when an I/O error has stopped all commits; at once if that has
-    /// already happened. The call comes once, on the commit thread, and must be short. It does not keep the engine
-    /// open.
+    /// Calls `listener` with the reason and the advice when an I/O error or damage of the data file has stopped all
+    /// commits; at once if that has already happened. The call comes once, on the commit thread, on that of a read or
+    /// of the check, and must be short and not read. It does not keep the engine open.
     pub fn on_failure(&self, listener: impl FnOnce(&str) + Send + 'static) {
         self.core().queue.failure.listen(Box::new(listener));
     }

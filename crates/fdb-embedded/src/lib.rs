@@ -25,7 +25,7 @@
 //! a transaction's `state`. `read` resolves selectors and ranges on a `view`, which lays the transaction's `write_map`
 //! over a `snapshot`. Transactions reach the committer through the queue in `shared`; `commit` checks `conflict`s and
 //! writes a `batch`. In `disk`, only `store` and `keys` know LMDB's records; `format` creates and opens the data file,
-//! `data_file` checks it before LMDB opens it, and `directory` locks the directory. `backup` copies the data file
+//! `data_file` and `scan` check it before LMDB opens it, and `directory` locks the directory. `backup` copies the data file
 //! while another process serves it, and restores it. The table in design/embedded-engine.md lists the dependencies
 //! between folders, and a test at the end of this file checks it.
 
@@ -42,6 +42,7 @@ pub use backup::copy::CopyProgress;
 pub use backup::create::backup;
 pub use backup::error::BackupError;
 pub use backup::restore::Restore;
+pub use backup::verify::{CheckedFile, check_data_file};
 pub use base::call::Done;
 pub use base::error::{Error, Result, error_message, error_predicate};
 pub use base::key_space::METADATA_VERSION_KEY;

@@ -3,7 +3,7 @@
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ pub struct CopyProgress {
 }
 
 pub(crate) struct Source {
-    env: Env<WithoutTls>,
+    pub(crate) dir: PathBuf,
+    pub(crate) env: Env<WithoutTls>,
     // Declared after the environment, so that LMDB closes the directory before this process may open it again.
     _registration: Registration,
 }
@@ -56,11 +57,14 @@ impl Source {
             }
             error => error.into(),
         })?;
-        Ok(Source { env, _registration: registration })
+        Ok(Source { dir, env, _registration: registration })
     }
 
     /// Writes the newest state into `file`, the empty file at `path`, and syncs it. Calls `progress` on this thread
     /// about ten times a second. Returns the bytes written.
+    ///
+    /// # Errors
+    /// [`OpenError::Damaged`] if a page or record of the copy is damaged, and thus one of the source.
     pub(crate) fn copy(
         &self,
         file: &File,
@@ -83,7 +87,10 @@ impl Source {
             std::thread::Builder::new().name("fdb-copy".into()).spawn_scoped(scope, copy).map_err(io_failed)?;
             loop {
                 match done.recv_timeout(REPORT_EVERY) {
-                    Ok(Ok(())) => return Ok(file.metadata().map_err(io_failed)?.len()),
+                    Ok(Ok(())) => {
+                        format::check_whole(&self.dir, file)?;
+                        return Ok(file.metadata().map_err(io_failed)?.len());
+                    }
                     Ok(Err(heed::Error::Io(error))) => return Err(io_failed(error)),
                     Ok(Err(error)) => return Err(failed(error.to_string())),
                     Err(RecvTimeoutError::Timeout) => {

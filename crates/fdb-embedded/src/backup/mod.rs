@@ -5,3 +5,4 @@ pub(crate) mod create;
 pub(crate) mod error;
 pub(crate) mod restore;
 pub(crate) mod target_dir;
+pub(crate) mod verify;

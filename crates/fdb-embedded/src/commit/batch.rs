@@ -81,7 +81,7 @@ impl Batch {
     }
 
     fn stored<'t>(&'t self, txn: &'t RwTxn<'_>) -> Stored<'t> {
-        Stored { store: self.store, txn, clears: &self.clears, map_page_bytes: None }
+        Stored { store: self.store, txn, clears: &self.clears, map_page_bytes: None, failure: None }
     }
 
     pub(crate) fn value(&self, txn: &RwTxn<'_>, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {

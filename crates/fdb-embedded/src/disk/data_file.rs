@@ -19,14 +19,14 @@ pub(crate) const NO_PAGE: u64 = u64::MAX;
 const DEPTH_MAX: u16 = 32;
 const PAGE_BYTES: std::ops::RangeInclusive<u64> = 512..=65_536;
 
-const BRANCH: u16 = 0x01;
-const LEAF: u16 = 0x02;
-const OVERFLOW: u16 = 0x04;
+pub(crate) const BRANCH: u16 = 0x01;
+pub(crate) const LEAF: u16 = 0x02;
+pub(crate) const OVERFLOW: u16 = 0x04;
 const META: u16 = 0x08;
 /// Flag of a tree with integer keys: that of the free pages.
 const INTEGER_KEY: u16 = 0x08;
 /// Flag of a node whose value is on overflow pages.
-const BIG_DATA: u16 = 0x01;
+pub(crate) const BIG_DATA: u16 = 0x01;
 
 /// The reason why LMDB must not open the file.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +37,8 @@ pub(crate) enum BadFile {
     Foreign,
     #[error("{0}")]
     Damaged(&'static str),
+    #[error("page {page}, {kind}: {reason}")]
+    Page { page: u64, kind: &'static str, reason: &'static str },
     #[error("cut off at {found_bytes} of {expected_bytes} bytes")]
     Short { found_bytes: u64, expected_bytes: u64 },
 }
@@ -49,15 +51,16 @@ pub(crate) struct Tree {
     flags: u16,
     pub(crate) depth: u16,
     pub(crate) root: u64,
+    pub(crate) records: u64,
 }
 
 /// The newer of the two meta pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) page_bytes: u64,
-    last_page: u64,
+    pub(crate) last_page: u64,
     pub(crate) transaction: u64,
-    free: Tree,
+    pub(crate) free: Tree,
     pub(crate) main: Tree,
 }
 
@@ -67,20 +70,7 @@ pub(crate) fn check(file: &File) -> Result<()> {
     if found_bytes == 0 {
         return Err(BadFile::Damaged("data.mdb is empty"));
     }
-    let first = Meta::read(file, 0)?;
-    let second = Meta::read(file, first.page_bytes)?;
-    if first.page_bytes != second.page_bytes {
-        return Err(BadFile::Damaged("its meta pages have different page sizes"));
-    }
-    // LMDB continues from the newer one; the older is its predecessor. They are written in turn: a lost number must
-    // not make the older one the newer.
-    let turns = (first.transaction, second.transaction);
-    let is_in_turn = turns.0.is_multiple_of(2) && !turns.1.is_multiple_of(2) && turns.0.abs_diff(turns.1) == 1;
-    if !is_in_turn && turns != (0, 0) {
-        return Err(BadFile::Damaged("its meta pages were not written in turn"));
-    }
-    // After a failed write LMDB leaves inconsistent numbers in the older meta page.
-    let meta = if second.transaction > first.transaction { second } else { first };
+    let meta = newest(file)?;
     meta.check()?;
     let pages = Pages { file, meta, count: found_bytes / meta.page_bytes };
     let expected_bytes = (meta.last_page + 1).saturating_mul(meta.page_bytes);
@@ -96,6 +86,31 @@ pub(crate) fn check(file: &File) -> Result<()> {
         return Err(cut_off);
     }
     Ok(())
+}
+
+/// Returns the meta page from which LMDB continues.
+pub(crate) fn newest(file: &File) -> Result<Meta> {
+    let first = Meta::read(file, 0)?;
+    let second = Meta::read(file, first.page_bytes)?;
+    if first.page_bytes != second.page_bytes {
+        return Err(BadFile::Damaged("its meta pages have different page sizes"));
+    }
+    // LMDB continues from the newer one; the older is its predecessor. They are written in turn: a lost number must
+    // not make the older one the newer.
+    let turns = (first.transaction, second.transaction);
+    let is_in_turn = turns.0.is_multiple_of(2) && !turns.1.is_multiple_of(2) && turns.0.abs_diff(turns.1) == 1;
+    if !is_in_turn && turns != (0, 0) {
+        return Err(BadFile::Damaged("its meta pages were not written in turn"));
+    }
+    // After a failed write LMDB leaves inconsistent numbers in the older meta page.
+    Ok(if second.transaction > first.transaction { second } else { first })
+}
+
+/// Returns the meta page of a transaction; `None` if newer ones replaced it.
+pub(crate) fn of_transaction(file: &File, transaction: u64) -> Result<Option<Meta>> {
+    let first = Meta::read(file, 0)?;
+    let metas = [first, Meta::read(file, first.page_bytes)?];
+    Ok(metas.into_iter().find(|meta| meta.transaction == transaction))
 }
 
 /// Rewrites both meta pages as read, and syncs. After a failed write or sync the system may show a page that the disk
@@ -131,8 +146,12 @@ impl Meta {
         if content.u32(4) != DATA_VERSION || Bytes(&bytes).u16(10) & META == 0 {
             return Err(BadFile::Damaged("a meta page has an unknown LMDB version"));
         }
-        let tree =
-            |at: usize| Tree { flags: content.u16(at + 4), depth: content.u16(at + 6), root: content.u64(at + 40) };
+        let tree = |at: usize| Tree {
+            flags: content.u16(at + 4),
+            depth: content.u16(at + 6),
+            records: content.u64(at + 32),
+            root: content.u64(at + 40),
+        };
         let meta = Meta {
             page_bytes: u64::from(content.u32(24)),
             last_page: content.u64(120),
@@ -174,7 +193,11 @@ pub(crate) struct Pages<'f> {
     pub(crate) count: u64,
 }
 
-impl Pages<'_> {
+impl<'f> Pages<'f> {
+    pub(crate) fn of(file: &'f File, meta: Meta) -> Result<Pages<'f>> {
+        Ok(Pages { file, meta, count: file.metadata()?.len() / meta.page_bytes })
+    }
+
     pub(crate) fn read(&self, page: u64, count: u64) -> Result<Vec<u8>> {
         if page.checked_add(count).is_none_or(|end| end > self.count) {
             return Err(BadFile::Short { found_bytes: 0, expected_bytes: 0 });

@@ -1,10 +1,11 @@
-//! The failure that ends all commits: its cause, its listeners, and the advice to the operator.
+//! The failure that ends all commits, of a write or of damage that a read finds: its cause, its listeners, and the
+//! advice to the operator.
 
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,13 +23,34 @@ struct FailureState {
 }
 
 /// The first failure of the disk; reopening the directory clears it.
-#[derive(Default)]
 pub(crate) struct DiskFailure {
+    dir: PathBuf,
     is_failed: AtomicBool,
     state: Mutex<FailureState>,
 }
 
 impl DiskFailure {
+    pub(crate) fn new(dir: PathBuf) -> DiskFailure {
+        DiskFailure { dir, is_failed: AtomicBool::new(false), state: Mutex::default() }
+    }
+
+    /// Records a read's error if the data file is damaged. Commits to a file that must be replaced would be lost.
+    pub(crate) fn note_read(&self, error: &StoreError) {
+        if error.is_damage() {
+            self.fail(describe(error, &self.dir));
+        }
+    }
+
+    /// Records damage that a check of the data file has found.
+    pub(crate) fn note_damage(&self, reason: &str) {
+        self.fail(damaged(&self.dir, reason));
+    }
+
+    /// Records the error of a write.
+    pub(crate) fn note_write(&self, error: &StoreError) {
+        self.fail(describe(error, &self.dir));
+    }
+
     pub(crate) fn is_failed(&self) -> bool {
         self.is_failed.load(Ordering::Acquire)
     }
@@ -64,7 +86,10 @@ impl DiskFailure {
 }
 
 /// Describes what happened to the data file in `dir`, and what to do before reopening the directory.
-pub(crate) fn describe(error: &StoreError, dir: &Path) -> String {
+fn describe(error: &StoreError, dir: &Path) -> String {
+    if error.is_damage() {
+        return damaged(dir, &error.to_string());
+    }
     let (what, advice) = match error {
         StoreError::Lmdb(heed::Error::Io(error)) => {
             let cause = cause(error, dir);
@@ -77,6 +102,11 @@ pub(crate) fn describe(error: &StoreError, dir: &Path) -> String {
         error => (error.to_string(), "the data file may be damaged: keep a copy of it"),
     };
     format!("writing to the data file failed: {what}; {advice}")
+}
+
+/// Names the damaged data file of a directory, and says what to do.
+pub(crate) fn damaged(dir: &Path, reason: &str) -> String {
+    format!("{} is damaged ({reason}): keep a copy of it, and restore a backup", dir.join("data.mdb").display())
 }
 
 /// Finds the cause that the system did not report: a write that fits in part is written in part without an error, and
@@ -130,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_first_reason_stays_and_everyone_hears_of_it_once() {
-        let (failure, heard) = (DiskFailure::default(), Arc::new(Mutex::new(Vec::new())));
+        let (failure, heard) = (DiskFailure::new(PathBuf::new()), Arc::new(Mutex::new(Vec::new())));
         let listener = |heard: &Arc<Mutex<Vec<String>>>| -> Listener {
             let heard = Arc::clone(heard);
             Box::new(move |reason| lock(&heard).push(reason.to_owned()))
@@ -151,6 +181,16 @@ mod tests {
         assert!(of(libc::ENOSPC).contains("No space left on device") && of(libc::ENOSPC).contains("make room"));
         assert!(of(libc::EFBIG).contains("ulimit -f"));
         assert!(describe(&StoreError::Lmdb(heed::Error::Mdb(MdbError::MapFull)), Path::new(".")).contains("ulimit -v"));
-        assert!(describe(&StoreError::Bucket, Path::new(".")).contains("damaged"));
+        for damage in
+            [StoreError::Bucket, StoreError::Record, StoreError::Lmdb(heed::Error::Mdb(MdbError::PageNotFound))]
+        {
+            let text = describe(&damage, Path::new("/data"));
+            assert!(text.contains("/data/data.mdb is damaged") && text.contains("restore a backup"), "{text}");
+        }
+        let failure = DiskFailure::new(PathBuf::from("/data"));
+        failure.note_read(&StoreError::Lmdb(heed::Error::Io(io::Error::from_raw_os_error(libc::ENOMEM))));
+        assert!(!failure.is_failed(), "a read without memory is no damage");
+        failure.note_read(&StoreError::Record);
+        assert!(failure.reason().is_some_and(|reason| reason.contains("does not match its checksum")));
     }
 }

@@ -1,7 +1,8 @@
 //! The data file: creating, checking and opening it; its format.
 //!
 //! `DIR/data.mdb` and `DIR/lock.mdb` are LMDB's. `DIR/engine.lock` holds the lock of the process that has the
-//! directory open. The database has two records of the engine: `format`, a version number (u32 little-endian), and
+//! directory open. Every record ends with its checksum (`sealed`). The database has two records of the engine: `format`,
+//! a version number (u32 little-endian), without a checksum in formats 1 and 2, and
 //! `ceiling` (i64 little-endian), a version above all versions of commits, where the next run begins. The ceiling is
 //! written up to ten seconds ahead of the clock, so most commits need not write it.
 
@@ -19,12 +20,15 @@ use crate::disk::data_file::{self, BadFile};
 use crate::disk::directory::{reserve, sync_entries};
 use crate::disk::keys::LMDB_KEY_BYTES_MAX;
 use crate::disk::open_error::OpenError;
-use crate::disk::store::{Store, StoreResult};
+use crate::disk::scan::{self, FORMAT_KEY};
+use crate::disk::sealed::unseal;
+use crate::disk::store::{Store, StoreError, StoreResult};
 
 /// The format that this engine reads and writes.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
 const FORMAT: &str = "format";
 const CEILING: &str = "ceiling";
+const CEILING_KEY: &[u8] = b"\0ceiling";
 /// Sizes of the memory map, tried in this order. A map costs address space, but neither memory nor disk.
 const MAP_BYTES: [usize; 6] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30];
 /// Concurrent LMDB read transactions: one for each version being read.
@@ -51,28 +55,67 @@ pub(crate) struct OpenDataFile {
     pub(crate) store: Store,
     pub(crate) start: VersionStart,
     pub(crate) clears: Arc<Clears>,
+    /// The LMDB key from which on the file is not checked yet; `None`: all of it is.
+    pub(crate) unchecked_from: Option<Vec<u8>>,
 }
 
-/// Opens the data file of a locked directory, or creates it.
+/// Opens the data file of a locked directory, or creates it. Checks about `pages_max` of its pages first.
 ///
 /// # Errors
-/// [`OpenError`]. A file that LMDB would read past its end is refused before LMDB opens it.
-pub(crate) fn open(dir: &Path, map_bytes: Option<usize>) -> Result<OpenDataFile, OpenError> {
+/// [`OpenError`]. A file that LMDB would read past its end, and one with a damaged page among these, is refused before
+/// LMDB opens it.
+pub(crate) fn open(dir: &Path, map_bytes: Option<usize>, pages_max: u64) -> Result<OpenDataFile, OpenError> {
     let path = dir.join(DATA_FILE);
     let new = dir.join(NEW_DIR);
     match std::fs::remove_dir_all(&new) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(OpenError::io(&new, &error)),
         _ => {}
     }
+    let mut unchecked_from = None;
     match OpenOptions::new().read(true).write(true).open(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => create(dir, &new)?,
         Err(error) => return Err(OpenError::io(&path, &error)),
         Ok(file) => {
             data_file::check(&file).map_err(|error| bad_file(dir, error))?;
+            unchecked_from = check_records_of(dir, &file, pages_max)?;
             data_file::rewrite_meta_pages(&file).map_err(|error| bad_file(dir, error))?;
         }
     }
-    open_env(dir, map_bytes)
+    Ok(OpenDataFile { unchecked_from, ..open_env(dir, map_bytes)? })
+}
+
+/// Checks pages and records of a file of this format, to which no process writes. [`format_version`] refuses another
+/// format. Returns the LMDB key from which on they are not checked.
+fn check_records_of(dir: &Path, file: &File, pages_max: u64) -> Result<Option<Vec<u8>>, OpenError> {
+    let failed = |error| bad_file(dir, error);
+    let damaged = |reason: &str| OpenError::Damaged { dir: dir.to_owned(), reason: reason.to_owned() };
+    match scan::find(file, FORMAT_KEY).map_err(failed)?.as_deref().map(version_in) {
+        Some(Some(FORMAT_VERSION)) => scan::start(file, pages_max).map_err(failed),
+        Some(Some(_)) => Ok(None),
+        Some(None) => Err(damaged("the record of its format does not match its checksum")),
+        // A file of another program has no record of this engine.
+        None => match scan::find(file, CEILING_KEY).map_err(failed)? {
+            Some(ceiling) if unseal(CEILING_KEY, &ceiling).is_some() => {
+                Err(damaged("there is no record of its format"))
+            }
+            _ => Ok(None),
+        },
+    }
+}
+
+/// Checks all pages and records of a file to which no process writes.
+pub(crate) fn check_whole(dir: &Path, file: &File) -> Result<(), OpenError> {
+    data_file::check(file).map_err(|error| bad_file(dir, error))?;
+    check_records_of(dir, file, u64::MAX).map(|_| ())
+}
+
+/// The version in a format record; `None` if that is damaged. Formats 1 and 2 had no checksum.
+fn version_in(record: &[u8]) -> Option<u32> {
+    let version: [u8; 4] = match record.try_into() {
+        Ok(bare) => bare,
+        Err(_) => unseal(FORMAT_KEY, record)?.try_into().ok()?,
+    };
+    Some(u32::from_le_bytes(version))
 }
 
 /// Creates the data file in a directory of its own and renames it when it is complete, so that a crash leaves all of
@@ -110,7 +153,7 @@ fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<OpenDataFile, OpenEr
     let start = check_records(dir, &store, &mut txn)?;
     let clears = store.clears(&txn).map_err(|error| OpenError::store(dir, error))?;
     txn.commit().map_err(|error| OpenError::lmdb(dir, error))?;
-    Ok(OpenDataFile { env: env.clone(), store, start, clears: Arc::new(clears) })
+    Ok(OpenDataFile { env: env.clone(), store, start, clears: Arc::new(clears), unchecked_from: None })
 }
 
 /// Opens the data file read-only, beside a process that may be writing to it.
@@ -184,12 +227,13 @@ fn map(dir: &Path, map_bytes: Option<usize>, flags: EnvFlags) -> Result<Env<With
 }
 
 /// Maps a file that LMDB must not open to an error.
-fn bad_file(dir: &Path, error: BadFile) -> OpenError {
+pub(crate) fn bad_file(dir: &Path, error: BadFile) -> OpenError {
     let dir_owned = dir.to_owned();
     match error {
         BadFile::Io(error) => OpenError::io(&dir.join(DATA_FILE), &error),
         BadFile::Foreign => OpenError::NotOurs { dir: dir_owned, reason: error.to_string() },
         BadFile::Damaged(reason) => OpenError::Damaged { dir: dir_owned, reason: reason.to_owned() },
+        BadFile::Page { .. } => OpenError::Damaged { dir: dir_owned, reason: error.to_string() },
         BadFile::Short { found_bytes, expected_bytes } => {
             OpenError::Truncated { dir: dir_owned, found_bytes, expected_bytes }
         }
@@ -200,7 +244,9 @@ fn bad_file(dir: &Path, error: BadFile) -> OpenError {
 fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<Option<u32>, OpenError> {
     let failed = |error| OpenError::store(dir, error);
     let not_ours = |reason: &str| OpenError::NotOurs { dir: dir.to_owned(), reason: reason.to_owned() };
-    match number::<4>(store, txn, FORMAT).map_err(failed)?.map(u32::from_le_bytes) {
+    let record = store.sealed_meta(txn, FORMAT).map_err(failed)?;
+    let damaged = || OpenError::store(dir, StoreError::Record);
+    match record.map(|record| version_in(record).ok_or_else(damaged)).transpose()? {
         Some(0) => Err(not_ours("format 0")),
         Some(found) if found > FORMAT_VERSION => {
             Err(OpenError::NewerFormat { dir: dir.to_owned(), found, known: FORMAT_VERSION })

@@ -9,6 +9,8 @@ pub(crate) mod keys;
 pub(crate) mod open_error;
 pub(crate) mod packing;
 pub(crate) mod page;
+pub(crate) mod scan;
+pub(crate) mod sealed;
 pub(crate) mod store;
 pub(crate) mod stored;
 pub(crate) mod tree_sample;

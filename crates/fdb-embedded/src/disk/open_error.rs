@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use crate::disk::failure::advice;
+use crate::disk::failure::{advice, damaged};
 use crate::disk::store::StoreError;
 
 /// A failure to open an engine. Each message says what to do.
@@ -61,7 +61,7 @@ pub enum OpenError {
         reason: String,
     },
     /// The data file is inconsistent.
-    #[error("the data file in {} is damaged ({reason}): keep a copy of it, and restore a backup", .dir.display())]
+    #[error("{}", damaged(.dir, .reason))]
     Damaged {
         /// The directory.
         dir: PathBuf,

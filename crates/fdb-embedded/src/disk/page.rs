@@ -1,9 +1,7 @@
 //! The layout of a page of LMDB's tree.
 
-use crate::disk::data_file::{Bytes, HEADER_BYTES};
+use crate::disk::data_file::{BIG_DATA, Bytes, HEADER_BYTES, LEAF};
 
-/// Flags of a plain leaf page.
-const LEAF: u16 = 2;
 /// Bytes of a node header: size of the value, flags, size of the key.
 const NODE_HEAD_BYTES: usize = 8;
 
@@ -32,6 +30,30 @@ impl<'p> Nodes<'p> {
     pub(crate) fn child(&self, at: usize) -> u64 {
         let start = self.start(at);
         u64::from(Bytes(self.page).u32(start)) | u64::from(Bytes(self.page).u16(start + 4)) << 32
+    }
+
+    /// The bytes of a node: its place on the page, and its length.
+    pub(crate) fn extent(&self, at: usize, is_leaf: bool) -> (usize, usize) {
+        let start = self.start(at);
+        let key_bytes = usize::from(Bytes(self.page).u16(start + 6));
+        let value_bytes = match self.leaf_flags(at) {
+            _ if !is_leaf => 0,
+            flags if flags & BIG_DATA != 0 => size_of::<u64>(),
+            _ => self.value_bytes(at),
+        };
+        (start, (NODE_HEAD_BYTES + key_bytes).saturating_add(value_bytes))
+    }
+
+    /// The flags of a leaf's node; 0 for a value on the page.
+    pub(crate) fn leaf_flags(&self, at: usize) -> u16 {
+        Bytes(self.page).u16(self.start(at) + 4)
+    }
+
+    /// The first overflow page of a leaf's value with the flag [`BIG_DATA`].
+    pub(crate) fn overflow_page(&self, at: usize) -> u64 {
+        let start = self.start(at);
+        let key_bytes = usize::from(Bytes(self.page).u16(start + 6));
+        Bytes(self.page).u64(start + NODE_HEAD_BYTES + key_bytes)
     }
 
     /// The size of a leaf's value in bytes, stored on the page or on overflow pages.

@@ -13,16 +13,31 @@ use crate::disk::clears::{Change, Clears};
 use crate::disk::keys::{BadBucket, Bucket, BucketEntry, KeyPlace, META_TAG, USER_TAG, is_bucket, push_entry};
 use crate::disk::packing::Packing;
 use crate::disk::page::Behind;
+use crate::disk::sealed::{seal, unseal, unseal_unchecked};
 
 /// A storage error: LMDB's, or a value that only a damaged file can hold.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("LMDB: {0}")]
     Lmdb(#[from] heed::Error),
+    #[error("a record does not match its checksum")]
+    Record,
     #[error("a bucket of long keys is damaged")]
     Bucket,
     #[error("the record of a pending clear is damaged")]
     Clear,
+}
+
+impl StoreError {
+    /// Returns whether only a damaged file explains the error.
+    pub(crate) fn is_damage(&self) -> bool {
+        use heed::MdbError::{Corrupted, CursorFull, PageNotFound};
+        match self {
+            StoreError::Lmdb(heed::Error::Mdb(Corrupted | CursorFull | PageNotFound)) => true,
+            StoreError::Lmdb(_) => false,
+            StoreError::Record | StoreError::Bucket | StoreError::Clear => true,
+        }
+    }
 }
 
 impl From<BadBucket> for StoreError {
@@ -71,11 +86,18 @@ impl Store {
 
     /// Returns a record of the engine itself.
     pub(crate) fn meta<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, name: &str) -> StoreResult<Option<&'t [u8]>> {
+        let key = meta_key(name);
+        self.db.get(txn, &key)?.map(|sealed| checked(&key, sealed)).transpose()
+    }
+
+    /// Returns a record of the engine itself as it is stored, with its checksum.
+    pub(crate) fn sealed_meta<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, name: &str) -> StoreResult<Option<&'t [u8]>> {
         Ok(self.db.get(txn, &meta_key(name))?)
     }
 
     pub(crate) fn put_meta(&self, txn: &mut RwTxn<'_>, name: &str, value: &[u8]) -> StoreResult<()> {
-        Ok(self.db.put(txn, &meta_key(name), value)?)
+        let key = meta_key(name);
+        Ok(self.db.put(txn, &key, &seal(&key, value))?)
     }
 
     /// Returns whether the database has no record at all.
@@ -86,10 +108,11 @@ impl Store {
     /// Returns the value of a key, even if a pending clear hides it.
     pub(crate) fn record<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, key: &[u8]) -> StoreResult<Option<&'t [u8]>> {
         let place = KeyPlace::of(key);
-        let found = self.db.get(txn, place.lmdb_key())?;
-        match (found, place.rest) {
-            (Some(bucket), Some(rest)) => Ok(Bucket(bucket).find(rest)?),
-            (found, _) => Ok(found),
+        let Some(sealed) = self.db.get(txn, place.lmdb_key())? else { return Ok(None) };
+        let found = checked(place.lmdb_key(), sealed)?;
+        match place.rest {
+            Some(rest) => Ok(Bucket(found).find(rest)?),
+            None => Ok(Some(found)),
         }
     }
 
@@ -102,7 +125,8 @@ impl Store {
         let place = KeyPlace::of(begin);
         let bounds = (Bound::Included(place.lmdb_key()), Bound::Unbounded);
         let range = self.db.range(txn, &bounds)?;
-        Ok(RecordsAscending { range, bucket: None, start: place.rest.map(|_| begin.to_vec()) })
+        let start = place.rest.map(|_| begin.to_vec());
+        Ok(RecordsAscending { range, bucket: None, start, is_checked: true })
     }
 
     /// Returns all records after an LMDB key from a scan, ascending.
@@ -112,7 +136,7 @@ impl Store {
         lmdb_key: &[u8],
     ) -> StoreResult<RecordsAscending<'t>> {
         let bounds = (Bound::Excluded(lmdb_key), Bound::Unbounded);
-        Ok(RecordsAscending { range: self.db.range(txn, &bounds)?, bucket: None, start: None })
+        Ok(RecordsAscending { range: self.db.range(txn, &bounds)?, bucket: None, start: None, is_checked: true })
     }
 
     /// Returns all records below `end`, descending.
@@ -135,7 +159,7 @@ impl Store {
     pub(crate) fn put(&self, txn: &mut RwTxn<'_>, packing: &mut Packing, key: &[u8], value: &[u8]) -> StoreResult<()> {
         let place = KeyPlace::of(key);
         match place.rest {
-            None => Ok(packing.put(&self.db, txn, place.lmdb_key(), value)?),
+            None => Ok(packing.put(&self.db, txn, place.lmdb_key(), &seal(place.lmdb_key(), value))?),
             Some(rest) => self.rewrite_bucket(txn, place.lmdb_key(), rest, Some(value)),
         }
     }
@@ -160,7 +184,7 @@ impl Store {
         allowance: &mut Allowance,
     ) -> StoreResult<Option<Vec<u8>>> {
         let mut left = None;
-        let mut records = self.records_from(txn, begin)?;
+        let mut records = self.records_from(txn, begin)?.unchecked();
         let mut is_any = false;
         while let Some((key, value)) = records.next()?.filter(|(key, _)| key.as_ref() < end) {
             if !allowance.take(key.len() + value.len()) {
@@ -177,7 +201,7 @@ impl Store {
     }
 
     pub(crate) fn is_range_empty(&self, txn: &RoTxn<'_, AnyTls>, begin: &[u8], end: &[u8]) -> StoreResult<bool> {
-        let first = self.records_from(txn, begin)?.next()?;
+        let first = self.records_from(txn, begin)?.unchecked().next()?;
         Ok(first.is_none_or(|(key, _)| key.as_ref() >= end))
     }
 
@@ -185,7 +209,8 @@ impl Store {
         let prefix = meta_key(CLEAR);
         let mut found = Vec::new();
         for record in self.db.prefix_iter(txn, &prefix)? {
-            let (key, value) = record?;
+            let (key, sealed) = record?;
+            let value = checked(key, sealed)?;
             let id = key.get(prefix.len()..).and_then(|id| id.try_into().ok()).map(u64::from_be_bytes);
             let ends = value
                 .split_first_chunk::<4>()
@@ -203,7 +228,7 @@ impl Store {
                 // The length of a key is bounded far below 32 bits.
                 Some((begin, end)) => {
                     let value = [&(begin.len() as u32).to_le_bytes()[..], &begin, &end].concat();
-                    self.db.put(txn, &key, &value)?;
+                    self.db.put(txn, &key, &seal(&key, &value))?;
                 }
                 None => {
                     self.db.delete(txn, &key)?;
@@ -221,7 +246,8 @@ impl Store {
             if place.rest.is_none() || (!lower_end && from.lmdb_key() == to.lmdb_key() && from.rest.is_some()) {
                 continue;
             }
-            let Some(bucket) = self.db.get(txn, place.lmdb_key())? else { continue };
+            let Some(sealed) = self.db.get(txn, place.lmdb_key())? else { continue };
+            let bucket = checked(place.lmdb_key(), sealed)?;
             let mut kept = Vec::with_capacity(bucket.len());
             for (rest, value) in Bucket(bucket).entries()? {
                 let at = (place.lmdb_key(), Some(rest));
@@ -250,7 +276,8 @@ impl Store {
         rest: &[u8],
         value: Option<&[u8]>,
     ) -> StoreResult<()> {
-        let old = self.db.get(txn, lmdb_key)?.unwrap_or_default();
+        let old = self.db.get(txn, lmdb_key)?.map(|sealed| checked(lmdb_key, sealed)).transpose()?;
+        let old = old.unwrap_or_default();
         let mut new = Vec::with_capacity(old.len() + rest.len() + value.map_or(0, <[u8]>::len) + 8);
         let mut value = value;
         for (other, kept) in Bucket(old).entries()? {
@@ -273,10 +300,16 @@ impl Store {
         if bucket.is_empty() {
             self.db.delete(txn, lmdb_key)?;
         } else {
-            self.db.put(txn, lmdb_key, bucket)?;
+            self.db.put(txn, lmdb_key, &seal(lmdb_key, bucket))?;
         }
         Ok(())
     }
+}
+
+/// Returns the value of a record if its checksum matches.
+#[inline]
+fn checked<'t>(lmdb_key: &[u8], sealed: &'t [u8]) -> StoreResult<&'t [u8]> {
+    unseal(lmdb_key, sealed).ok_or(StoreError::Record)
 }
 
 fn meta_key(name: &str) -> Vec<u8> {
@@ -289,17 +322,19 @@ fn walk<'t>(
     behind: Behind<'t>,
     end: &[u8],
     take: &mut impl FnMut(&[u8], &[u8]) -> bool,
-) -> Option<&'t [u8]> {
+) -> StoreResult<Option<&'t [u8]>> {
     let is_all_below = user_part(behind.last_key()) < end;
-    for (lmdb_key, value) in behind {
-        let Some(value) = value.filter(|_| !is_bucket(lmdb_key)) else { break };
+    for (lmdb_key, sealed) in behind {
+        let Some(sealed) = sealed.filter(|_| !is_bucket(lmdb_key)) else { break };
+        // Before the comparison with the end: a damaged key must not end the walk early.
+        let value = checked(lmdb_key, sealed)?;
         let key = user_part(lmdb_key);
         if (!is_all_below && key >= end) || take(key, value) {
-            return None;
+            return Ok(None);
         }
         last = lmdb_key;
     }
-    Some(last)
+    Ok(Some(last))
 }
 
 fn user_part(lmdb_key: &[u8]) -> &[u8] {
@@ -311,9 +346,15 @@ pub(crate) struct RecordsAscending<'t> {
     bucket: Option<(&'t [u8], Bucket<'t>)>,
     /// A long start, which may cut the first bucket; `None` after the first record.
     start: Option<Vec<u8>>,
+    is_checked: bool,
 }
 
 impl<'t> RecordsAscending<'t> {
+    /// Ignores the checksums, for records that are removed or only counted.
+    fn unchecked(self) -> Self {
+        RecordsAscending { is_checked: false, ..self }
+    }
+
     /// Gives the records below `end` to `take` until it returns true. [`RecordsAscending::next`] does the same for
     /// one record; this avoids the per-record checks, and reads pages with many records without LMDB. In that case it
     /// returns the LMDB key after which to continue.
@@ -334,7 +375,8 @@ impl<'t> RecordsAscending<'t> {
                     return Ok(None);
                 }
             }
-            let Some((lmdb_key, value)) = self.range.next().transpose()? else { return Ok(None) };
+            let Some((lmdb_key, sealed)) = self.range.next().transpose()? else { return Ok(None) };
+            let value = checked(lmdb_key, sealed)?;
             let key = user_part(lmdb_key);
             if is_bucket(lmdb_key) {
                 self.bucket = Some((key, Bucket(value)));
@@ -352,7 +394,7 @@ impl<'t> RecordsAscending<'t> {
             // SAFETY: the caller's promise holds here too; LMDB returned the key.
             let Some(behind) = (unsafe { Behind::of(lmdb_key, page_bytes) }) else { continue };
             if behind.len() >= WALKED_LEAST {
-                return Ok(walk(lmdb_key, behind, end, take));
+                return walk(lmdb_key, behind, end, take);
             }
         }
     }
@@ -367,7 +409,8 @@ impl<'t> RecordsAscending<'t> {
                     None => self.bucket = None,
                 }
             }
-            let Some((lmdb_key, value)) = self.range.next().transpose()? else { return Ok(None) };
+            let Some((lmdb_key, sealed)) = self.range.next().transpose()? else { return Ok(None) };
+            let value = if self.is_checked { checked(lmdb_key, sealed)? } else { unseal_unchecked(sealed) };
             let key = user_part(lmdb_key);
             let start = self.start.take();
             if !is_bucket(lmdb_key) {
@@ -404,7 +447,8 @@ impl<'t> RecordsDescending<'t> {
                     None => self.bucket = None,
                 }
             }
-            let Some((lmdb_key, value)) = self.range.next().transpose()? else { return Ok(None) };
+            let Some((lmdb_key, sealed)) = self.range.next().transpose()? else { return Ok(None) };
+            let value = checked(lmdb_key, sealed)?;
             let key = user_part(lmdb_key);
             let end = self.end.take();
             if !is_bucket(lmdb_key) {

@@ -3,6 +3,7 @@
 use heed::{AnyTls, RoTxn};
 
 use crate::disk::clears::Clears;
+use crate::disk::failure::DiskFailure;
 use crate::disk::store::{Pair, RecordsAscending, RecordsDescending, Store, StoreResult};
 
 /// One state of the database on disk.
@@ -13,6 +14,8 @@ pub(crate) struct Stored<'t> {
     pub(crate) clears: &'t Clears,
     /// The page size if the transaction only reads, so that its records are in the file's map; else `None`.
     pub(crate) map_page_bytes: Option<usize>,
+    /// Hears of damage that a read finds. `None`: the caller reports it.
+    pub(crate) failure: Option<&'t DiskFailure>,
 }
 
 impl<'t> Stored<'t> {
@@ -20,16 +23,25 @@ impl<'t> Stored<'t> {
         if self.clears.hiding(key).is_some() {
             return Ok(None);
         }
-        self.store.record(self.txn, key)
+        self.noted(self.store.record(self.txn, key))
+    }
+
+    /// Reports damage.
+    #[inline]
+    fn noted<T>(&self, done: StoreResult<T>) -> StoreResult<T> {
+        if let (Err(error), Some(failure)) = (&done, self.failure) {
+            failure.note_read(error);
+        }
+        done
     }
 
     pub(crate) fn ascend(&self, begin: &[u8]) -> StoreResult<Ascend<'t>> {
-        let records = self.store.records_from(self.txn, begin)?;
+        let records = self.noted(self.store.records_from(self.txn, begin))?;
         Ok(Ascend { stored: *self, records, hidden: self.clears.at_or_above(begin) })
     }
 
     pub(crate) fn descend(&self, end: &[u8]) -> StoreResult<Descend<'t>> {
-        let records = self.store.records_below(self.txn, end)?;
+        let records = self.noted(self.store.records_below(self.txn, end))?;
         Ok(Descend { stored: *self, records, hidden: self.clears.below(end) })
     }
 }
@@ -72,12 +84,8 @@ impl<'t> Ascend<'t> {
     /// Gives the pairs below `end` to `take` until it returns true.
     pub(crate) fn for_each_below(mut self, end: &[u8], mut take: impl FnMut(&[u8], &[u8]) -> bool) -> StoreResult<()> {
         if self.hidden.is_none() {
-            let Stored { store, txn, map_page_bytes, .. } = self.stored;
-            // SAFETY: the field's invariant is the function's requirement.
-            while let Some(last) = unsafe { self.records.for_each_below(end, map_page_bytes, &mut take) }? {
-                self.records = store.records_behind(txn, last)?;
-            }
-            return Ok(());
+            let done = self.walk_below(end, &mut take);
+            return self.stored.noted(done);
         }
         while let Some((key, value)) = self.next()? {
             if key.as_ref() >= end || take(&key, value) {
@@ -87,18 +95,29 @@ impl<'t> Ascend<'t> {
         Ok(())
     }
 
+    /// The same where no pending clear hides a record.
+    fn walk_below(&mut self, end: &[u8], take: &mut impl FnMut(&[u8], &[u8]) -> bool) -> StoreResult<()> {
+        let Stored { store, txn, map_page_bytes, .. } = self.stored;
+        // SAFETY: the field's invariant is the function's requirement.
+        while let Some(last) = unsafe { self.records.for_each_below(end, map_page_bytes, take) }? {
+            self.records = store.records_behind(txn, last)?;
+        }
+        Ok(())
+    }
+
     // Hot: called for every pair that is read.
     #[inline]
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
         loop {
-            let Some(pair) = self.records.next()? else { return Ok(None) };
+            let found = self.records.next();
+            let Some(pair) = self.stored.noted(found)? else { return Ok(None) };
             if self.hidden.is_some_and(|(_, end)| end <= pair.0.as_ref()) {
                 self.hidden = self.stored.clears.at_or_above(&pair.0);
             }
             match self.hidden {
                 Some((begin, end)) if begin <= pair.0.as_ref() => {
                     // The range may hide thousands of records; a search skips them at once.
-                    self.records = self.stored.store.records_from(self.stored.txn, end)?;
+                    self.records = self.stored.noted(self.stored.store.records_from(self.stored.txn, end))?;
                 }
                 _ => return Ok(Some(pair)),
             }
@@ -116,14 +135,15 @@ pub(crate) struct Descend<'t> {
 impl<'t> Descend<'t> {
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
         loop {
-            let Some(pair) = self.records.next()? else { return Ok(None) };
+            let found = self.records.next();
+            let Some(pair) = self.stored.noted(found)? else { return Ok(None) };
             // Only the last range that begins at or below the key can hide it.
             while self.hidden.is_some_and(|(begin, _)| begin > pair.0.as_ref()) {
                 self.hidden = self.hidden.and_then(|(begin, _)| self.stored.clears.below(begin));
             }
             match self.hidden {
                 Some((begin, end)) if pair.0.as_ref() < end => {
-                    self.records = self.stored.store.records_below(self.stored.txn, begin)?;
+                    self.records = self.stored.noted(self.stored.store.records_below(self.stored.txn, begin))?;
                     self.hidden = self.stored.clears.below(begin);
                 }
                 _ => return Ok(Some(pair)),

@@ -7,9 +7,10 @@
 use std::fs::File;
 
 use crate::disk::clears::Clears;
-use crate::disk::data_file::{BadFile, Meta, NO_PAGE, Pages};
+use crate::disk::data_file::{BadFile, NO_PAGE, Pages, of_transaction};
 use crate::disk::keys::{KeyPlace, USER_TAG};
 use crate::disk::page::Nodes;
+use crate::disk::sealed::CHECKSUM_BYTES;
 
 /// Most pages followed from one level to the next.
 const FOLLOWED_MAX: usize = 4_096;
@@ -45,13 +46,11 @@ pub(crate) fn sample(
     range: &SampleRange<'_>,
     each: &mut dyn FnMut(&[u8], f64),
 ) -> Result<bool, BadFile> {
-    let first = Meta::read(file, 0)?;
-    let metas = [first, Meta::read(file, first.page_bytes)?];
-    let Some(&meta) = metas.iter().find(|meta| meta.transaction == transaction) else { return Ok(false) };
+    let Some(meta) = of_transaction(file, transaction)? else { return Ok(false) };
     if meta.main.root == NO_PAGE {
         return Ok(true);
     }
-    let pages = Pages { file, meta, count: file.metadata()?.len() / meta.page_bytes };
+    let pages = Pages::of(file, meta)?;
     let (begin, end) = (KeyPlace::of(range.begin), KeyPlace::of(range.end));
     let ends = (begin.lmdb_key(), end.lmdb_key());
     let mut level = vec![SampledPage { page: meta.main.root, lower: Vec::new(), upper: None, weight: 1.0 }];
@@ -155,7 +154,8 @@ fn for_each_record(leaf: &[u8], range: &SampleRange<'_>, each: &mut dyn FnMut(&[
     for at in 0..nodes.count {
         let Some(key) = nodes.key(at).strip_prefix(&[USER_TAG]) else { continue };
         if range.begin <= key && key < range.end && range.clears.hiding(key).is_none() {
-            each(key, (key.len() + nodes.value_bytes(at)) as f64);
+            let value_bytes = nodes.value_bytes(at).saturating_sub(CHECKSUM_BYTES);
+            each(key, (key.len() + value_bytes) as f64);
         }
     }
 }

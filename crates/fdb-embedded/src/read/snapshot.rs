@@ -16,6 +16,7 @@ use heed::{Env, WithoutTls};
 use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
 use crate::disk::clears::Clears;
+use crate::disk::failure::DiskFailure;
 use crate::disk::format::VersionStart;
 use crate::disk::store::Store;
 use crate::disk::stored::Stored;
@@ -36,13 +37,15 @@ pub(crate) struct Snapshot {
     /// The version of the commit that made this state.
     pub(crate) committed: i64,
     page_bytes: usize,
+    failure: Arc<DiskFailure>,
 }
 
 impl Snapshot {
     /// Calls `read` with the stored pairs; 1007 if the snapshot was closed because of its age.
     pub(crate) fn with<T>(&self, read: impl FnOnce(Stored<'_>) -> Result<T>) -> Result<T> {
         let map_page_bytes = Some(self.page_bytes);
-        self.readers.with(|txn| read(Stored { store: self.store, txn, clears: &self.clears, map_page_bytes }))
+        let (store, clears, failure) = (self.store, &*self.clears, Some(&*self.failure));
+        self.readers.with(|txn| read(Stored { store, txn, clears, map_page_bytes, failure }))
     }
 
     fn close(&self) {
@@ -98,12 +101,19 @@ pub(crate) struct Versions {
     page_bytes: usize,
     started: Instant,
     start: VersionStart,
+    failure: Arc<DiskFailure>,
     inner: Mutex<Inner>,
     snapshots_opened: AtomicU64,
 }
 
 impl Versions {
-    pub(crate) fn new(env: Env<WithoutTls>, store: Store, start: VersionStart, clears: Arc<Clears>) -> Versions {
+    pub(crate) fn new(
+        env: Env<WithoutTls>,
+        store: Store,
+        start: VersionStart,
+        clears: Arc<Clears>,
+        failure: Arc<DiskFailure>,
+    ) -> Versions {
         let inner = Inner {
             committed: start.version,
             clears,
@@ -115,7 +125,8 @@ impl Versions {
         };
         let (started, inner) = (Instant::now(), Mutex::new(inner));
         let page_bytes = env.unnamed_database_stat().page_size as usize;
-        Versions { env, gate: MapGate::default(), store, page_bytes, started, start, inner, snapshots_opened: 0.into() }
+        let (gate, snapshots_opened) = (MapGate::default(), 0.into());
+        Versions { env, gate, store, page_bytes, started, start, failure, inner, snapshots_opened }
     }
 
     /// The version of the clock, or the one that the clock has to catch up with.
@@ -217,8 +228,8 @@ impl Versions {
         }
         let (committed, clears) = (inner.committed, Arc::clone(&inner.clears));
         let readers = Readers::new(self.env.clone(), Arc::clone(&self.gate), txn);
-        let snapshot =
-            Arc::new(Snapshot { readers, store: self.store, clears, committed, page_bytes: self.page_bytes });
+        let (store, page_bytes, failure) = (self.store, self.page_bytes, Arc::clone(&self.failure));
+        let snapshot = Arc::new(Snapshot { readers, store, clears, committed, page_bytes, failure });
         let live = LiveSnapshot { snapshot: Arc::downgrade(&snapshot), retained: None, superseded: None };
         inner.live.insert(committed, live);
         inner.current = Some(Arc::clone(&snapshot));

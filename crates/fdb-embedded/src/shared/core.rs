@@ -12,7 +12,7 @@ use heed::{Env, WithoutTls};
 use crate::base::call::run_shielded;
 use crate::base::error::{Error, Result};
 use crate::base::key_space::DATABASE_LOCKED_KEY;
-use crate::disk::failure::describe;
+use crate::disk::failure::DiskFailure;
 use crate::disk::format::OpenDataFile;
 use crate::disk::store::{Store, StoreError};
 use crate::read::snapshot::{READ_AGE_MAX, Versions};
@@ -69,12 +69,13 @@ impl Core {
         options: OpenOptions,
         held: Box<dyn Send + Sync>,
     ) -> Arc<Core> {
-        let OpenDataFile { env, store, start, clears } = opened;
+        let OpenDataFile { env, store, start, clears, .. } = opened;
+        let failure = Arc::new(DiskFailure::new(dir.clone()));
         let core = Arc::new_cyclic(|me| Core {
             dir,
             store,
-            versions: Versions::new(env.clone(), store, start, clears),
-            queue: CommitQueue::default(),
+            versions: Versions::new(env.clone(), store, start, clears, Arc::clone(&failure)),
+            queue: CommitQueue::new(failure),
             watches: Watches::default(),
             timer: Timer::default(),
             time_keeper: TimeKeeper::default(),
@@ -117,7 +118,7 @@ impl Core {
     }
 
     pub(crate) fn fail(&self, error: &StoreError) {
-        self.queue.failure.fail(describe(error, &self.dir));
+        self.queue.failure.note_write(error);
     }
 
     pub(crate) fn newest_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {

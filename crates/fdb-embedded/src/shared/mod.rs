@@ -2,6 +2,7 @@
 //! it.
 
 pub(crate) mod buggify;
+pub(crate) mod checker;
 pub(crate) mod connection;
 pub(crate) mod core;
 pub(crate) mod environment;

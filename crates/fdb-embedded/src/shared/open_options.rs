@@ -6,6 +6,9 @@ use crate::shared::simulation::SimulatedCluster;
 /// The default limit on records that the clears of one batch remove themselves.
 pub(crate) const CLEAR_RECORDS_MAX: usize = 4_096;
 
+/// The default of [`OpenOptions::checked_pages_max`]: 128 MB.
+pub(crate) const CHECKED_PAGES_MAX: u64 = 32_768;
+
 /// The options of an engine.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -26,6 +29,9 @@ pub struct OpenOptions {
     pub clear_records_max: Option<usize>,
     /// The initial address space in bytes; it grows on demand. `None`: as much as the system allows, up to 1 TiB.
     pub map_bytes: Option<usize>,
+    /// About the most pages of the data file that opening checks; the rest is checked in the background. `None`:
+    /// 32,768.
+    pub checked_pages_max: Option<u64>,
     /// For tests: pauses the background removal, so that its records stay hidden by their pending clear.
     pub is_removal_paused: bool,
 }

@@ -19,7 +19,7 @@ impl Owner {
         Arc::new(Owner { core, threads: Mutex::default() })
     }
 
-    /// Adds a thread: the committer's first, then the timer's.
+    /// Adds a thread: the committer's first, then the timer's, then the checker's.
     pub(crate) fn add_thread(&self, thread: JoinHandle<()>) {
         lock(&self.threads).push(thread);
     }

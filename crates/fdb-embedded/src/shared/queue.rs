@@ -1,6 +1,6 @@
 //! The queue of commits between transactions and the committer.
 
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use crate::base::error::Error;
 use crate::base::key_space::KeyRange;
@@ -67,14 +67,17 @@ struct Queue {
 }
 
 /// The commits that wait for the committer.
-#[derive(Default)]
 pub(crate) struct CommitQueue {
     queue: Mutex<Queue>,
     arrived: Condvar,
-    pub(crate) failure: DiskFailure,
+    pub(crate) failure: Arc<DiskFailure>,
 }
 
 impl CommitQueue {
+    pub(crate) fn new(failure: Arc<DiskFailure>) -> CommitQueue {
+        CommitQueue { queue: Mutex::default(), arrived: Condvar::default(), failure }
+    }
+
     /// Queues a commit. Its callback runs on the committer's thread, or at once if the engine accepts no commits.
     pub(crate) fn push(&self, request: CommitRequest) {
         if self.is_failed() {

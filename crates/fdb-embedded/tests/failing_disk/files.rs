@@ -7,11 +7,12 @@ use std::path::Path;
 use fdb_embedded::{Engine, OpenError, OpenOptions, RangeOptions};
 use flatbed_testkit::Random;
 use heed::types::Bytes;
+use twox_hash::XxHash3_64;
 
 use crate::common::{commit, open, range, set};
 use crate::{command, output};
 
-const PAGE_BYTES: u64 = 4_096;
+pub const PAGE_BYTES: u64 = 4_096;
 
 /// Reads everything. Returns the number of keys.
 pub fn all(engine: &Engine) -> usize {
@@ -19,7 +20,7 @@ pub fn all(engine: &Engine) -> usize {
 }
 
 /// Creates and closes a database of several hundred pages. Returns its data file.
-fn database(dir: &Path) -> Vec<u8> {
+pub fn database(dir: &Path) -> Vec<u8> {
     let engine = open(dir);
     for from in (0..2_000u32).step_by(500) {
         let transaction = engine.transaction();
@@ -35,7 +36,7 @@ fn database(dir: &Path) -> Vec<u8> {
     fs::read(dir.join("data.mdb")).expect("the file")
 }
 
-fn open_copy(bytes: &[u8]) -> Result<usize, OpenError> {
+pub fn open_copy(bytes: &[u8]) -> Result<usize, OpenError> {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("data.mdb"), bytes).expect("a file");
     let opened = Engine::open(dir.path(), OpenOptions::default());
@@ -99,14 +100,14 @@ fn a_file_may_end_before_pages_that_are_free() {
         let db = raw(&env);
         let put = |key: &[u8], bytes: usize| {
             let mut txn = env.write_txn().expect("a transaction");
-            db.put(&mut txn, key, &vec![1; bytes]).expect("a write");
+            db.put(&mut txn, key, &sealed(key, &vec![1; bytes])).expect("a write");
             txn.commit().expect("a commit");
         };
         for (key, bytes) in [(b"\x01a", 200_000), (b"\x01b", 10), (b"\x01a", 10), (b"\x01b", 20), (b"\x01b", 30)] {
             put(key, bytes);
         }
         let mut txn = env.write_txn().expect("a transaction");
-        db.put(&mut txn, b"\x01b", &[1; 40]).expect("a write");
+        db.put(&mut txn, b"\x01b", &sealed(b"\x01b", &[1; 40])).expect("a write");
         db.put(&mut txn, b"\x01z", &vec![1; 400_000]).expect("a write");
         db.delete(&mut txn, b"\x01z").expect("a write");
         txn.commit().expect("a commit");
@@ -120,6 +121,12 @@ fn a_file_may_end_before_pages_that_are_free() {
         let cut = pages * PAGE_BYTES as usize;
         assert!(matches!(open_copy(&bytes[..cut]), Err(OpenError::Truncated { .. })), "{pages}");
     }
+}
+
+/// A value as the engine stores it.
+fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let hash = XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(key), value);
+    [value, &((hash ^ (hash >> 32)) as u32).to_le_bytes()].concat()
 }
 
 /// The one database of an LMDB environment.

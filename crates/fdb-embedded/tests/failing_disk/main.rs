@@ -11,6 +11,7 @@ mod children;
 #[allow(dead_code, reason = "the tests of `it` use the rest")]
 mod common;
 
+mod damage;
 mod faults;
 mod files;
 mod full;
@@ -22,7 +23,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-use fdb_embedded::{Engine, OpenOptions};
+use fdb_embedded::{Engine, OpenOptions, check_data_file};
 
 const ROLE: &str = "FDB_EMBEDDED_TEST_ROLE";
 const DIR: &str = "FDB_EMBEDDED_TEST_DIR";
@@ -38,6 +39,10 @@ fn child() {
         "open" => match Engine::open(dir, OpenOptions::default()) {
             Ok(engine) => println!("opened, {} keys", files::all(&engine)),
             Err(error) => println!("refused {} {error}", error.code()),
+        },
+        "check" => match check_data_file(dir, |_| ()) {
+            Ok(checked) => println!("checked {} records", checked.records),
+            Err(error) => println!("not checked: {error}"),
         },
         "commits" => io_errors::commits(dir),
         "file size" => full::under_a_limit_of_file_size(dir),

@@ -11,7 +11,7 @@ fn key(range: u8, number: usize) -> Vec<u8> {
 }
 
 /// Appends this many records to three ranges, some to each in one commit. Returns the file's size relative to the
-/// records' bytes.
+/// records' bytes: tag and key, value and checksum, head and place.
 fn file_share(records: usize, records_per_commit: usize) -> f64 {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path());
@@ -29,7 +29,7 @@ fn file_share(records: usize, records_per_commit: usize) -> f64 {
         let found = range_of(&engine.transaction(), &key(range, 0), &key(range, usize::MAX), &options).unwrap();
         assert!(found.into_iter().eq((0..records).map(|number| (key(range, number), VALUE.to_vec()))), "{records}");
     }
-    engine.stats().data_bytes as f64 / (3 * records * (key(0, 0).len() + VALUE.len() + 11)) as f64
+    engine.stats().data_bytes as f64 / (3 * records * (key(0, 0).len() + VALUE.len() + 15)) as f64
 }
 
 #[test]
