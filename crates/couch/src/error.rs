@@ -31,13 +31,16 @@ pub(crate) struct Failure {
     pub(crate) allow: Option<&'static str>,
     /// Seconds after which a retry may succeed; sent as `retry-after`.
     pub(crate) retry_after_seconds: Option<u32>,
+    /// True if the storage did not answer. If it has failed, the client is told what `/_up` tells.
+    pub(crate) is_of_storage: bool,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(status: StatusCode, error: impl Into<Cow<'static, str>>, reason: impl Into<String>) -> Self {
-        Failure { status, error: error.into(), reason: reason.into(), allow: None, retry_after_seconds: None }
+        let (error, reason) = (error.into(), reason.into());
+        Failure { status, error, reason, allow: None, retry_after_seconds: None, is_of_storage: false }
     }
 
     pub(crate) fn bad_request(reason: impl Into<String>) -> Self {
@@ -272,7 +275,8 @@ impl From<LayerError> for Failure {
             LayerError::Renewing => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             LayerError::Storage(_) => {
                 tracing::warn!(error = reason, "the storage did not answer");
-                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+                let failure = Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason);
+                Failure { is_of_storage: true, ..failure }
             }
             // The log has the internal error; the client does not see it.
             other => {

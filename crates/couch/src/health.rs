@@ -9,9 +9,14 @@ use flatbed_service::Service;
 use hyper::StatusCode;
 use hyper::header::HeaderName;
 
+use crate::error::Failure;
+
 /// The header of `/_up` with the storage's state (`ok`, `unreachable`, `failed`), its engine and its response time. A
 /// header, because monitors may compare CouchDB's body.
 const STORAGE: HeaderName = HeaderName::from_static("x-flatbed-storage");
+
+/// The error of a storage that accepts no more writes.
+const STORAGE_FAILED: &str = "storage_failed";
 
 /// Timeout of the storage's answer to `/_up`.
 const PING_MAX: Duration = Duration::from_secs(5);
@@ -44,6 +49,16 @@ impl StorageHealth {
         self.failure.get().map(String::as_str)
     }
 
+    /// Returns a request's failure as the client sees it: of a failed storage, the error and reason of `GET /_up`.
+    pub(crate) fn tell(&self, failure: Failure) -> Failure {
+        match self.failure() {
+            Some(reason) if failure.is_of_storage => {
+                Failure { error: STORAGE_FAILED.into(), reason: reason.to_owned(), ..failure }
+            }
+            _ => failure,
+        }
+    }
+
     /// Answers `GET /_up` within [`PING_MAX`]. Load balancers read the status alone.
     pub(crate) async fn up(&self, service: &Service) -> Reply {
         self.answer(service.ping()).await
@@ -58,7 +73,7 @@ impl StorageHealth {
         };
         let ping = unreachable.is_none().then(|| started.elapsed());
         let (state, failure) = match (self.failure(), unreachable) {
-            (Some(reason), _) => ("failed", Some(("storage_failed", reason.to_owned()))),
+            (Some(reason), _) => ("failed", Some((STORAGE_FAILED, reason.to_owned()))),
             (None, Some(reason)) => ("unreachable", Some(("service_unavailable", reason))),
             (None, None) => ("ok", None),
         };
@@ -126,6 +141,14 @@ mod tests {
             assert_eq!(answer["reason"], "the disk is full");
             assert!(storage.starts_with("state=failed; ping_ms="));
         }
+        // A request that met the storage gets the same words, another one its own.
+        let of = |error: flatbed_layer::Error| health.tell(Failure::from(error));
+        let failure = of(flatbed_layer::Error::timed_out());
+        assert_eq!((failure.status.as_u16(), &*failure.error), (503, "storage_failed"));
+        assert_eq!(failure.reason, "the disk is full");
+        assert_eq!(of(flatbed_layer::Error::DatabaseNotFound).error, "not_found");
+        let sound = StorageHealth::default().tell(Failure::from(flatbed_layer::Error::timed_out()));
+        assert_eq!(sound.error, "service_unavailable");
         // A permanent failure takes precedence over a timeout.
         assert_eq!(told(&health, std::future::pending()).await.2, "state=failed");
     }

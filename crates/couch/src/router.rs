@@ -121,7 +121,7 @@ impl Surface for State {
             let parts = watch.parts().map(part_check);
             Ok(reply.while_checked(rights_lost(watch), parts))
         };
-        let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
+        let mut reply = handled.await.unwrap_or_else(|failure| failed(&self.health.tell(failure)));
         if reply.status == StatusCode::UNAUTHORIZED
             && !signs_in
             && let Some(challenge) = challenge.or_else(|| challenge_of(&self.service.configuration().now().auth))

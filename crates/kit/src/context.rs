@@ -6,6 +6,18 @@ use foundationdb::FdbError;
 
 use crate::policy::RetryPolicy;
 
+/// FoundationDB's `io_error`: the embedded engine's disk has failed, or its file is damaged.
+const IO_ERROR: i32 = 1510;
+
+/// Words an error of FoundationDB for clients and the log. A failure of the disk is told by `GET /_up`, because its
+/// cause is known there alone.
+pub fn storage_error_text(error: &FdbError) -> String {
+    match error.code() {
+        IO_ERROR => "the storage has failed: GET /_up says why, and what to do".to_owned(),
+        code => format!("{} (FoundationDB error {code})", error.message()),
+    }
+}
+
 /// The error type of a store.
 pub trait TransactionError: From<FdbError> + From<Corruption> + Send + 'static {
     /// The error of FoundationDB that this error carries. The runner retries such errors alone.

@@ -24,7 +24,9 @@ pub mod tuple;
 pub mod waits;
 
 pub use apart::{AttemptCache, Digest, Lacking};
-pub use context::{Corruption, ErrorCode, TransactionContext, TransactionCounters, TransactionError};
+pub use context::{
+    Corruption, ErrorCode, TransactionContext, TransactionCounters, TransactionError, storage_error_text,
+};
 pub use keys::{KeyRange, METADATA_VERSION};
 pub use lease::{HoldLease, LeaseRecords, Release, TakeLease};
 pub use once::{NoRandomness, Once, random_id, removed_before};

@@ -1,6 +1,6 @@
 //! The errors of the layer, in terms of documents and databases.
 
-use flatbed_kit::{Corruption, NoRandomness, TransactionError};
+use flatbed_kit::{Corruption, NoRandomness, TransactionError, storage_error_text};
 use foundationdb::FdbError;
 use tokio::task::JoinError;
 
@@ -94,7 +94,7 @@ pub enum Error {
     #[error("stored data cannot be read: {0}")]
     Corrupt(String),
     /// FoundationDB returned an error that retries do not mend, or the retry limit was reached.
-    #[error("storage: {} (FoundationDB error {})", .0.message(), .0.code())]
+    #[error("storage: {}", storage_error_text(.0))]
     Storage(FdbError),
     /// The server is stopping.
     #[error("the server is shutting down")]

@@ -1,6 +1,6 @@
 //! The errors of the store.
 
-use flatbed_kit::{Corruption, NoRandomness, TransactionError};
+use flatbed_kit::{Corruption, NoRandomness, TransactionError, storage_error_text};
 use foundationdb::FdbError;
 
 use crate::timestamp::Timestamp;
@@ -59,7 +59,7 @@ pub enum Error {
     #[error("not an offset of such a list")]
     BadOffset,
     /// FoundationDB's error, after retries (503).
-    #[error("FoundationDB: {0}")]
+    #[error("storage: {}", storage_error_text(.0))]
     Storage(#[from] FdbError),
     /// Stored data that this program does not write (500).
     #[error("corrupt: {0}")]

@@ -6,11 +6,11 @@
 mod faults;
 use std::{
     fs::{self, File},
-    os::unix::process::CommandExt,
+    os::unix::{fs::FileExt, process::CommandExt},
     path::Path,
 };
 
-use crate::support::{Server, call, counters, flatbed, has_engine};
+use crate::support::{Server, call, counters, flatbed, has_engine, run};
 use faults::Faults;
 use flatbed_client::Connection;
 use hyper::Method;
@@ -23,7 +23,7 @@ async fn write_until_refused(connection: &mut Connection, body: &str) -> Vec<Str
         let id = format!("d{}", acknowledged.len());
         let (status, answer) = call(connection, Method::PUT, &format!("/db/{id}"), body).await;
         if status != 201 {
-            refused(status, &answer);
+            refused(status, &answer, &up(connection).await);
             break;
         }
         acknowledged.push(id);
@@ -39,14 +39,19 @@ async fn write_until_refused(connection: &mut Connection, body: &str) -> Vec<Str
     ];
     for (method, path, body) in more {
         let (status, answer) = call(connection, method, path, body).await;
-        refused(status, &answer);
+        refused(status, &answer, &up(connection).await);
     }
     acknowledged
 }
 
-fn refused(status: u16, answer: &Value) {
-    assert_eq!((status, answer["error"].as_str()), (503, Some("service_unavailable")), "{answer}");
-    assert!(answer["reason"].as_str().is_some_and(|reason| reason.contains("FoundationDB error")), "{answer}");
+async fn up(connection: &mut Connection) -> Value {
+    call(connection, Method::GET, "/_up", "").await.1
+}
+
+/// The client of a refused request is told what `/_up` tells.
+fn refused(status: u16, answer: &Value, up: &Value) {
+    assert_eq!((status, answer["error"].as_str()), (503, Some("storage_failed")), "{answer}");
+    assert_eq!(answer["reason"], up["reason"], "{answer}");
 }
 
 /// Checks the reports of a server whose disk has failed.
@@ -156,4 +161,50 @@ async fn the_limit_on_the_size_of_files_is_reached() {
     reads(&server, &acknowledged).await;
     assert!(server.stop());
     mended(&data, &acknowledged).await;
+}
+
+/// Flips a byte of each occurrence of `needle` in the data file. Returns their number.
+fn damage(data: &Path, needle: &[u8]) -> usize {
+    let path = data.join("data.mdb");
+    let bytes = fs::read(&path).expect("the file");
+    let file = File::options().write(true).open(&path).expect("the file");
+    let windows = bytes.windows(needle.len()).enumerate();
+    let places: Vec<usize> = windows.filter(|(_, window)| *window == needle).map(|(at, _)| at).collect();
+    for &at in &places {
+        file.write_all_at(&[bytes[at] ^ 1], at as u64).expect("a write");
+    }
+    places.len()
+}
+
+#[tokio::test]
+async fn a_flipped_byte_is_named_and_not_served() {
+    if !has_engine() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (data, log) = (directory.path().join("data"), directory.path().join("log"));
+    let mut command = flatbed();
+    command.stderr(File::create(&log).unwrap());
+    let server = Server::start_as(&mut command, &["--data-dir", data.to_str().unwrap()]);
+    let mut connection = server.connect().await;
+    assert_eq!(call(&mut connection, Method::PUT, "/db", "").await.0, 201);
+    for (id, text) in [("damaged", "a needle in it"), ("sound", "other")] {
+        let (status, _) =
+            call(&mut connection, Method::PUT, &format!("/db/{id}"), &format!("{{\"text\":\"{text}\"}}")).await;
+        assert_eq!(status, 201);
+    }
+    assert!(damage(&data, b"a needle in it") > 0);
+    let (status, answer) = call(&mut connection, Method::GET, "/db/damaged", "").await;
+    refused(status, &answer, &up(&mut connection).await);
+    let reason = answer["reason"].as_str().expect("a reason").to_owned();
+    assert!(reason.contains("data.mdb is damaged") && reason.contains("restore a backup"), "{reason}");
+    assert_eq!(call(&mut connection, Method::GET, "/db/sound", "").await.0, 200);
+    let (status, answer) = call(&mut connection, Method::PUT, "/db/more", "{}").await;
+    refused(status, &answer, &up(&mut connection).await);
+    let log = fs::read_to_string(&log).expect("the log");
+    assert_eq!(log.lines().filter(|line| line.contains("ERROR") && line.contains(&reason)).count(), 1, "{log}");
+    assert!(server.stop());
+    let output = run(&["serve", "--data-dir", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && text.contains("data.mdb is damaged (page "), "{text}");
 }
