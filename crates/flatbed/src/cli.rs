@@ -19,6 +19,13 @@ pub(crate) enum Command {
     /// Serve HTTP until a signal.
     Serve(CommandSettings),
     CheckSyncstorage(CommandSettings),
+    /// Check all that is stored.
+    CheckAll {
+        /// The directory for a copy of a running server's data.
+        scratch: Option<PathBuf>,
+        /// The settings, which name the storage.
+        given: CommandSettings,
+    },
     /// Check a database's keys.
     Check {
         /// The database's name.
@@ -179,11 +186,13 @@ fn serve(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
 
 fn check(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     let mut given = CommandSettings::default();
-    let (mut database, mut is_syncstorage) = (None, false);
+    let (mut database, mut is_syncstorage, mut is_all, mut scratch) = (None, false, false, None);
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(check_help())),
             Long("syncstorage") => is_syncstorage = true,
+            Long("all") => is_all = true,
+            Long("scratch") => scratch = Some(PathBuf::from(parser.value()?)),
             Long(flag) => {
                 let flag = flag.to_owned();
                 given.take(&flag, Takes::Storage, parser)?;
@@ -192,11 +201,14 @@ fn check(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             other => return Err(other.unexpected().into()),
         }
     }
-    if is_syncstorage && database.is_none() {
-        return Ok(Command::CheckSyncstorage(given));
+    match (is_all, is_syncstorage, &database) {
+        (true, false, None) => return Ok(Command::CheckAll { scratch, given }),
+        (false, true, None) if scratch.is_none() => return Ok(Command::CheckSyncstorage(given)),
+        _ => {}
     }
-    let missing = "a database's name, or --syncstorage";
-    let database = database.filter(|_| !is_syncstorage).ok_or(UsageError::Missing { command: "check", missing })?;
+    let missing = "a database's name, --syncstorage, or --all";
+    let is_one = !is_all && !is_syncstorage && scratch.is_none();
+    let database = database.filter(|_| is_one).ok_or(UsageError::Missing { command: "check", missing })?;
     Ok(Command::Check { database, given })
 }
 
@@ -441,9 +453,13 @@ fn serve_help() -> String {
 fn check_help() -> String {
     format!(
         "flatbed check DB [OPTIONS]\n\
-         flatbed check --syncstorage [OPTIONS]\n\n\
-         Checks the invariants of a database, or of Firefox Sync's storage.\n\
-         Exit status: 0 clean, 1 violations found, 2 not checked. On the embedded engine the server must be stopped.\n\n{}",
+         flatbed check --syncstorage [OPTIONS]\n\
+         flatbed check --all [--scratch DIR] [OPTIONS]\n\n\
+         Checks the invariants of a database, of Firefox Sync's storage, or of all that is stored. --all checks the\n\
+         pages and records of the embedded engine's file too, also while a server has it open: the databases are\n\
+         then checked in a copy below DIR (the directory for temporary files), which is removed.\n\
+         Exit status: 0 clean, 1 violations found, 2 not checked. Without --all the embedded engine's server must be\n\
+         stopped.\n\n{}",
         setting_lines(Takes::Storage)
     )
 }
@@ -573,6 +589,8 @@ mod tests {
 
         let Ok(Command::CheckSyncstorage(given)) = parsed("check --syncstorage --data-dir d") else { panic!("check") };
         assert_eq!(given.settings["data_dir"].text, "d");
+        let Ok(Command::CheckAll { scratch, .. }) = parsed("check --all --scratch s") else { panic!("check") };
+        assert_eq!(scratch, Some(PathBuf::from("s")));
 
         let Ok(Command::Renew(given)) = parsed("renew --cluster-file c --root r") else { panic!("renew") };
         assert_eq!((given.settings["cluster_file"].text.as_str(), given.settings["root"].text.as_str()), ("c", "r"));
@@ -583,6 +601,7 @@ mod tests {
 
     #[test]
     fn refused() {
+        const CHECK: &str = "flatbed check needs a database's name, --syncstorage, or --all (flatbed check --help)";
         for (line, message) in [
             (
                 "start",
@@ -590,11 +609,11 @@ mod tests {
             ),
             ("serve --liten a", "invalid option '--liten' (flatbed --help lists what there is)"),
             ("serve db", "unexpected argument \"db\" (flatbed --help lists what there is)"),
-            ("check --data-dir d", "flatbed check needs a database's name, or --syncstorage (flatbed check --help)"),
-            (
-                "check db --syncstorage",
-                "flatbed check needs a database's name, or --syncstorage (flatbed check --help)",
-            ),
+            ("check --data-dir d", CHECK),
+            ("check db --syncstorage", CHECK),
+            ("check db --all", CHECK),
+            ("check --all --syncstorage", CHECK),
+            ("check db --scratch s", CHECK),
             ("check db --listen a:1", "invalid option '--listen' (flatbed --help lists what there is)"),
             ("backup", "flatbed backup needs a directory to copy into (flatbed backup --help)"),
             ("backup o --root r", "invalid option '--root' (flatbed --help lists what there is)"),

@@ -3,6 +3,7 @@
 mod account;
 mod allocator;
 mod backup;
+mod bus_error;
 mod check;
 mod cli;
 mod config_file;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
     // A write past the limit on file sizes (ulimit -f) must fail instead of ending the process.
     // SAFETY: the signal is ignored; no handler runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    bus_error::name_it();
     match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -105,6 +107,11 @@ fn run() -> Result<bool, Box<dyn Error>> {
             let (settings, _) = settle(given, &variables)?;
             let _log = logging::start(&settings, runtime.handle())?;
             runtime.block_on(check::check(&database, &settings))
+        }
+        Command::CheckAll { scratch, given } => {
+            let (settings, _) = settle(given, &variables)?;
+            let _log = logging::start(&settings, runtime.handle())?;
+            runtime.block_on(check::check_all(scratch.as_deref(), &settings))
         }
         Command::CheckSyncstorage(given) => {
             let (settings, _) = settle(given, &variables)?;

@@ -330,10 +330,20 @@ fn jwks_options(settings: &Settings, jwks: &Jwks) -> JwksOptions {
 /// # Errors
 /// If the storage cannot be opened or read.
 pub(crate) async fn check(settings: &Settings) -> Result<bool, Box<dyn Error>> {
-    let began = Instant::now();
     let storage = Storage::open(settings).await?;
+    let found = check_in(storage.database(), settings).await?;
+    storage.close();
+    Ok(found.unwrap_or(true))
+}
+
+/// Does the same with an open database. `None`: this program has no Firefox Sync.
+///
+/// # Errors
+/// If the storage cannot be read.
+pub(crate) async fn check_in(database: Arc<Database>, settings: &Settings) -> Result<Option<bool>, Box<dyn Error>> {
+    let began = Instant::now();
     let options = Options { root: settings.layer_options().root, ..Options::default() };
-    let store = Store::open(storage.database(), options).await?;
+    let store = Store::open(database, options).await?;
     let found = store.check().await?;
     let accounts = Accounts::new(&store).check().await?;
     for text in found.texts.iter().chain(&accounts.texts) {
@@ -356,9 +366,7 @@ pub(crate) async fn check(settings: &Settings) -> Result<bool, Box<dyn Error>> {
         found.batches,
         began.elapsed().as_secs_f64()
     );
-    drop(store);
-    storage.close();
-    Ok(found.problems + accounts.problems == 0)
+    Ok(Some(found.problems + accounts.problems == 0))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::backup::copy::{CopyProgress, Source};
 use crate::backup::error::BackupError;
 use crate::disk::data_file::of_transaction;
+use crate::disk::directory::{self, DirectoryLock};
 use crate::disk::format::{DATA_FILE, LOCK_FILE, bad_file};
 use crate::disk::open_error::OpenError;
 use crate::disk::scan;
@@ -24,6 +25,21 @@ pub struct CheckedFile {
     pub pages: u64,
     /// Records, each of which matches its checksum.
     pub records: u64,
+}
+
+/// Returns whether a process has the data directory open. A backup never is.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn is_in_use(dir: &Path) -> Result<bool, OpenError> {
+    if !dir.join(directory::LOCK_FILE).exists() {
+        return Ok(false);
+    }
+    match DirectoryLock::take(dir) {
+        Ok(_) => Ok(false),
+        Err(OpenError::InUse(_)) => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Checks all pages and records of the newest state of the database in `dir`, a data directory or a backup. Another

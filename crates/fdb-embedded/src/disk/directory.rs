@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::open_error::OpenError;
 
+/// The file whose lock tells that a process has the directory open.
+pub(crate) const LOCK_FILE: &str = "engine.lock";
+
 /// Creates the directory unless it exists. Returns its canonical path.
 pub(crate) fn make(dir: &Path) -> Result<PathBuf, OpenError> {
     let failed = |error: io::Error| OpenError::io(dir, &error);
@@ -87,7 +90,7 @@ impl DirectoryLock {
     /// # Errors
     /// [`OpenError::InUse`] if another process holds the lock, else the system's.
     pub(crate) fn take(dir: &Path) -> Result<DirectoryLock, OpenError> {
-        let path = dir.join("engine.lock");
+        let path = dir.join(LOCK_FILE);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(|error| OpenError::io(&path, &error))?;
         match try_lock(&file) {

@@ -88,3 +88,11 @@ impl FirefoxSync {
 pub(crate) async fn check(_: &Settings) -> Result<bool, Box<dyn Error>> {
     Err(FIREFOX.not_built("flatbed check --syncstorage").into())
 }
+
+/// Checks nothing.
+///
+/// # Errors
+/// None.
+pub(crate) async fn check_in(_: Arc<Database>, _: &Settings) -> Result<Option<bool>, Box<dyn Error>> {
+    Ok(None)
+}

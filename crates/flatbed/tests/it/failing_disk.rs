@@ -208,3 +208,26 @@ async fn a_flipped_byte_is_named_and_not_served() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && text.contains("data.mdb is damaged (page "), "{text}");
 }
+
+#[tokio::test]
+async fn a_file_that_is_cut_off_under_a_server_is_named_before_the_end() {
+    if !has_engine() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (data, log) = (directory.path().join("data"), directory.path().join("log"));
+    let mut command = flatbed();
+    command.stderr(File::create(&log).unwrap());
+    let server = Server::start_as(&mut command, &["--data-dir", data.to_str().unwrap()]);
+    let mut connection = server.connect().await;
+    assert_eq!(call(&mut connection, Method::PUT, "/db", "").await.0, 201);
+    let file = File::options().write(true).open(data.join("data.mdb")).unwrap();
+    file.set_len(8_192).unwrap();
+    assert!(connection.call(Method::GET, "/db", "").await.is_err(), "the process ends in the middle of the request");
+    assert_eq!(server.end("TERM"), None, "it ended by a signal");
+    let log = fs::read_to_string(&log).expect("the log");
+    assert!(log.contains("SIGBUS") && log.contains("restore a backup"), "{log}");
+    let output = run(&["serve", "--data-dir", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && text.contains("is cut off"), "{text}");
+}

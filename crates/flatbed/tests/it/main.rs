@@ -4,6 +4,7 @@
 
 mod accounts;
 mod backup;
+mod check_all;
 mod crash;
 mod dump_everything;
 mod failing_disk;
