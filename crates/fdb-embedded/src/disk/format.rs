@@ -1,10 +1,10 @@
 //! The data file: creating, checking and opening it; its format.
 //!
 //! `DIR/data.mdb` and `DIR/lock.mdb` are LMDB's. `DIR/engine.lock` holds the lock of the process that has the
-//! directory open. Every record ends with its checksum (`sealed`). The database has two records of the engine: `format`,
-//! a version number (u32 little-endian), without a checksum in formats 1 and 2, and
-//! `ceiling` (i64 little-endian), a version above all versions of commits, where the next run begins. The ceiling is
-//! written up to ten seconds ahead of the clock, so most commits need not write it.
+//! directory open. Every record ends with its checksum (`sealed`). The database has two records of the engine:
+//! `format`, a version number (u32 little-endian), which had no checksum in formats 1 and 2, and `ceiling` (i64
+//! little-endian), a version above all versions of commits, where the next run begins. The ceiling is written up to ten
+//! seconds ahead of the clock, so most commits need not write it.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;

@@ -196,9 +196,9 @@ fn a_free_list_that_names_a_page_in_use() {
     let mut file = sound();
     let in_use = Found::of(&file, 72).leaves[7] as u64;
     let page = Found::of(&file, 24).leaves[0];
-    // Lists that are on their page.
-    let lists = nodes(&file, page).into_iter().filter(|node| u16_at(&file, node + 4) == 0).map(|node| node + 16);
-    let list = lists.filter(|&list| u64_at(&file, list) > 0).last().expect("a list");
+    // A list that is on its page.
+    let is_list = |node: &usize| u16_at(&file, node + 4) == 0 && u64_at(&file, node + 16) > 0;
+    let list = nodes(&file, page).into_iter().find(is_list).expect("a list") + 16;
     named(&flipped(&file, list + 7), &["a page of the free list", "longer than its record"]);
     file[list + 8..list + 16].copy_from_slice(&in_use.to_ne_bytes());
     named(&file, &["it too"]);
