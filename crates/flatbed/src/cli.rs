@@ -415,6 +415,7 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
   flatbed dump DB                  write a running server's documents as JSON Lines
   flatbed import URL               copy the databases of a CouchDB or a Sync Gateway into a running server
   flatbed check DB [OPTIONS]       recompute a database's indexes and counters from its raw keys
+  flatbed check --all [OPTIONS]    check all that is stored, also while it is being served
   flatbed backup OUT [OPTIONS]     copy the embedded engine's database, also while it is being served
   flatbed restore OUT [OPTIONS]    put such a copy into a new data directory
   flatbed renew [OPTIONS]          renew a cluster's data after fdbrestore, before it is served

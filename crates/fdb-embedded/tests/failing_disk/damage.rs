@@ -5,7 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
-use fdb_embedded::{BackupError, Engine, Error, OpenError, OpenOptions, RangeOptions, backup, check_data_file};
+use fdb_embedded::{
+    BackupError, Engine, Error, OpenError, OpenOptions, RangeOptions, Restore, backup, check_data_file,
+};
 use flatbed_testkit::{PATIENCE, Random};
 
 use crate::common::{commit, open, range, set};
@@ -370,4 +372,16 @@ fn a_file_is_checked_beside_the_engine_that_writes_to_it() {
     flip_in_leaf(dir.path(), |found| found.leaves[7]);
     let text = output(&mut command("check", dir.path()));
     assert!(text.contains("not checked: ") && text.contains("data.mdb is damaged"), "{text}");
+}
+
+#[test]
+fn a_damaged_backup_is_not_restored() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, out, new) = (dir.path().join("data"), dir.path().join("out"), dir.path().join("new"));
+    database(&data);
+    backup(&data, &out, |_| ()).expect("a backup");
+    flip_in_leaf(&out, |found| found.leaves[7]);
+    let error = Restore::begin(&out, &new, |_| ()).err().expect("an error");
+    assert!(matches!(error, BackupError::Directory(OpenError::Damaged { .. })), "{error:?}");
+    assert!(!new.exists());
 }
