@@ -125,7 +125,7 @@ impl Versions {
         };
         let (started, inner) = (Instant::now(), Mutex::new(inner));
         let page_bytes = env.unnamed_database_stat().page_size as usize;
-        let (gate, snapshots_opened) = (MapGate::default(), 0.into());
+        let (gate, snapshots_opened) = (MapGate::default(), AtomicU64::new(0));
         Versions { env, gate, store, page_bytes, started, start, failure, inner, snapshots_opened }
     }
 
