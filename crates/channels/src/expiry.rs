@@ -1,14 +1,13 @@
 //! The expiry of documents: `_exp` in a body, and `expiry()` of a sync function.
 
+use chrono::{DateTime, SecondsFormat};
 use flatbed_flatten::json::Value;
 
 /// The largest number that is relative to now, in seconds: 30 days. Larger ones are Unix time.
-const RELATIVE_MAX_S: u64 = 30 * DAY_S;
+const RELATIVE_MAX_S: u64 = 30 * 86_400;
 
 /// The last second: 2106-02-07T06:28:15Z, the largest of 32 bits, as in Sync Gateway.
 const LAST_S: u64 = u32::MAX as u64;
-
-const DAY_S: u64 = 86_400;
 
 /// The longest text that is parsed, in bytes.
 const TEXT_MAX: usize = 100;
@@ -71,10 +70,8 @@ impl Expiry {
     /// Formats the expiry as a date of RFC 3339, in UTC.
     pub fn shown(self) -> Option<String> {
         let Expiry::At(seconds) = self else { return None };
-        let (year, month, day) = date_of_day(seconds / DAY_S);
-        let second = seconds % DAY_S;
-        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-        Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"))
+        let date = DateTime::from_timestamp(i64::try_from(seconds).ok()?, 0)?;
+        Some(date.to_rfc3339_opts(SecondsFormat::Secs, true))
     }
 }
 
@@ -91,77 +88,11 @@ fn within(seconds: i64, text: &str) -> Result<Expiry, InvalidExpiry> {
 
 /// Parses `2099-01-01T00:00:00.000+01:00` to seconds of Unix time, without the fraction.
 fn seconds_of_date(text: &str) -> Option<i64> {
-    let bytes = text.as_bytes();
-    let mut rest = bytes;
-    let year = digits(&mut rest, 4)?;
-    let month = digits(behind(&mut rest, b"-")?, 2)?;
-    let day = digits(behind(&mut rest, b"-")?, 2)?;
-    let hour = digits(behind(&mut rest, b"Tt")?, 2)?;
-    let minute = digits(behind(&mut rest, b":")?, 2)?;
-    let second = digits(behind(&mut rest, b":")?, 2)?;
-    if let Some((b'.', fraction)) = rest.split_first() {
-        let length = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        rest = fraction.get(length..).filter(|_| length > 0)?;
-    }
-    let offset_s = match rest.split_first()? {
-        (b'Z' | b'z', []) => 0,
-        (sign @ (b'+' | b'-'), offset) => {
-            rest = offset;
-            let hours = digits(&mut rest, 2)?;
-            let minutes = digits(behind(&mut rest, b":")?, 2)?;
-            if !rest.is_empty() || hours > 23 || minutes > 59 {
-                return None;
-            }
-            (hours * 60 + minutes) * if *sign == b'+' { 60 } else { -60 }
-        }
-        _ => return None,
-    };
-    let is_there = (1..=12).contains(&month) && (1..=days_of(year, month)).contains(&day);
-    if !is_there || hour > 23 || minute > 59 || second > 59 {
-        return None;
-    }
-    Some(day_of_date(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset_s)
-}
-
-fn behind<'a, 'b>(rest: &'a mut &'b [u8], any_of: &[u8]) -> Option<&'a mut &'b [u8]> {
-    let (first, others) = rest.split_first()?;
-    *rest = others;
-    any_of.contains(first).then_some(rest)
-}
-
-fn digits(rest: &mut &[u8], count: usize) -> Option<i64> {
-    let (found, others) = rest.split_at_checked(count)?;
-    *rest = others;
-    found.iter().try_fold(0, |number, byte| byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0')))
-}
-
-fn days_of(year: i64, month: i64) -> i64 {
-    match month {
-        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Returns the days since 1970-01-01 in the Gregorian calendar. Years begin with March, so that the leap day is the
-/// last.
-fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * month + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
-}
-
-fn date_of_day(day: u64) -> (u64, u64, u64) {
-    let day = day + 719_468;
-    let (era, of_era) = (day / 146_097, day % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (era * 400 + year_of_era + next, month, day)
+    let date = DateTime::parse_from_rfc3339(text).ok()?;
+    // The library also accepts a space for the `T`, U+2212 for the minus sign, and leap seconds, which it counts as
+    // nanoseconds above a billion.
+    let is_strict = text.is_ascii() && !text.contains(' ') && date.timestamp_subsec_nanos() < 1_000_000_000;
+    is_strict.then(|| date.timestamp())
 }
 
 /// The stored value, in seconds of Unix time.
@@ -258,6 +189,7 @@ mod tests {
             "2099-01-01T00:00:00+01:60",
             "2099-01-01T00:00:00+01:00x",
             "2099-01-01 00:00:00Z",
+            "2099-01-01T00:00:00\u{2212}01:00",
             "99-01-01T00:00:00Z",
         ] {
             assert!(matches!(of_text(no_date), Err(InvalidExpiry::Form(_))), "{no_date}");

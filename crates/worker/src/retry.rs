@@ -1,8 +1,6 @@
 //! The schedule of retries.
 
-use std::time::Duration;
-
-use crate::time::Moment;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// The longest pause that a target's `Retry-After` can cause.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
@@ -48,7 +46,7 @@ pub fn retry_after(header: &str, now: u64) -> Option<Duration> {
         let seconds = header.parse().unwrap_or(u64::MAX);
         return Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
     }
-    let until = u64::try_from(Moment::parse_http(header)?.seconds).ok()?;
+    let until = httpdate::parse_http_date(header).ok()?.duration_since(UNIX_EPOCH).ok()?.as_secs();
     Some(Duration::from_secs(until.saturating_sub(now)).min(RETRY_AFTER_MAX))
 }
 
@@ -80,9 +78,26 @@ mod tests {
         assert_eq!(asked(" 0 "), Some(0));
         assert_eq!(asked("99999999999999999999999"), Some(3_600));
         assert_eq!(asked("Sun, 06 Nov 1994 08:49:37 GMT"), Some(77));
-        assert_eq!(asked("Sun, 06 Nov 1993 08:49:37 GMT"), Some(0));
-        assert_eq!(asked("Sun, 06 Nov 1995 08:49:37 GMT"), Some(3_600));
-        assert_eq!([asked(""), asked("-1"), asked("soon"), asked("1.5")], [None; 4]);
+        assert_eq!(asked("Sat, 06 Nov 1993 08:49:37 GMT"), Some(0));
+        assert_eq!(asked("Mon, 06 Nov 1995 08:49:37 GMT"), Some(3_600));
+        // The obsolete forms, which a recipient must accept (RFC 9110, 5.6.7).
+        assert_eq!(asked("Sunday, 06-Nov-94 08:49:37 GMT"), Some(77));
+        assert_eq!(asked("Sun Nov  6 08:49:37 1994"), Some(77));
+        for malformed in [
+            "",
+            "-1",
+            "soon",
+            "1.5",
+            "Sun, 06 Nov 1994 08:49:37",
+            "Sun, 06 Non 1994 08:49:37 GMT",
+            "Sun, 31 Feb 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37 CET",
+            "Mon, 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 0000 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37 \u{e4}T",
+        ] {
+            assert_eq!(asked(malformed), None, "{malformed}");
+        }
     }
 
     proptest! {

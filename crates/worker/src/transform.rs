@@ -401,7 +401,7 @@ fn call<'d>(function: &Function, value: ChainValue<'d>) -> Result<ChainValue<'d>
             other => moment(other).and_then(|moment| text(part(&moment.to_string(), 0, 10))),
         },
         Function::Iso8601 => moment(&value).and_then(|moment| text(moment.to_string())),
-        Function::Epoch => moment(&value).and_then(|moment| number(moment.seconds)),
+        Function::Epoch => moment(&value).and_then(|moment| number(moment.seconds())),
         Function::Coalesce(_) => Some(value),
     })
 }

@@ -256,7 +256,7 @@ impl Template {
     /// Returns the key. `None`: a member is missing or empty, or the key would be too long.
     pub fn key(&self, place: &KeyValues<'_>) -> Option<String> {
         let mut key = String::new();
-        let moment = Moment { seconds: i64::try_from(place.now).unwrap_or(0), nanoseconds: 0 };
+        let moment = Moment::at(place.now);
         for part in &self.0 {
             match part {
                 Part::Text(text) => key.push_str(text),

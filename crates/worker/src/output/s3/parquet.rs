@@ -231,9 +231,7 @@ fn column_of<'v>(
         }
         Some(Type::Timestamp) => {
             let micros = |datum: &Datum| match datum {
-                Datum::Text(text) => {
-                    Moment::parse(text).map(|moment| moment.seconds * 1_000_000 + i64::from(moment.nanoseconds / 1_000))
-                }
+                Datum::Text(text) => Moment::parse(text).map(Moment::microseconds),
                 _ => None,
             };
             write::<Int64Type>(group, all(values, micros)?).map_err(Some)

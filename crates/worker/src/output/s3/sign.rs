@@ -52,8 +52,7 @@ pub fn hash(body: &[u8]) -> String {
 
 /// Formats Unix time in seconds as `20130524T000000Z`.
 pub fn timestamp(seconds: u64) -> String {
-    let moment = Moment { seconds: i64::try_from(seconds).unwrap_or(0), nanoseconds: 0 };
-    moment.to_string().chars().filter(|character| !matches!(character, '-' | ':')).collect()
+    Moment::at(seconds).compact()
 }
 
 /// Encodes a key in a path: percent-encoded except for unreserved characters and slashes.
