@@ -4,21 +4,19 @@ use std::{io, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::{
-    Method, Request, Response,
-    body::Incoming,
-    client::conn::http1::{self, SendRequest},
-    header,
-};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, Request, Response, body::Incoming, client::conn::http1::SendRequest, header};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
 };
 
-use crate::{Url, pieces::Outgoing};
+use crate::{Url, idle::handshake, pieces::Outgoing};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The most bytes of a connection's buffer.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+
 /// The largest answer that is held in memory, in bytes: a bulk answer of the largest documents.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
@@ -193,10 +191,5 @@ async fn connect(url: &Url, connector: Option<&Connector>) -> Result<SendRequest
             Box::new(stream)
         }
     };
-    let (sender, connection) = http1::Builder::new().max_buf_size(1 << 20).handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(async move {
-        // The request that failed reports the error.
-        let _ = connection.await;
-    });
-    Ok(sender)
+    Ok(handshake(stream, BUFFER_BYTES_MAX).await?)
 }

@@ -145,10 +145,7 @@ fn reach(secrets: Secrets, files: Option<std::path::PathBuf>, network: Network, 
 fn outward(network: Network, tls: Tls) -> Dial {
     Arc::new(move |url: &Url| {
         let (url, network, tls) = (url.clone(), network.clone(), tls.clone());
-        Box::pin(async move {
-            let stream = connect(&url, &network, &tls).await.map_err(|error| error.to_string())?;
-            Ok(Box::new(stream) as Box<dyn Stream>)
-        })
+        Box::pin(async move { connect(&url, &network, &tls).await.map_err(|error| error.to_string()) })
     })
 }
 

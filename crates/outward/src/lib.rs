@@ -13,15 +13,11 @@ pub use tls::{Tls, TlsError};
 
 use std::time::Duration;
 
+pub use flatbed_client::Stream;
 use flatbed_client::Url;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 const TLS_MAX: Duration = Duration::from_secs(10);
-
-/// A connection.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Connects to a server, with TLS if its URL requires it. Each step has a timeout of 10 s.
 pub async fn connect(url: &Url, network: &Network, tls: &Tls) -> Result<Box<dyn Stream>, ConnectError> {

@@ -8,16 +8,14 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use flatbed_client::encode_segment;
+use flatbed_client::{encode_segment, pieces};
 use flatbed_flatten::json::{Limits, Object, Value, parse_unique};
-use http_body_util::BodyExt;
 use hyper::{Method, header};
 use tokio::sync::mpsc;
 
 use crate::error::{Error, Result};
 use crate::memory::{Room, Share};
 use crate::peer::Peer;
-use crate::pool::Pieces;
 use crate::raw;
 use crate::stats::{Progress, Tally};
 use crate::transfer::{MissingRevision, Revision, Transfer};
@@ -232,7 +230,7 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
 async fn send(transfer: &Transfer, document_path: &str, rev: &str, message: Message, room: &Arc<Room>) -> Result<u16> {
     let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
     let path = format!("{document_path}?new_edits=false");
-    let mut request = transfer.target.request(Method::PUT, &path, Some(&message.kind), Pieces(receiver).boxed())?;
+    let mut request = transfer.target.request(Method::PUT, &path, Some(&message.kind), pieces(receiver))?;
     request.headers_mut().insert(header::CONTENT_LENGTH, message.length().into());
     let (source, progress) = (transfer.source.clone(), transfer.progress.clone());
     let (document_path, rev) = (document_path.to_owned(), encode_segment(rev));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_admission::Grant;
-use flatbed_client::encode_segment;
+use flatbed_client::{Outgoing, encode_segment};
 use flatbed_clock::Clock;
 use flatbed_flatten::json::{Limits, Value, parse_unique, tree_bytes};
 use flatbed_outward::ConnectError;
@@ -17,7 +17,7 @@ use crate::checkpoint::Log;
 use crate::endpoint::{Endpoint, EndpointPlace, PeerAccess};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, NoRoom, Room, Share};
-use crate::pool::{Answer, Outgoing, Pool, Server, whole};
+use crate::pool::{Answer, Pool, Server, whole};
 use crate::signing_in::{Cookie, NextRequest, SessionReply, SigningIn};
 
 /// The largest answer that is read whole, in bytes: pages of changes, `_revs_diff`, replication logs.

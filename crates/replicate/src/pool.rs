@@ -1,22 +1,16 @@
 //! A pool of connections to one server.
 
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_client::Url;
+use flatbed_client::{IdleConnections, Outgoing, Url, handshake};
 use flatbed_outward::{ConnectError, Network, Tls};
-use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
 use hyper::header;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
 
 use crate::endpoint::LocalConnect;
 use crate::signing_in::Cookie;
@@ -29,29 +23,8 @@ const IDLE_CONNECTIONS_MAX: usize = 16;
 /// The most bytes of a connection's buffers, also the longest head. There may be thousands of connections.
 const BUFFER_BYTES_MAX: usize = 128 << 10;
 
-pub(crate) type Outgoing = BoxBody<Bytes, std::io::Error>;
-
 pub(crate) fn whole(bytes: impl Into<Bytes>) -> Outgoing {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed()
-}
-
-/// A body that a task sends piece by piece, at the pace of the peer.
-pub(crate) struct Pieces(pub mpsc::Receiver<std::io::Result<Bytes>>);
-
-impl Body for Pieces {
-    type Data = Bytes;
-    type Error = std::io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
-        self.0.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
-    }
 }
 
 pub(crate) enum Server {
@@ -61,41 +34,25 @@ pub(crate) enum Server {
 
 pub(crate) struct Pool {
     server: Server,
-    idle: Mutex<Vec<SendRequest<Outgoing>>>,
+    idle: IdleConnections<Outgoing>,
 }
 
 impl Pool {
     pub(crate) fn new(server: Server) -> Arc<Pool> {
-        Arc::new(Pool { server, idle: Mutex::default() })
+        Arc::new(Pool { server, idle: IdleConnections::new(IDLE_CONNECTIONS_MAX) })
     }
 
     async fn take(&self) -> Result<SendRequest<Outgoing>, ConnectError> {
-        loop {
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            match idle {
-                // The server may have closed the connection meanwhile.
-                Some(mut sender) => {
-                    if sender.ready().await.is_ok() {
-                        return Ok(sender);
-                    }
-                }
-                None => return self.connect().await,
+        if let Some(sender) = self.idle.take().await {
+            return Ok(sender);
+        }
+        let shaken = match &self.server {
+            Server::Local(connect) => handshake(connect(), BUFFER_BYTES_MAX).await,
+            Server::Remote(url, network, tls) => {
+                handshake(flatbed_outward::connect(url, network, tls).await?, BUFFER_BYTES_MAX).await
             }
-        }
-    }
-
-    fn give_back(&self, sender: SendRequest<Outgoing>) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if !sender.is_closed() && idle.len() < IDLE_CONNECTIONS_MAX {
-            idle.push(sender);
-        }
-    }
-
-    async fn connect(&self) -> Result<SendRequest<Outgoing>, ConnectError> {
-        match &self.server {
-            Server::Local(connect) => handshake(connect()).await,
-            Server::Remote(url, network, tls) => handshake(flatbed_outward::connect(url, network, tls).await?).await,
-        }
+        };
+        shaken.map_err(broken)
     }
 
     /// Sends a request and returns the answer before its body is read.
@@ -118,19 +75,6 @@ impl Pool {
 
 fn broken(error: hyper::Error) -> ConnectError {
     ConnectError::Broken(error.to_string())
-}
-
-async fn handshake<S>(stream: S) -> Result<SendRequest<Outgoing>, ConnectError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let shaken = http1::Builder::new().max_buf_size(BUFFER_BYTES_MAX).handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = shaken.map_err(broken)?;
-    tokio::spawn(async move {
-        // The request that failed reports the error.
-        let _ = connection.await;
-    });
-    Ok(sender)
 }
 
 /// An answer with a streamed body. Its connection returns to the pool when the body has been read to its end.
@@ -165,7 +109,7 @@ impl Answer {
                 }
                 Ok(None) => {
                     if let Some((pool, sender)) = self.connection.take() {
-                        pool.give_back(sender);
+                        pool.idle.give_back(sender);
                     }
                     return Ok(None);
                 }

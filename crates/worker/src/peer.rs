@@ -5,26 +5,23 @@
 
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_client::{Lines, Url};
+pub use flatbed_client::Stream;
+use flatbed_client::{IdleConnections, Lines, Url, handshake};
 use flatbed_clock::Clock;
 use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::client::conn::http1::SendRequest;
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 const IDLE_MAX: usize = 32;
 
-/// A connection.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+/// The most bytes of a connection's buffer, also the longest head of an answer.
+const BUFFER_BYTES_MAX: usize = 128 << 10;
 
 /// A pending connection, or the reason why it failed.
 pub type Dialled = Pin<Box<dyn Future<Output = Result<Box<dyn Stream>, String>> + Send>>;
@@ -99,7 +96,7 @@ pub struct Peer {
     url: Url,
     headers: HeaderMap,
     dial: Dial,
-    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    idle: IdleConnections<Full<Bytes>>,
     clock: Clock,
 }
 
@@ -112,7 +109,7 @@ impl std::fmt::Debug for Peer {
 impl Peer {
     /// Creates a server whose requests carry these headers. The headers may be secret.
     pub fn new(url: Url, headers: HeaderMap, dial: Dial) -> Peer {
-        Peer { url, headers, dial, idle: Mutex::default(), clock: Clock::default() }
+        Peer { url, headers, dial, idle: IdleConnections::new(IDLE_MAX), clock: Clock::default() }
     }
 
     /// Replaces the system clock.
@@ -139,26 +136,12 @@ impl Peer {
     }
 
     async fn connection(&self) -> Result<SendRequest<Full<Bytes>>, PeerError> {
-        loop {
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            match idle {
-                // The server may have closed the connection meanwhile.
-                Some(mut sender) => {
-                    if sender.ready().await.is_ok() {
-                        return Ok(sender);
-                    }
-                }
-                None => break,
-            }
+        if let Some(sender) = self.idle.take().await {
+            return Ok(sender);
         }
         let broken = |error: hyper::Error| PeerError::Broken(error.to_string());
         let stream = (self.dial)(&self.url).await.map_err(PeerError::Broken)?;
-        let (mut sender, connection) =
-            http1::Builder::new().max_buf_size(128 << 10).handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        tokio::spawn(async move {
-            // The pending request reports the error.
-            let _ = connection.await;
-        });
+        let mut sender = handshake(stream, BUFFER_BYTES_MAX).await.map_err(broken)?;
         sender.ready().await.map_err(broken)?;
         Ok(sender)
     }
@@ -237,10 +220,7 @@ impl Peer {
             let body = Limited::new(body, bounds.bytes_max).collect().await.map_err(|error| {
                 if error.is::<LengthLimitError>() { PeerError::TooLarge(status) } else { broken(&error) }
             })?;
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            if !sender.is_closed() && idle.len() < IDLE_MAX {
-                idle.push(sender);
-            }
+            self.idle.give_back(sender);
             Ok(Answer { status, retry_after, headers: head.headers, body: body.to_bytes() })
         };
         self.clock.timeout(bounds.time_max, exchange).await.unwrap_or(Err(PeerError::Late))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_client::{Answer, Connection, Connector, Stream, Url, encode_segment};
+use flatbed_client::{Answer, Connection, Connector, Url, encode_segment};
 use flatbed_outward::{ConnectError, Network, Tls};
 use hyper::body::Incoming;
 use hyper::{Method, Response};
@@ -72,9 +72,7 @@ impl Place {
             let (network, tls) = (network.clone(), tls.clone());
             Box::pin(async move {
                 let connected = flatbed_outward::connect(&url, &network, &tls).await;
-                let stream: Box<dyn Stream> =
-                    Box::new(connected.map_err(|error: ConnectError| io::Error::other(error.to_string()))?);
-                Ok::<_, io::Error>(stream)
+                connected.map_err(|error: ConnectError| io::Error::other(error.to_string()))
             })
         });
         Ok(Place { url, connector })
