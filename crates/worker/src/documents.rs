@@ -179,10 +179,8 @@ pub fn read(text: &[u8]) -> Result<Document, DocumentError> {
         "outputs_cloud" => outputs(OutputType::Cloud, &value),
         "tables_rdbms" => Ok(Document::Tables(tables(value)?)),
         "job" => job(value).map(|job| Document::Job(Box::new(job))),
-        "checkpoint" => {
-            let text = value.to_string();
-            Checkpoint::read(text.as_bytes()).map(Document::Checkpoint).ok_or(DocumentError::Json)
-        }
+        // From the text: a sequence may be a number with more digits than `value` keeps.
+        "checkpoint" => Checkpoint::read(text).map(Document::Checkpoint).ok_or(DocumentError::Json),
         "mapping" => {
             let of = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
             Ok(Document::Mapping(of("name").to_owned(), Box::new(Mapping::from_yaml(of("content"))?)))

@@ -239,6 +239,10 @@ fn the_others() {
     let mut written: Value = serde_json::from_slice(&written.write(None)).unwrap();
     written["type"] = "checkpoint".into();
     assert!(matches!(read_of(&written), Ok(Document::Checkpoint(_))));
+    let long =
+        br#"{"_id":"checkpoint::c","type":"checkpoint","client_id":"c","SGs_Seq":12345678901234567890123,"time":1}"#;
+    let seq = "12345678901234567890123";
+    assert!(matches!(read(long), Ok(Document::Checkpoint(checkpoint)) if checkpoint.seq.as_str() == seq));
     let seeds = json!({"type": "checkpoint", "client_id": "changes_worker", "SGs_Seq": "1500", "time": 1_768_521_600, "remote": 42});
     assert!(matches!(read_of(&seeds), Ok(Document::Checkpoint(checkpoint)) if checkpoint.seq.as_str() == "1500"));
     let entry = json!({"type": "dlq", "doc_id_original": "a", "seq": "1", "method": "PUT", "status": 500, "error": "", "time": 1, "doc_data": ""});
