@@ -50,7 +50,8 @@ def ask(server, method, path, body=None, headers=None, timeout=20.0):
         given.setdefault("content-type", "application/json")
     given = {name: value for name, value in given.items() if value is not None}
     began = time.monotonic()
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=timeout)
+    source = getattr(server, "source", None)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=timeout, source_address=source)
     # A path may be wrong on purpose.
     connection._validate_path = lambda path: None
     try:

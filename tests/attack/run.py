@@ -51,6 +51,16 @@ MODULES = [
     "sync",
     "channels",
     "channel_feeds",
+    "hogs",
+    "large_reads",
+    "queries",
+    "replicas",
+    "vanishing",
+    "uploads",
+    "churn",
+    "rendered",
+    "strangers_pages",
+    "ports",
 ]
 
 

@@ -1,0 +1,208 @@
+"""Databases by the thousand that come and go, feeds by the thousand, and rights that are taken away under them, beside a neighbour."""
+
+import base64
+import resource
+import select
+import threading
+import time
+
+from asking import ask, bulk, holds
+from neighbours import SETUP, Tenant, at_rest, beside, flood, judged, late, owned, tenants
+from rights import account
+from server import ADMIN
+
+SETUP = {**SETUP, "config": SETUP["config"] + "[chttpd]\nadmin_only_all_dbs = false\n"}
+SOFT, HARD = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (HARD, HARD))
+
+
+class Followers:
+    """Connections that are read all the time, by one thread; of each, what it was told last, and when it ended."""
+
+    def __init__(self):
+        self.poll, self.socks, self.tails, self.ended, self.last = select.epoll(), {}, {}, {}, {}
+        self.bytes, self.is_open = 0, True
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def follow(self, by, path, more=()):
+        sock = by.connect(timeout=20)
+        sock.sendall(by.head("GET", path, None, more))
+        sock.setblocking(False)
+        self.socks[sock.fileno()], self.tails[sock.fileno()] = sock, b""
+        self.poll.register(sock, select.EPOLLIN)
+        return sock.fileno()
+
+    def _run(self):
+        while self.is_open:
+            for descriptor, _ in self.poll.poll(0.2, 500):
+                sock = self.socks.get(descriptor)
+                try:
+                    data = sock.recv(1 << 16)
+                except BlockingIOError:
+                    continue
+                except (OSError, AttributeError):
+                    data = b""
+                self.bytes += len(data)
+                self.last[descriptor] = time.monotonic()
+                self.tails[descriptor] = (self.tails[descriptor] + data)[-2_000:]
+                if not data:
+                    self.ended[descriptor] = time.monotonic()
+                    self.poll.unregister(descriptor)
+
+    def statuses(self):
+        found = {}
+        for tail in self.tails.values():
+            status = tail[9:12].decode("latin-1") if tail.startswith(b"HTTP/1.1") else "told" if tail else "nothing"
+            found[status] = found.get(status, 0) + 1
+        return found
+
+    def wait(self, of, condition, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not all(condition(descriptor) for descriptor in of):
+            time.sleep(0.05)
+        return sum(not condition(descriptor) for descriptor in of)
+
+    def close(self):
+        self.is_open = False
+        self.thread.join(5)
+        for sock in self.socks.values():
+            sock.close()
+        self.poll.close()
+
+
+FEEDS = ("continuous&heartbeat=10000", "eventsource&heartbeat=10000", "continuous&heartbeat=10000&include_docs=true", "longpoll&timeout=60000", "continuous&heartbeat=10000&filter=_design", "continuous&heartbeat=1000&style=all_docs")
+WEBSOCKET = ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: " + base64.b64encode(b"0" * 16).decode()]
+
+
+def databases(server, rng):
+    """A thousand databases are created, filled, followed, listed and deleted, again and again."""
+    count, root = [0], [Tenant(server, *ADMIN, address=f"127.0.1.{at + 1}") for at in range(60)]
+
+    def work(rng, at):
+        by, name = root[rng.randrange(60)], f"/churn{rng.randrange(1_000)}"
+        kind = rng.random()
+        if kind < 0.45:
+            count[0] += 1
+            answer = ask(by, "PUT", name + rng.choice(("", "?partitioned=true", "?shards=16", "?q=8")), timeout=60)
+        elif kind < 0.75:
+            answer = ask(by, "DELETE", name, timeout=60)
+        elif kind < 0.85:
+            answer = bulk(by, name, [{"n": n} for n in range(20)])
+        elif kind < 0.9:
+            answer = ask(by, "PUT", name + "/_design/d", {"views": {"v": {"map": "function(doc) { emit(doc.n); }"}}}, timeout=30)
+        elif kind < 0.95:
+            answer = ask(by, "GET", rng.choice(("/_all_dbs", "/_dbs_info", "/_db_updates", name + "/_changes", name + "/_design/d/_view/v")), timeout=30)
+        else:
+            answer = ask(by, "GET", name + "/_changes?feed=longpoll&timeout=500&since=now", timeout=30)
+        return f"{answer.status} {answer.get('error') or ''}" if answer.status else "left"
+
+    def attack():
+        followers = Followers()
+        for at in range(300):
+            followers.follow(root[at % 60], "/_db_updates?since=now&feed=" + rng.choice(FEEDS[:2]) if at % 10 else "/_db_updates?feed=longpoll&timeout=60000")
+        wrong = lambda result: result if result in ("hung", "left") or result.startswith("500") else None
+        yield from judged("databases", flood(32, 25, work, rng.random()), wrong)
+        lasts = f"churnlast{rng.randrange(10**6)}"
+        ask(server, "PUT", "/" + lasts)
+        behind = followers.wait([at for at in followers.socks if at not in followers.ended], lambda at: lasts.encode() in followers.tails[at] or at in followers.ended, 30)
+        print(f"    {count[0]} creations; 300 followers of _db_updates had {followers.bytes >> 10} kB, {len(followers.ended)} ended, {behind} behind", flush=True)
+        yield holds("followers of _db_updates are told of the last one", behind == 0, f"{behind} of 300 are not")
+        followers.close()
+
+    yield from beside(server, "databases that come and go", attack())
+    before = sum(1 for _ in server.directory.rglob("*"))
+    for name in ask(server, "GET", "/_all_dbs").json:
+        if name.startswith("churn"):
+            ask(server, "DELETE", "/" + name, timeout=60)
+    left = [name for name in ask(server, "GET", "/_all_dbs").json if name.startswith("churn")]
+    yield holds("all are deleted", not left, str(left[:5]))
+    yield from at_rest(server, f"databases that come and go ({before} files)")
+
+
+def feeds(server, rng):
+    """Thousands of feeds of one user in fifty databases that are written all the time."""
+    who = tenants(server, "fred", 200)
+    paths = [owned(server, "fred", f"fed{at}") for at in range(50)]
+
+    def attack():
+        followers, began = Followers(), time.monotonic()
+        for at in range(4_000):
+            try:
+                path = f"{paths[at % 50]}/_changes?since=now&feed=" + (FEEDS[at % len(FEEDS)] if at % 7 else "websocket")
+                followers.follow(who[at % 200], path, () if at % 7 else WEBSOCKET)
+            except OSError:
+                pass
+        print(f"    {len(followers.socks)} feeds after {time.monotonic() - began:.1f} s", flush=True)
+
+        def work(rng, at):
+            answer = bulk(who[rng.randrange(200)], rng.choice(paths), [{"n": n, "text": "x" * 200} for n in range(rng.choice((1, 50)))])
+            return f"{answer.status} {answer.get('error') or ''}" if answer.status else "left"
+
+        yield from judged("writes beneath feeds", flood(6, 15, work, rng.random()), lambda result: result if result in ("hung", "left") or result.startswith("5") else None)
+        print(f"    {followers.bytes >> 20} MB to {len(followers.socks)} feeds, {len(followers.ended)} ended: {followers.statuses()}", flush=True)
+        yield from ((f"feed {at}", None) for at in followers.socks)
+        followers.close()
+
+    yield from beside(server, "4,000 feeds", attack(), memory=1_200 << 20)
+    yield from at_rest(server, "4,000 feeds")
+
+
+def taken(server, rng):
+    """Rights are taken away under feeds: by `_security`, with the user, with the database, with the password. They end, and are told nothing more."""
+    who = [Tenant(server, f"gone{at}", address=f"127.0.1.{at % 250 + 1}") for at in range(4)]
+    for at in range(4):
+        account(server, f"gone{at}", "letmein")
+
+    def attack():
+        for way in ("_security", "user", "database", "password", "_security to others"):
+            path = owned(server, "gone0", "taken")
+            ask(server, "PUT", "/taken/_security", {"members": {"names": [f"gone{n}" for n in range(4)]}})
+            for at in range(4):
+                id = f"/_users/org.couchdb.user:gone{at}"
+                now = ask(server, "GET", id)
+                ask(server, "PUT", id, {"name": f"gone{at}", "password": "letmein", "roles": [], "type": "user", **({"_rev": now.get("_rev")} if now.status == 200 else {})}, timeout=60)
+            followers = Followers()
+            for at in range(400):
+                followers.follow(who[at % 4], f"{path}/_changes?since=now&feed=" + (FEEDS[at % len(FEEDS)] if at % 7 else "websocket"), () if at % 7 else WEBSOCKET)
+            for at in range(4):
+                session = ask(server, "POST", "/_session", {"name": f"gone{at}", "password": "letmein"}, {"authorization": None}, timeout=60)
+                cookie = session.headers.get("set-cookie", "").split(";")[0]
+                by = Tenant(server, address=who[at].source[0])
+                for _ in range(25):
+                    followers.follow(by, f"{path}/_changes?since=now&feed=continuous&heartbeat=10000", [f"Cookie: {cookie}"])
+            time.sleep(2)
+            ask(server, "PUT", f"{path}/before", {"n": 1})
+            time.sleep(1.5)
+            began = len(followers.ended)
+            if way == "_security":
+                ask(server, "PUT", "/taken/_security", {"members": {"names": ["nobody"]}})
+            elif way == "_security to others":
+                ask(server, "PUT", "/taken/_security", {"members": {"roles": ["x"]}, "admins": {"names": ["other"]}})
+            elif way == "database":
+                ask(server, "DELETE", "/taken")
+            for at in range(4) if way in ("user", "password") else ():
+                id, now = f"/_users/org.couchdb.user:gone{at}", ask(server, "GET", f"/_users/org.couchdb.user:gone{at}").json
+                now.pop("derived_key", None)
+                ask(server, "DELETE", f"{id}?rev={now['_rev']}") if way == "user" else ask(server, "PUT", id, {**now, "password": "another one"}, timeout=60)
+            # What comes within a second of the change may have been under way.
+            time.sleep(2.5)
+            secret = f"secret{rng.randrange(10**9)}"
+            ask(server, "PUT", "/taken")
+            ask(server, "PUT", f"/taken/{secret}", {"n": 1})
+            left = followers.wait(list(followers.socks), lambda at: at in followers.ended, 15)
+            told = [at for at, tail in followers.tails.items() if secret.encode() in tail]
+            print(f"    {way}: {len(followers.socks)} feeds, {began} ended before, {left} not ended 15 s after, {len(told)} were told", flush=True)
+            yield from ((f"{way}: feed {at}", "it was told what it may not read" if at in told else None) for at in followers.socks)
+            yield holds(f"{way}: all feeds end", left == 0, f"{left} of {len(followers.socks)} are open after 15 s")
+            followers.close()
+            ask(server, "DELETE", "/taken")
+
+    yield from beside(server, "rights taken away", attack())
+    yield from at_rest(server, "rights taken away")
+
+
+for group in (databases, feeds, taken):
+    group.longest_wait = 30
+
+GROUPS = (databases, feeds, taken)
