@@ -9,19 +9,19 @@ from server import ADMIN
 from tools import at_once
 
 FROM = (
-    {"origin": "http://evil.example"}, {"origin": "https://127.0.0.1:1"}, {"origin": "null"}, {"origin": "http://127.0.0.1:1"}, {"origin": "http://127.0.0.1"}, {"origin": "http://localhost:{port}"}, {"origin": "https://127.0.0.1:{port}"}, {"origin": "http://127.0.0.1:{port}.evil.example"},
+    {"origin": "http://evil.example"}, {"origin": "https://127.0.0.1:1"}, {"origin": "null"}, {"origin": "http://127.0.0.1:1"}, {"origin": "http://127.0.0.1"}, {"origin": "http://localhost:{port}"}, {"origin": "http://127.0.0.1:{port}.evil.example"},
     {"origin": "http://evil.example#127.0.0.1:{port}"}, {"origin": "http://127.0.0.1:{port}@evil.example"}, {"origin": "http://127.0.0.1:{port}, http://evil.example"}, {"origin": "file://"}, {"origin": "chrome-extension://x"}, {"origin": ""}, {"origin": "HTTP://EVIL.EXAMPLE"}, {"origin": "http://0.0.0.0:{port}"},
     {"origin": "null", "sec-fetch-site": "same-origin"}, {"origin": "http://evil.example", "sec-fetch-site": "same-origin"}, {"origin": "http://evil.example", "referer": "http://127.0.0.1:{port}/"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"sec-fetch-site": "cross-site", "referer": "http://127.0.0.1:{port}/"},
     {"origin": "http://evil.example", "x-requested-with": "XMLHttpRequest"}, {"origin": "http://evil.example", "x-forwarded-host": "evil.example"}, {"origin": "http://evil.example", "forwarded": "host=evil.example"}, {"origin": "http://evil.example", "host": "127.0.0.1:{port}"}
 )
 TYPES = ("application/json", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=b", None)
-# Method, path and body; whatever would be changed is looked at afterwards.
+# `https://` of the same host is this server's origin, where a proxy speaks TLS. Method, path and body; whatever would be changed is looked at afterwards.
 CHANGES = (
-    ("PUT", "/made", {}), ("DELETE", "/looked", None), ("POST", "/looked", {"a": 1}), ("PUT", "/looked/new", {"a": 1}), ("DELETE", "/looked/doc?rev={rev}", None), ("POST", "/looked/_bulk_docs", {"docs": [{"a": 1}]}), ("PUT", "/looked/doc/file?rev={rev}", "x"), ("COPY", "/looked/doc", None),
+    ("PUT", "/made", {}), ("POST", "/looked", {"a": 1}), ("PUT", "/looked/new", {"a": 1}), ("DELETE", "/looked/doc?rev={rev}", None), ("POST", "/looked/_bulk_docs", {"docs": [{"a": 1}]}), ("PUT", "/looked/doc/file?rev={rev}", "x"), ("COPY", "/looked/doc", None),
     ("POST", "/looked/_purge", {"doc": ["{rev}"]}), ("POST", "/looked/_compact", {}), ("POST", "/looked/_view_cleanup", {}), ("POST", "/looked/_ensure_full_commit", {}), ("PUT", "/looked/_security", {"members": {}}), ("PUT", "/looked/_revs_limit", "5"), ("PUT", "/looked/_purged_infos_limit", "5"),
     ("POST", "/looked/_index", {"index": {"fields": ["a"]}}), ("DELETE", "/looked/_index/_design/x/json/y", None), ("POST", "/looked/_index/_bulk_delete", {"docids": ["_design/d"]}), ("PUT", "/looked/_design/e", {}), ("PUT", "/looked/_local/x", {}), ("POST", "/looked/_design/d/_update/u", {}), ("PUT", "/looked/_design/d/_update/u/doc", {}),
     ("POST", "/_replicate", {"source": "looked", "target": "made", "create_target": True}), ("PUT", "/_users/org.couchdb.user:evil", {"name": "evil", "type": "user", "roles": [], "password": "x"}), ("PUT", "/_node/_local/_config/admins/evil", '"x"'), ("PUT", "/_node/_local/_config/cors/origins", '"*"'), ("POST", "/_node/_local/_config/_reload", {}),
-    ("POST", "/_session", {"name": "root", "password": "a password of the attack"}), ("DELETE", "/_session", None), ("POST", "/_cluster_setup", {"action": "enable_single_node"}), ("POST", "/_worker/_api/jobs", {}), ("POST", "/looked/doc", "x"), ("POST", "/looked/_bulk_docs?x-http-method-override=PUT", {"docs": [{}]})
+    ("POST", "/_session", {"name": "root", "password": "a password of the attack"}), ("DELETE", "/_session", None), ("POST", "/_cluster_setup", {"action": "enable_single_node"}), ("POST", "/_worker/_api/jobs", {}), ("POST", "/looked/doc", "x"), ("POST", "/looked/_bulk_docs?x-http-method-override=PUT", {"docs": [{}]}), ("DELETE", "/looked", None)
 )
 
 
@@ -91,7 +91,7 @@ def console(server, rng):
         wrong = None
         if answer.status >= 500 and answer.status != 501 or answer.status == 0:
             wrong = f"{answer.status} {answer.text[:100]}"
-        elif b"root:" in answer.body or "set-cookie" in answer.headers or "access-control-allow-origin" in answer.headers:
+        elif b"root:x:" in answer.body or "set-cookie" in answer.headers or "access-control-allow-origin" in answer.headers:
             wrong = f"{answer.status} {answer.headers} {answer.text[:80]}"
         elif location and ("evil" in location or location.startswith("//") or "\\" in location):
             wrong = f"leads to {location}"
