@@ -271,7 +271,7 @@ def beside(server, name, attack, memory=900 * MB, functions=900 * MB, kind="couc
     yield f"{name}: no files are left", f"{more} more" if more > 2 else None
 
 
-def at_rest(server, name, processes=6, within=60):
+def at_rest(server, name, processes=32, within=60):
     """After what attacks is gone: the processor is idle, and processes of functions are few and small."""
     yield f"{name}: it comes to rest", None if server.is_idle(within) else "the processor is busy with nobody waiting"
     end = time.monotonic() + 15
