@@ -9,7 +9,8 @@ import time
 
 from asking import ask, bulk, holds, wait_for
 from neighbours import SETUP, at_rest, beside, children, flood, judged, late, owned, tenants
-from server import MB, Server
+from server import Server
+from tools import at_once
 
 DATABASES = 100
 MODES = {
@@ -54,16 +55,20 @@ def hundred(server, rng, count=DATABASES):
     """The databases, each with a few documents and one mode."""
     who = tenants(server, "mallory", 40)
     modes = itertools.cycle(["changing", *MODES])
-    for at, mode in zip(range(count), modes):
-        path = owned(server, "mallory", f"hog{at}")
-        bulk(who[0], path, [{"_id": f"d{n}", "n": n} for n in range(4)])
-        ask(who[0], "PUT", path + "/_design/x", designed(rng, mode))
+    designs = [designed(rng, mode) for _, mode in zip(range(count), modes)]
+
+    def make(part):
+        for at in range(part, count, 8):
+            path = owned(server, "mallory", f"hog{at}")
+            bulk(who[at % 40], path, [{"_id": f"d{n}", "n": n} for n in range(4)])
+            ask(who[at % 40], "PUT", path + "/_design/x", designs[at], timeout=60)
+
+    at_once(8, make)
     return who
 
 
 def gone(server, count=DATABASES):
-    for at in range(count):
-        ask(server, "DELETE", f"/hog{at}", timeout=60)
+    at_once(8, lambda part: [ask(server, "DELETE", f"/hog{at}", timeout=60) for at in range(part, count, 8)])
 
 
 def wrong(result):
@@ -84,10 +89,9 @@ def asks(who, paths, timeout=12):
 
 def views(server, rng):
     """Maps: built in the background, and asked for."""
-    who = hundred(server, rng)
     paths = [("GET", "/_design/x/_view/v?limit=5", None), ("GET", "/_design/x/_view/v?reduce=false&update=false", None), ("GET", "/_design/x/_info", None), ("GET", "/_design/x/_view/v?group=true", None)]
 
-    attack = late(lambda: judged("views", flood(60, 20, asks(who, paths), rng.random()), wrong))
+    attack = late(lambda: judged("views", flood(60, 25, asks(hundred(server, rng), paths), rng.random()), wrong))
     yield from beside(server, "views of 100 databases", attack)
     gone(server)
     yield from at_rest(server, "views of 100 databases")
@@ -95,7 +99,7 @@ def views(server, rng):
 
 def rewritten(server, rng):
     """Design documents that are another one all the time, and documents that are written meanwhile."""
-    who = hundred(server, rng)
+    who = tenants(server, "mallory", 40)
 
     def work(rng, at):
         path, by = f"/hog{rng.randrange(DATABASES)}", rng.choice(who)
@@ -109,19 +113,18 @@ def rewritten(server, rng):
             answer = ask(by, "GET", path + "/_design/x/_view/v?limit=5", timeout=0.5)
         return f"{answer.status} {answer.get('error') or ''}" if answer.status else "left"
 
-    yield from beside(server, "design documents rewritten", late(lambda: judged("rewritten", flood(40, 20, work, rng.random()), wrong)))
+    yield from beside(server, "design documents rewritten", late(lambda: hundred(server, rng) and judged("rewritten", flood(40, 20, work, rng.random()), wrong)))
     gone(server)
     yield from at_rest(server, "design documents rewritten")
 
 
 def functions(server, rng):
     """Filters, shows, lists and updates, whose clients wait or leave."""
-    who = hundred(server, rng)
     paths = [
         ("GET", "/_changes?filter=x/f", None), ("GET", "/_changes?filter=x/f&feed=longpoll&timeout=3000", None), ("GET", "/_design/x/_show/s/d1", None),
         ("GET", "/_design/x/_list/l/v?update=false&reduce=false", None), ("POST", "/_design/x/_update/u/d2", {}), ("GET", "/_changes?filter=_view&view=x/v", None)
     ]
-    attack = late(lambda: judged("functions", flood(80, 20, asks(who, paths), rng.random()), wrong))
+    attack = late(lambda: judged("functions", flood(80, 20, asks(hundred(server, rng), paths), rng.random()), wrong))
     yield from beside(server, "functions of 100 databases", attack)
     gone(server)
     yield from at_rest(server, "functions of 100 databases")
@@ -131,10 +134,12 @@ def validations(server, rng):
     """Each database has a validation that never ends, and writers who all wait for it: who takes turns, databases or owners?"""
     who = tenants(server, "mallory", 40)
     modes = [name for name in MODES if name not in ("emits", "too many", "large rows", "too large", "nothing", "fatal")]
-    for at in range(DATABASES):
-        path = owned(server, "mallory", f"hog{at}")
-        body = MODES["endless" if at < 60 else modes[at % len(modes)]]
-        ask(who[0], "PUT", path + "/_design/x", {"validate_doc_update": "function(doc) { var unlike = %d; %s }" % (at, body)})
+
+    def make(part):
+        for at in range(part, DATABASES, 8):
+            path = owned(server, "mallory", f"hog{at}")
+            body = MODES["endless" if at < 0.6 * DATABASES else modes[at % len(modes)]]
+            ask(who[0], "PUT", path + "/_design/x", {"validate_doc_update": "function(doc) { var unlike = %d; %s }" % (at, body)})
 
     def work(rng, at):
         path, by = f"/hog{at % DATABASES}", rng.choice(who)
@@ -144,7 +149,7 @@ def validations(server, rng):
             answer = ask(by, "PUT", f"{path}/w{rng.randrange(10**9)}", {"n": 1}, timeout=15)
         return f"{answer.status} {answer.get('error') or ''}" if answer.status else "left"
 
-    yield from beside(server, "validations of 100 databases", late(lambda: judged("validations", flood(200, 25, work, rng.random()), wrong)))
+    yield from beside(server, "validations of 100 databases", late(lambda: at_once(8, make) and judged("validations", flood(200, 25, work, rng.random()), wrong)))
     gone(server)
     yield from at_rest(server, "validations of 100 databases")
 
