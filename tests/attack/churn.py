@@ -17,10 +17,10 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (HARD, HARD))
 
 
 class Followers:
-    """Connections that are read all the time, by one thread; of each, what it was told last, and when it ended."""
+    """Connections that are read all the time, by one thread; of each, its status, what it was told last, and when it ended."""
 
     def __init__(self):
-        self.poll, self.socks, self.tails, self.ended, self.last = select.epoll(), {}, {}, {}, {}
+        self.poll, self.socks, self.tails, self.ended, self.first = select.epoll(), {}, {}, {}, {}
         self.bytes, self.is_open = 0, True
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -44,16 +44,16 @@ class Followers:
                 except (OSError, AttributeError):
                     data = b""
                 self.bytes += len(data)
-                self.last[descriptor] = time.monotonic()
+                self.first.setdefault(descriptor, data[9:12].decode("latin-1"))
                 self.tails[descriptor] = (self.tails[descriptor] + data)[-2_000:]
-                if not data:
+                # A feed that ends in order leaves its connection open.
+                if not data or self.tails[descriptor].endswith(b"\r\n0\r\n\r\n"):
                     self.ended[descriptor] = time.monotonic()
                     self.poll.unregister(descriptor)
 
     def statuses(self):
         found = {}
-        for tail in self.tails.values():
-            status = tail[9:12].decode("latin-1") if tail.startswith(b"HTTP/1.1") else "told" if tail else "nothing"
+        for status in self.first.values():
             found[status] = found.get(status, 0) + 1
         return found
 
@@ -162,6 +162,8 @@ def taken(server, rng):
                 id = f"/_users/org.couchdb.user:gone{at}"
                 now = ask(server, "GET", id)
                 ask(server, "PUT", id, {"name": f"gone{at}", "password": "letmein", "roles": [], "type": "user", **({"_rev": now.get("_rev")} if now.status == 200 else {})}, timeout=60)
+                # Only sixteen passwords of an address may wait for their check.
+                ask(who[at], "GET", "/_session", timeout=60)
             followers = Followers()
             for at in range(400):
                 followers.follow(who[at % 4], f"{path}/_changes?since=now&feed=" + (FEEDS[at % len(FEEDS)] if at % 7 else "websocket"), () if at % 7 else WEBSOCKET)
@@ -192,8 +194,9 @@ def taken(server, rng):
             ask(server, "PUT", f"/taken/{secret}", {"n": 1})
             left = followers.wait(list(followers.socks), lambda at: at in followers.ended, 15)
             told = [at for at, tail in followers.tails.items() if secret.encode() in tail]
-            print(f"    {way}: {len(followers.socks)} feeds, {began} ended before, {left} not ended 15 s after, {len(told)} were told", flush=True)
+            print(f"    {way}: {len(followers.socks)} feeds {followers.statuses()}, {began} ended before, {left} not ended 15 s after, {len(told)} were told", flush=True)
             yield from ((f"{way}: feed {at}", "it was told what it may not read" if at in told else None) for at in followers.socks)
+            yield holds(f"{way}: feeds were begun", set(followers.statuses()) <= {"200", "101"} and len(followers.first) == len(followers.socks), str(followers.statuses()))
             yield holds(f"{way}: all feeds end", left == 0, f"{left} of {len(followers.socks)} are open after 15 s")
             followers.close()
             ask(server, "DELETE", "/taken")

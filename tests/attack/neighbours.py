@@ -95,10 +95,15 @@ class Tenant:
 
 
 def tenants(server, name, count=1):
-    """So many connections' worth of one user, each from another address."""
+    """One user at so many addresses, whose password the server has checked."""
+    from asking import ask
     from rights import account
     account(server, name, "letmein")
-    return [Tenant(server, name, address=f"127.0.1.{at % 250 + 1}") for at in range(count)]
+    made = [Tenant(server, name, address=f"127.0.1.{at % 250 + 1}") for at in range(count)]
+    signed_in = ask(made[0], "GET", "/_session", timeout=60)
+    if signed_in.status != 200:
+        raise RuntimeError(f"{name}: {signed_in.status} {signed_in.text[:200]}")
+    return made
 
 
 def owned(server, owner, name, public=False):
@@ -157,15 +162,10 @@ class Family:
 
 
 def flood(workers, seconds, work, seed=0):
-    """Has so many threads call `work(rng, at)` again and again; gives its results, and errors that it raised. What attacks runs behind
-    the server and the neighbour, as on another machine."""
+    """Has so many threads call `work(rng, at)` again and again; gives its results, and errors that it raised."""
     end, results, lock = time.monotonic() + seconds, [], threading.Lock()
 
     def run(at):
-        try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-        except OSError:
-            pass
         rng, found = random.Random(f"{seed} {at}"), []
         while time.monotonic() < end:
             try:

@@ -9,7 +9,7 @@ from asking import ask, bulk, holds, wait_for
 from neighbours import NEIGHBOUR, PASSWORD, SETUP, Tenant, at_rest, beside, flood, judged, late, owned, prepare, tenants
 from peers import DOCUMENT, Peer, answer, changes
 
-SETUP = {**SETUP, "config": SETUP["config"] + 'replication_allow = ["127.0.0.0/8"]\n'}
+SETUP = {**SETUP, "config": SETUP["config"] + 'replication_allow = "127.0.0.0/8"\n'}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
