@@ -174,7 +174,7 @@ $(target)/tools/bin/cargo-mutants:
 	cargo install cargo-mutants --version 27.1.0 --locked --root $(target)/tools || \
 	  { echo 'cargo-mutants is missing, and could not be installed: cargo install cargo-mutants --locked'; exit 1; }
 
-attack: need-rust ## attack a server of its own with some 20,000 hostile inputs (half an hour, 2 GB of memory)
+attack: need-rust ## attack a server of its own with some 40,000 hostile inputs (fifty minutes, 2 GB of memory)
 	cargo build --release --package flatbed
 	nice python3 tests/attack/run.py --flatbed $(target)/release/flatbed $(if $(GROUP),--group $(GROUP))
 
