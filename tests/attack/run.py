@@ -7,6 +7,7 @@ run.py --flatbed PATH [--seed N] [--group NAME]... [--list]
 import argparse
 import importlib
 import random
+import signal
 import sys
 import time
 import traceback
@@ -93,6 +94,8 @@ def main():
     parser.add_argument("--list", action="store_true", help="only list the groups")
     parser.add_argument("--failures", type=int, default=8, help="how many failures of a group are shown")
     given = parser.parse_args()
+    # A run that is ended ends its server, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     wanted = [entry for entry in groups() if not given.group or any(part in entry[0] for part in given.group)]
     if given.list:
         print("\n".join(name for name, _, _ in wanted))
