@@ -322,8 +322,7 @@ fn damage_under_a_running_engine_is_named_by_the_read_that_meets_it() {
     // Each record on the page but the damaged one is read, and nothing is written any more.
     let refused = (0..2_000u32).filter(|number| engine.transaction().get(&number.to_be_bytes(), false).is_err());
     assert_eq!(refused.count(), 1);
-    let mut options = RangeOptions::default();
-    options.reverse = true;
+    let options = RangeOptions { reverse: true, ..RangeOptions::default() };
     assert_eq!(range(&engine.transaction(), b"", b"\xff", &options), Err(Error::IO_ERROR));
     let transaction = engine.transaction();
     transaction.set(b"k", b"v");
