@@ -1,11 +1,13 @@
 //! `flatbed backup`: a copy of the embedded engine's database, also while a server has it open.
 
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
 use fdb_embedded::{BackupError, CopyProgress};
 
 use crate::{
+    data_directory,
     progress::{Progress, Unit, megabytes},
     settings::{Settings, StorageChoice},
     storage::StorageError,
@@ -34,15 +36,20 @@ pub(crate) enum CopyError {
     Layer(#[from] flatbed_layer::Error),
 }
 
-/// Copies the database to `out/data.mdb` and prints a summary.
+/// Copies the database to `out/data.mdb`, records the time in the data directory for `/metrics`, and prints a summary.
 ///
 /// # Errors
 /// [`CopyError`]; then `out` is as it was before.
 pub(crate) fn backup(out: &Path, settings: &Settings) -> Result<(), CopyError> {
     let directory = directory(settings)?;
     let mut progress = Progress::new("backup".to_owned(), Unit::Bytes, None);
+    let began_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let bytes = fdb_embedded::backup(&directory, out, |copied| draw(&mut progress, copied))?;
     progress.clear();
+    if let Err(error) = data_directory::record_backup(&directory, began_s) {
+        // The copy is complete, so the command has done its work.
+        eprintln!("flatbed: the time of the backup is not recorded in {}: {error}", directory.display());
+    }
     let seconds = progress.elapsed().as_secs_f64();
     println!("{} MB copied from {} to {} in {seconds:.1} s", megabytes(bytes), directory.display(), out.display());
     Ok(())

@@ -7,6 +7,7 @@ mod bus_error;
 mod check;
 mod cli;
 mod config_file;
+mod data_directory;
 mod dump;
 mod environment;
 mod dump_format;

@@ -19,6 +19,7 @@ use foundationdb::{
 };
 use foundationdb_sys::backend::{self, Backend, LoadError};
 
+use crate::data_directory;
 use crate::settings::{Settings, StorageChoice};
 
 /// The time that a cluster has to answer at the start.
@@ -126,6 +127,10 @@ impl Storage {
         let figures = MetricSources::default().and({
             let engine = engine.clone();
             move || engine_figures(&engine.stats(), has_faults)
+        });
+        let figures = figures.and({
+            let directory = directory.to_owned();
+            move || data_directory::figures(&directory)
         });
         // SAFETY: the pointer was just made by the backend that answers in this process, and has this one owner.
         let database = unsafe { Database::new_from_pointer(pointer) };

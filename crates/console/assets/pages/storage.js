@@ -29,7 +29,7 @@ export default async function storage({ signal, session, params }) {
       health.ping_ms !== undefined && ['A read takes', `${plain(health.ping_ms, 20)} ms`], ['Flatbed', plain(welcome.vendor?.version ?? '–', 40)], ['Server', h('code', {}, plain(welcome.uuid ?? '–', 40))],
       nodes && ['Node', plain(nodes.cluster_nodes?.join(', ') ?? '–', 100)],
       ['Commits', rate('flatbed_commits_total')], ['Keys read', rate('flatbed_keys_read_total')], ['Keys written', rate('flatbed_keys_written_total')], ['Bytes read', values ? bytes(of('flatbed_bytes_read_total')) : '–'], ['Bytes written', values ? bytes(of('flatbed_bytes_written_total')) : '–'],
-      isEmbedded && ['Data', bytes(of('flatbed_engine_data_bytes'))], isEmbedded && ['Room in its map', bytes(of('flatbed_engine_map_bytes'))], isEmbedded && ['Snapshots', count(of('flatbed_engine_snapshots'))], isEmbedded && ['Watches', count(of('flatbed_engine_watches'))],
+      isEmbedded && ['Data', bytes(of('flatbed_engine_data_bytes'))], isEmbedded && ['Free on its disk', bytes(of('flatbed_disk_free_bytes'))], isEmbedded && ['Snapshots', count(of('flatbed_engine_snapshots'))], isEmbedded && ['Watches', count(of('flatbed_engine_watches'))],
     ]));
   };
   draw();

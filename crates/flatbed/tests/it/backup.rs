@@ -9,10 +9,10 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::support::{Server, call, flatbed, run};
+use crate::support::{Server, call, counters, flatbed, run};
 use flatbed_client::{Connection, Url};
 use flatbed_testkit::{pass_blocking, until, until_blocking};
 use hyper::Method;
@@ -108,8 +108,13 @@ async fn a_backup_beside_writers_is_restored() {
     let before = acknowledged.lock().unwrap().clone();
     let seen = rows(&server, "/db/_changes").await;
     let seen = seen.last().expect("a row")["seq"].as_str().expect("a sequence").to_owned();
+    assert_eq!(counters(&server, "flatbed_backup_timestamp_seconds").await, 0.0);
+    let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as f64;
+    let earliest_s = now_s();
     let output = tokio::task::block_in_place(|| backup(&data, &out));
     assert!(output.status.success() && text(&output).contains(" MB copied from "), "{}", text(&output));
+    let recorded_s = counters(&server, "flatbed_backup_timestamp_seconds").await;
+    assert!((earliest_s..=now_s()).contains(&recorded_s), "{recorded_s}");
     // The writers and their server continue.
     written(50).await;
     let after = acknowledged.lock().unwrap().clone();

@@ -225,6 +225,8 @@ async fn figures_move_with_what_is_done() {
     // It counts in ticks of 10 ms: a quiet machine may have needed less.
     assert!(after.get("process_cpu_seconds_total", &[]) >= 0.0);
     if std::env::var_os("FLATBED_CLUSTER_FILE").is_none() {
+        let (free, size) = (after.get("flatbed_disk_free_bytes", &[]), after.get("flatbed_disk_size_bytes", &[]));
+        assert!(0.0 < size && free <= size, "{free} of {size}");
         assert!(after.get("flatbed_engine_map_bytes", &[]) > 0.0 && moved("flatbed_engine_commits_total", &[]) >= 5.0);
     }
     for (name, labels) in after.values.keys() {
