@@ -1,4 +1,4 @@
-//! The log: events of all crates to stderr, as text or JSON.
+//! The log: events of all crates to stderr or a file, as text or JSON.
 
 use std::env;
 use std::panic;
@@ -17,6 +17,7 @@ use tracing_subscriber::{
 };
 
 use crate::log_lines::OneLine;
+use crate::log_sink::{LogFileError, LogSink};
 use crate::otel::{self, Traces, TracesError};
 use crate::redact::{Redact, Redacting};
 use crate::settings::{LogFormat, Settings};
@@ -27,6 +28,9 @@ pub(crate) enum LogError {
     /// The process has a log already.
     #[error(transparent)]
     Twice(#[from] TryInitError),
+    /// The log file cannot be opened.
+    #[error(transparent)]
+    File(#[from] LogFileError),
     /// Traces are requested and cannot be sent.
     #[error(transparent)]
     Traces(#[from] TracesError),
@@ -42,15 +46,28 @@ pub(crate) struct Log {
 /// The environment variables that may name a receiver of traces.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 
-/// Starts the log of this process by the settings. A line that belongs to a request carries its id. Starts traces, too,
-/// if the environment requests them; tasks of `runtime` send them.
+/// Starts the log of a command, to stderr. Starts traces, too, if the environment requests them; tasks of `runtime` send
+/// them.
 ///
 /// # Errors
 /// [`LogError`].
 pub(crate) fn start(settings: &Settings, runtime: &Handle) -> Result<Log, LogError> {
+    start_with(settings, LogSink::stderr(), runtime)
+}
+
+/// Starts the log of a server as [`start`], to the log file if the settings have one. Commands beside the server do not
+/// write to its file, which one process rotates. A line that belongs to a request carries its id.
+///
+/// # Errors
+/// [`LogError`].
+pub(crate) fn start_server(settings: &Settings, runtime: &Handle) -> Result<Log, LogError> {
+    start_with(settings, LogSink::open(settings.log_file.as_ref())?, runtime)
+}
+
+fn start_with(settings: &Settings, sink: LogSink, runtime: &Handle) -> Result<Log, LogError> {
     // `Settings::resolve` has refused an invalid level.
     let targets: Targets = settings.log_level.parse().unwrap_or_default();
-    let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let layer = fmt::layer().with_writer(sink).with_ansi(false);
     let layer = match settings.log_format {
         LogFormat::Text => layer.map_writer(OneLine).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).with_span_list(false).boxed(),

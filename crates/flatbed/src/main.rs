@@ -21,6 +21,7 @@ mod listening;
 mod load;
 mod load_large;
 mod log_lines;
+mod log_sink;
 mod logging;
 #[cfg_attr(not(feature = "otel"), path = "without/otel.rs")]
 mod otel;
@@ -95,7 +96,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
             environment::check(&variables)?;
             let ignores_stored = given.ignore_stored_config;
             let (settings, config) = settle(given, &variables)?;
-            let log = logging::start(&settings, runtime.handle())?;
+            let log = logging::start_server(&settings, runtime.handle())?;
             log_file(config.as_ref());
             let open_files = limits::raise_open_files();
             limits::use_small_pages();

@@ -16,6 +16,7 @@ use flatbed_service::configuration::Source;
 
 use crate::gateway::GatewaySettings;
 use crate::listening::Listening;
+use crate::log_sink::LogFileOptions;
 use crate::part::{self, NotBuilt};
 use crate::redact::Redact;
 use crate::syncstorage::SyncSettings;
@@ -292,7 +293,25 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "allow other addresses there, if a firewall keeps strangers out [false]",
         storage: false,
     },
-    Setting { key: "log_format", value: "FORMAT", help: "text or json, to stderr [text]", storage: true },
+    Setting {
+        key: "log_file",
+        value: "FILE",
+        help: "file for the log, which the server rotates; without it, the log goes to stderr",
+        storage: false,
+    },
+    Setting {
+        key: "log_file_bytes",
+        value: "N",
+        help: "size at which the log file is rotated; 0 leaves that to others [100000000]",
+        storage: false,
+    },
+    Setting {
+        key: "log_files",
+        value: "N",
+        help: "most log files, the current one included, 1 to 1000 [5]",
+        storage: false,
+    },
+    Setting { key: "log_format", value: "FORMAT", help: "text or json [text]", storage: true },
     Setting {
         key: "log_level",
         value: "LEVEL",
@@ -424,6 +443,8 @@ pub(crate) struct Settings {
     /// Sync Gateway's API; `None`: it is not served.
     pub gateway: Option<GatewaySettings>,
     pub worker: WorkerSettings,
+    /// The log file; `None`: stderr.
+    pub log_file: Option<LogFileOptions>,
     /// Text or JSON.
     pub log_format: LogFormat,
     /// A level, or targets with levels.
@@ -497,6 +518,7 @@ impl Settings {
             syncstorage: SyncSettings::resolve(layers)?,
             gateway: GatewaySettings::resolve(layers)?,
             worker: WorkerSettings::resolve(layers)?,
+            log_file: log_file(layers)?,
             log_format,
             log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
             log_level_source: source("log_level"),
@@ -574,6 +596,26 @@ fn storage(layers: &[Layer]) -> Result<StorageChoice, SettingsError> {
         });
     }
     Ok(StorageChoice::DataDirectory(PathBuf::from(DEFAULT_DATA_DIR)))
+}
+
+/// Returns the log file, if there is one.
+fn log_file(layers: &[Layer]) -> Result<Option<LogFileOptions>, SettingsError> {
+    let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
+    let (bytes, files) = (first("log_file_bytes"), first("log_files"));
+    let Some(path) = first("log_file") else {
+        return match bytes.or(files) {
+            Some(found) => Err(found.is_not("of any use without log_file")),
+            None => Ok(None),
+        };
+    };
+    if path.text.is_empty() {
+        return Err(path.is_not("the path of a file"));
+    }
+    Ok(Some(LogFileOptions {
+        path: path.path(),
+        bytes_max: bytes.map_or(Ok(100_000_000), |found| found.number(0..=1 << 40))?,
+        files_max: files.map_or(Ok(5), |found| found.number(1..=1_000))?,
+    }))
 }
 
 /// Returns the settings in the environment. An empty variable counts as not set.

@@ -77,6 +77,19 @@ fn the_environment() {
 }
 
 #[test]
+fn the_log_file() {
+    let of = |values: &[(&'static str, &str)]| Settings::resolve(&[layer("x", values)]).map(|found| found.log_file);
+    assert_eq!(of(&[]).unwrap(), None);
+    let options = |bytes_max, files_max| LogFileOptions { path: "log".into(), bytes_max, files_max };
+    assert_eq!(of(&[("log_file", "log")]).unwrap(), Some(options(100_000_000, 5)));
+    let all = [("log_file", "log"), ("log_file_bytes", "0"), ("log_files", "1")];
+    assert_eq!(of(&all).unwrap(), Some(options(0, 1)));
+    for values in [&[("log_files", "2")][..], &[("log_file", "log"), ("log_files", "0")], &[("log_file", "")]] {
+        assert!(of(values).is_err(), "{values:?}");
+    }
+}
+
+#[test]
 fn refused() {
     for (values, message) in [
         (&[("run_bytes", "60001")][..], "run_bytes in x: \"60001\" is not a number from 0 to 60000"),

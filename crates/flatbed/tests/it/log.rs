@@ -120,6 +120,56 @@ async fn user_data_are_redacted() {
     }
 }
 
+/// Logs each request to a file of few lines.
+#[tokio::test]
+async fn a_log_file_is_rotated() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("flatbed.log");
+    let arguments = ["--log-file", path.to_str().unwrap(), "--log-file-bytes", "2000", "--log-files", "3"];
+    let arguments = [&arguments[..], &["--log-level", "info,access=debug", "--log-format", "json"]].concat();
+    let server = start(directory.path(), None, &arguments);
+    let mut connection = server.connect().await;
+    let mut last = String::new();
+    for _ in 0..40 {
+        last = ask(&mut connection, Method::GET, "/", "").await.1;
+    }
+    assert!(server.stop());
+    assert_eq!(log(directory.path()), "", "nothing goes to stderr");
+    let mut text = String::new();
+    for name in ["flatbed.log.2", "flatbed.log.1", "flatbed.log"] {
+        let part = fs::read_to_string(directory.path().join(name)).unwrap_or_else(|_| panic!("no {name}"));
+        assert!(part.len() <= 2_000 && part.ends_with('\n'), "{name}: {part}");
+        text += &part;
+    }
+    assert!(!directory.path().join("flatbed.log.3").exists());
+    for line in text.lines() {
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
+    }
+    assert!(text.contains(&last), "the last request of {text}");
+}
+
+#[tokio::test]
+async fn lines_for_the_journal_have_priorities() {
+    use std::os::unix::fs::MetadataExt;
+    let directory = tempfile::tempdir().unwrap();
+    for format in ["text", "json"] {
+        let file = File::create(directory.path().join("log")).expect("a file");
+        let metadata = file.metadata().unwrap();
+        let mut command = flatbed();
+        command.env("JOURNAL_STREAM", format!("{}:{}", metadata.dev(), metadata.ino())).stderr(file);
+        let storage = storage(&directory.path().join("data"));
+        let arguments = storage.iter().map(String::as_str).chain(["--log-level", "info", "--log-format", format]);
+        assert!(Server::start_as(&mut command, &arguments.collect::<Vec<_>>()).stop());
+        let log = log(directory.path());
+        assert!(log.lines().any(|line| line.contains("serving")), "{log}");
+        for line in log.lines() {
+            let begins = if format == "json" { "{" } else { "20" };
+            let rest = line.strip_prefix("<6>").or(line.strip_prefix("<4>")).or(line.strip_prefix("<3>"));
+            assert!(rest.is_some_and(|rest| rest.starts_with(begins)), "{line}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_map_that_fails_on_many_documents_is_one_line() {
     let directory = tempfile::tempdir().unwrap();
