@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { get } from 'node:https';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
@@ -128,4 +129,44 @@ test('a certificate is replaced while it is used', { skip }, async () => {
   await server.admin('PUT', `/${name}/after`, {});
   assert.equal((await row()).id, 'after');
   follower.kill();
+});
+
+test('SIGHUP loads certificates under load, and no request is lost', { skip }, async () => {
+  const pairs = ['third', 'fourth'].map((name) => accounts.makeCertificate(files.directory, name, NAMES));
+  const earlier = ['first', 'second'].map((name) => join(files.directory, `${name}.pem`)).filter((file) => existsSync(file));
+  const ca = [...earlier, ...pairs.map((pair) => pair.certificate)].map((file) => readFileSync(file));
+  /** The status of a request on a connection of its own. */
+  const ask = () => new Promise((resolve, reject) => {
+    get(`${server.secure}/_up`, { ca, agent: false }, (response) => {
+      response.resume().on('error', reject).on('end', () => resolve(response.statusCode));
+    }).on('error', reject);
+  });
+  let [isOver, count] = [false, 0];
+  const lost = [];
+  const client = async () => {
+    while (!isOver) {
+      const status = await ask().catch((error) => error.code ?? String(error));
+      if (status !== 200) lost.push(status);
+      count += 1;
+    }
+  };
+  const clients = [client(), client(), client(), client()];
+  const more = async () => { const from = count; await until(() => count >= from + 20); };
+  const replace = (from, to) => { copyFileSync(from, `${to}.new`); renameSync(`${to}.new`, to); };
+  const serves = async (certificate) => (await curl('/', ...trusting(certificate))).code === 0;
+  for (const { certificate, key } of [...pairs, ...pairs, ...pairs]) {
+    await more();
+    replace(certificate, used.certificate);
+    replace(key, used.key);
+    process.kill(server.pid, 'SIGHUP');
+    await until(() => serves(certificate));
+  }
+  // What cannot be used changes nothing.
+  writeFileSync(used.certificate, 'no certificate');
+  process.kill(server.pid, 'SIGHUP');
+  await more();
+  assert.ok(await serves(pairs[1].certificate));
+  isOver = true;
+  await Promise.all(clients);
+  assert.deepEqual(lost, []);
 });

@@ -70,7 +70,7 @@ pub(crate) enum Command {
 }
 
 /// The settings on the command line, and the configuration file if it names one.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommandSettings {
     pub settings: Layer,
     /// `--config FILE`.

@@ -68,6 +68,17 @@ impl LogSink {
         Ok(LogSink(Arc::new(Mutex::new(Target::open(options)?))))
     }
 
+    /// Opens the file of the options again, after a rename by logrotate or a change of the settings; without one the
+    /// log goes to stderr.
+    ///
+    /// # Errors
+    /// [`LogFileError`]; the log then stays where it is.
+    pub(crate) fn reopen(&self, options: Option<&LogFileOptions>) -> Result<(), LogFileError> {
+        let target = Target::open(options)?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = target;
+        Ok(())
+    }
+
     /// Writes a line. A line that the file does not take goes to stderr.
     fn write_line(&self, level: Level, line: &[u8]) -> io::Result<()> {
         match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -267,6 +278,21 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         write(&LogSink::open(Some(&options(directory.path(), 3, 2))).unwrap(), 0..2);
         assert_eq!(files(directory.path()), [file("log", "line 1\n"), file("log.1", "line 0\n")]);
+    }
+
+    #[test]
+    fn a_renamed_file_is_left_when_the_log_is_opened_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = options(directory.path(), 0, 1);
+        let sink = LogSink::open(Some(&options)).unwrap();
+        fs::rename(&options.path, directory.path().join("moved")).unwrap();
+        write(&sink, 0..1);
+        sink.reopen(Some(&options)).unwrap();
+        write(&sink, 1..2);
+        let missing = LogFileOptions { path: directory.path().join("none/log"), ..options };
+        assert!(sink.reopen(Some(&missing)).is_err());
+        write(&sink, 2..3);
+        assert_eq!(files(directory.path()), [file("log", "line 1\nline 2\n"), file("moved", "line 0\n")]);
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(crate) enum LogError {
 pub(crate) struct Log {
     /// Sets the level of the log, or levels of targets.
     pub set_level: Arc<dyn Fn(&str) + Send + Sync>,
+    /// The destination of its lines.
+    pub sink: LogSink,
     _traces: Option<Traces>,
 }
 
@@ -67,7 +69,7 @@ pub(crate) fn start_server(settings: &Settings, runtime: &Handle) -> Result<Log,
 fn start_with(settings: &Settings, sink: LogSink, runtime: &Handle) -> Result<Log, LogError> {
     // `Settings::resolve` has refused an invalid level.
     let targets: Targets = settings.log_level.parse().unwrap_or_default();
-    let layer = fmt::layer().with_writer(sink).with_ansi(false);
+    let layer = fmt::layer().with_writer(sink.clone()).with_ansi(false);
     let layer = match settings.log_format {
         LogFormat::Text => layer.map_writer(OneLine).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).with_span_list(false).boxed(),
@@ -88,7 +90,7 @@ fn start_with(settings: &Settings, sink: LogSink, runtime: &Handle) -> Result<Lo
     });
     let (traced, traces) = traces_asked().map(|asked| otel::start(asked, runtime)).transpose()?.unzip();
     tracing_subscriber::registry().with(traced).with(layer).try_init()?;
-    let log = Log { set_level, _traces: traces };
+    let log = Log { set_level, sink, _traces: traces };
     let unlogged = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         if !tracing::enabled!(tracing::Level::ERROR) {

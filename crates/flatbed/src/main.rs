@@ -29,6 +29,7 @@ mod part;
 mod process;
 mod progress;
 mod redact;
+mod reload;
 mod renew;
 mod restore;
 mod secret;
@@ -51,6 +52,7 @@ use std::{
     error::Error,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use cli::{Command, CommandSettings};
@@ -95,13 +97,17 @@ fn run() -> Result<bool, Box<dyn Error>> {
         Command::Serve(given) => {
             environment::check(&variables)?;
             let ignores_stored = given.ignore_stored_config;
+            let (again, of_environment) = (given.clone(), variables.clone());
+            let read: serve::ReadSettings =
+                Arc::new(move || settle(again.clone(), &of_environment).map_err(|error| error.to_string()));
             let (settings, config) = settle(given, &variables)?;
             let log = logging::start_server(&settings, runtime.handle())?;
             log_file(config.as_ref());
             let open_files = limits::raise_open_files();
             limits::use_small_pages();
             tracing::debug!(open_files, "limits");
-            let given = serve::ServeInputs { config, variables: &variables, ignores_stored };
+            let given =
+                serve::ServeInputs { config, variables: &variables, ignores_stored, read, sink: log.sink.clone() };
             runtime.block_on(serve::serve(&settings, given, log.set_level.clone()))?;
             Ok(true)
         }

@@ -23,7 +23,10 @@ use crate::{
     config_file::{ConfigError, ConfigFile},
     gateway::{GatewayServer, GatewaySettings},
     listening::Listening,
-    process, renew,
+    log_sink::LogSink,
+    process,
+    reload::{self, NewConfiguration, ReadConfiguration, Reload},
+    renew,
     settings::Settings,
     storage::{Storage, StorageError},
     syncstorage::{FirefoxSync, SyncSettings},
@@ -127,12 +130,19 @@ pub(crate) enum ServeError {
     System(#[from] io::Error),
 }
 
+/// Reads the settings of all sources.
+pub(crate) type ReadSettings = Arc<dyn Fn() -> Result<(Settings, Option<ConfigFile>), String> + Send + Sync>;
+
 pub(crate) struct ServeInputs<'g> {
     pub config: Option<ConfigFile>,
     /// The environment.
     pub variables: &'g HashMap<String, String>,
     /// True if changes made by `_config` are ignored.
     pub ignores_stored: bool,
+    /// Reads the settings again at SIGHUP.
+    pub read: ReadSettings,
+    /// The destination of the log.
+    pub sink: LogSink,
 }
 
 fn replicator_bounds(settings: &Settings) -> ReplicatorOptions {
@@ -145,19 +155,19 @@ fn replicator_bounds(settings: &Settings) -> ReplicatorOptions {
     }
 }
 
-/// Serves until SIGINT or SIGTERM, and then until running requests end.
+/// Serves until SIGINT or SIGTERM, and then until running requests end. SIGHUP reloads the configuration.
 ///
 /// # Errors
 /// [`ServeError`], always before the first request.
 pub(crate) async fn serve(
     settings: &Settings,
-    ServeInputs { config, variables, ignores_stored }: ServeInputs<'_>,
+    ServeInputs { config, variables, ignores_stored, read, sink }: ServeInputs<'_>,
     set_log_level: Arc<dyn Fn(&str) + Send + Sync>,
 ) -> Result<(), ServeError> {
-    let admin = variables.get("FLATBED_ADMIN").map(String::as_str);
+    let admin = variables.get("FLATBED_ADMIN").map(|text| EnvironmentAdmin::parse(text)).transpose()?;
     let secret = settings.syncstorage.as_ref().map(|sync| sync.secret(variables)).transpose()?;
     let cors = config.as_ref().map(|config| config.cors.clone()).unwrap_or_default();
-    let values = values(settings, config, admin)?;
+    let values = values(settings, config, admin.as_ref())?;
     let tls = settings.replication_ca.as_deref().map(trusted).transpose()?.unwrap_or_default();
     let allowed = Arc::new(settings.replication_allow.clone());
     let replicator = ReplicatorOptions { tls: tls.clone(), allowed, ..replicator_bounds(settings) };
@@ -201,7 +211,7 @@ pub(crate) async fn serve(
     let (actor, options) = (authority.for_job("provision"), ProvisionOptions::default());
     let provision = Provision::new(layer.clone(), actor, configuration.clone(), options);
     provision.before_serving().await;
-    let service = Service::new(layer.clone(), functions.clone(), configuration);
+    let service = Service::new(layer.clone(), functions.clone(), configuration.clone());
     let gateway = match &settings.gateway {
         Some(gateway) => {
             let document_bytes_max = usize::try_from(layer.document_bytes_max()).unwrap_or(usize::MAX);
@@ -259,11 +269,17 @@ pub(crate) async fn serve(
         tracing::info!(path, %storage, "serving Firefox Sync");
     }
 
+    let listening = server.listening().into_iter();
+    let listening = listening.chain(sync.iter().flat_map(FirefoxSync::listening));
+    let listening = listening.chain(gateway.iter().flat_map(GatewayServer::listening));
+    let certificates = reload::certificates(listening);
+    let (read, log_file) = (reader(read, settings, admin), settings.log_file.clone());
+    let mut reload = Reload { read, configuration, certificates, sink, log_file };
     let (stop, stopped) = tokio::sync::watch::channel(());
     let stopped = Stopped(stopped);
     let shutdown = async move {
-        signals.next().await;
-        drop(stop);
+        signals.next_with(&mut reload).await;
+        drop((stop, reload));
         tracing::info!("stopping: running requests may end; a second signal stops at once");
         tokio::spawn(async move {
             signals.next().await;
@@ -346,7 +362,11 @@ pub(crate) fn trusted(path: &Path) -> Result<Tls, ServeError> {
 }
 
 /// Returns the values of `_config` at the start. Plain passwords of the file are hashed and written back.
-fn values(settings: &Settings, config: Option<ConfigFile>, admin: Option<&str>) -> Result<Values, ServeError> {
+fn values(
+    settings: &Settings,
+    config: Option<ConfigFile>,
+    admin: Option<&EnvironmentAdmin>,
+) -> Result<Values, ServeError> {
     let mut values = Values::default();
     let set = |values: &mut Values, section: &str, key: &str, text: &str, source: Source| {
         let wrong =
@@ -385,15 +405,40 @@ fn values(settings: &Settings, config: Option<ConfigFile>, admin: Option<&str>) 
             set(&mut values, section, key, text, Source::File)?;
         }
     }
-    if let Some(admin) = admin {
+    if let Some(EnvironmentAdmin { name, hash }) = admin {
+        set(&mut values, ADMINS, name, hash, Source::Environment)?;
+    }
+    Ok(values)
+}
+
+/// Returns the reader of the configuration for a server that was started with these settings.
+fn reader(read: ReadSettings, settings: &Settings, admin: Option<EnvironmentAdmin>) -> ReadConfiguration {
+    let before = settings.texts.clone();
+    Arc::new(move || {
+        let (settings, config) = read()?;
+        let values = values(&settings, config, admin.as_ref()).map_err(|error| error.to_string())?;
+        Ok(NewConfiguration { values, changed: settings.changed_keys(&before), log_file: settings.log_file })
+    })
+}
+
+/// The administrator that `FLATBED_ADMIN` names.
+#[derive(Clone)]
+struct EnvironmentAdmin {
+    name: String,
+    /// The hash of the password. It is made once, since sessions of the administrator end with it.
+    hash: String,
+}
+
+impl EnvironmentAdmin {
+    /// Parses `name:password`, or `name:hash`.
+    fn parse(text: &str) -> Result<EnvironmentAdmin, ServeError> {
         let origin = || "FLATBED_ADMIN".to_owned();
-        let (name, password) = admin
+        let (name, password) = text
             .split_once(':')
             .filter(|(name, password)| !name.is_empty() && !password.is_empty())
             .ok_or_else(|| ServeError::Admin { origin: origin(), reason: "it must be name:password" })?;
-        set(&mut values, ADMINS, name, &hash(password, origin)?.0.to_string(), Source::Environment)?;
+        Ok(EnvironmentAdmin { name: name.to_owned(), hash: hash(password, origin)?.0.to_string() })
     }
-    Ok(values)
 }
 
 /// Returns `text` as a hash, or the hash of `text` as a password, and whether it was just computed.
@@ -425,7 +470,7 @@ impl Stopped {
     }
 }
 
-/// The handlers of SIGINT and SIGTERM, which end the process, and of SIGHUP, which does not.
+/// The handlers of SIGINT and SIGTERM, which end the process, and of SIGHUP, which reloads a server's configuration.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -442,16 +487,29 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal that ends the process. SIGHUP is logged and ignored: certificates and keys are reread
-    /// when their files change, and settings change over HTTP.
+    /// Waits for the next signal that ends the process. SIGHUP is logged and ignored: this process has nothing to
+    /// reload, or is not ready yet.
     pub(crate) async fn next(&mut self) {
         loop {
             tokio::select! {
                 _ = self.interrupt.recv() => return,
                 _ = self.terminate.recv() => return,
-                Some(()) = self.hangup.recv() => {
-                    tracing::info!("SIGHUP is ignored: certificates and keys are read again whenever their files change");
-                }
+                Some(()) = self.hangup.recv() => tracing::info!("SIGHUP is ignored"),
+            }
+        }
+    }
+
+    /// Waits as [`Signals::next`], and reloads at each SIGHUP. A signal that ends the process also ends a reload.
+    async fn next_with(&mut self, reload: &mut Reload) {
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => return,
+                _ = self.terminate.recv() => return,
+                Some(()) = self.hangup.recv() => tokio::select! {
+                    () = reload.run() => {}
+                    _ = self.interrupt.recv() => return,
+                    _ = self.terminate.recv() => return,
+                },
             }
         }
     }
@@ -469,7 +527,7 @@ mod tests {
     use super::*;
 
     fn values_of(admin: &str) -> Result<Values, ServeError> {
-        values(&Settings::resolve(&[]).unwrap(), None, Some(admin))
+        values(&Settings::resolve(&[]).unwrap(), None, Some(&EnvironmentAdmin::parse(admin)?))
     }
 
     #[test]

@@ -452,6 +452,8 @@ pub(crate) struct Settings {
     pub log_level_source: Option<Source>,
     /// The treatment of user data in the log.
     pub redact: Redact,
+    /// The texts of the settings that are set, by key.
+    pub texts: BTreeMap<&'static str, String>,
 }
 
 impl Settings {
@@ -523,7 +525,13 @@ impl Settings {
             log_level: first("log_level").map_or("info", |found| &found.text).to_owned(),
             log_level_source: source("log_level"),
             redact,
+            texts: texts(layers),
         })
+    }
+
+    /// Returns the keys whose texts differ from those of `before`.
+    pub(crate) fn changed_keys(&self, before: &BTreeMap<&'static str, String>) -> Vec<&'static str> {
+        SETTINGS.iter().map(|setting| setting.key).filter(|key| self.texts.get(key) != before.get(key)).collect()
     }
 }
 
@@ -596,6 +604,25 @@ fn storage(layers: &[Layer]) -> Result<StorageChoice, SettingsError> {
         });
     }
     Ok(StorageChoice::DataDirectory(PathBuf::from(DEFAULT_DATA_DIR)))
+}
+
+/// Settings whose texts in several sources count together.
+const MERGED: [&str; 2] = ["limits", "syncstorage_limits"];
+
+/// Returns the texts that count.
+fn texts(layers: &[Layer]) -> BTreeMap<&'static str, String> {
+    let mut texts: BTreeMap<&'static str, String> = BTreeMap::new();
+    for (key, value) in layers.iter().flatten() {
+        let text = texts.entry(*key);
+        if MERGED.contains(key) {
+            let text = text.or_default();
+            text.push_str(&value.text);
+            text.push(',');
+        } else {
+            text.or_insert_with(|| value.text.clone());
+        }
+    }
+    texts
 }
 
 /// Returns the log file, if there is one.

@@ -115,9 +115,8 @@ impl Tls {
                 continue;
             }
             known = found;
-            match config(&self.certificate, &self.key, &self.tickets) {
-                Ok(config) => {
-                    *self.now.write().unwrap_or_else(PoisonError::into_inner) = config;
+            match self.reload() {
+                Ok(()) => {
                     tracing::info!(certificate = %self.certificate.display(), "the certificate was reloaded");
                 }
                 Err(error) => {
@@ -125,6 +124,16 @@ impl Tls {
                 }
             }
         }
+    }
+
+    /// Reloads the files now. Open connections keep their certificate.
+    ///
+    /// # Errors
+    /// [`TlsError`]: the new files are invalid, and the previous certificate stays in use.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let config = config(&self.certificate, &self.key, &self.tickets)?;
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
     }
 
     /// Performs the handshake of a client.

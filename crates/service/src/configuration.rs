@@ -18,7 +18,7 @@ mod values;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::{Layer, Result, STORED_SETTINGS_MAX, StoredSettings};
@@ -49,8 +49,10 @@ type Listener = Box<dyn Fn(&Settings) + Send + Sync>;
 
 struct Inner {
     now: watch::Sender<Arc<Settings>>,
-    /// The values from the start of this process.
-    fixed: Values,
+    /// The values of the command line, the environment and the configuration file.
+    fixed: RwLock<Values>,
+    /// The stored values that apply, as they were read last.
+    stored: Mutex<StoredSettings>,
     /// The stored values, if there is a store.
     store: Option<SettingsStore>,
     listeners: Mutex<Vec<Listener>>,
@@ -105,10 +107,23 @@ impl Configuration {
 
     fn of(fixed: Values, store: Option<SettingsStore>) -> Configuration {
         let settings = Settings::of(fixed.clone());
+        let (fixed, stored) = (RwLock::new(fixed), Mutex::default());
         let (was_closed, listeners) = (AtomicBool::new(!settings.admins.is_empty()), Mutex::default());
         let now = watch::Sender::new(Arc::new(settings));
         let logged = Mutex::default();
-        Configuration { inner: Arc::new(Inner { now, fixed, store, listeners, was_closed, logged }) }
+        Configuration { inner: Arc::new(Inner { now, fixed, stored, store, listeners, was_closed, logged }) }
+    }
+
+    /// Replaces the values from the start of this process, after its configuration file was read again. Always makes
+    /// a new snapshot, so that readers of files that settings name, such as JWK sets, read them again.
+    pub async fn replace_fixed(&self, values: Values) {
+        // No read of the store may apply its values meanwhile.
+        let _reading = match &self.inner.store {
+            Some(store) => Some(store.lock_reading().await),
+            None => None,
+        };
+        *self.inner.fixed.write().unwrap_or_else(PoisonError::into_inner) = values;
+        self.inner.publish(true);
     }
 
     /// Returns a snapshot of the settings.
@@ -131,10 +146,21 @@ impl Configuration {
 }
 
 impl Inner {
+    fn fixed(&self) -> RwLockReadGuard<'_, Values> {
+        self.fixed.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Applies newly stored settings. Callers must not overlap.
-    fn take(&self, stored: &StoredSettings) {
-        let mut values = self.fixed.clone();
-        for ((section, key), text) in stored {
+    fn take(&self, stored: StoredSettings) {
+        *self.stored.lock().unwrap_or_else(PoisonError::into_inner) = stored;
+        self.publish(false);
+    }
+
+    /// Makes a snapshot of the fixed and the stored values. One that equals the current snapshot is dropped unless
+    /// `even_if_equal`. Callers must not overlap.
+    fn publish(&self, even_if_equal: bool) {
+        let mut values = self.fixed().clone();
+        for ((section, key), text) in self.stored.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             values.insert_unchecked(section, key, text, Source::Stored);
         }
         let mut settings = Settings::of(values);
@@ -144,7 +170,7 @@ impl Inner {
         }
         self.was_closed.fetch_or(!settings.admins.is_empty(), Ordering::Relaxed);
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        if **self.now.borrow() == settings {
+        if !even_if_equal && **self.now.borrow() == settings {
             return;
         }
         listeners.iter().for_each(|listener| listener(&settings));

@@ -77,6 +77,19 @@ fn the_environment() {
 }
 
 #[test]
+fn changed_settings() {
+    let with = |file: &[(&'static str, &str)]| {
+        let command_line = layer("a", &[("listen", "a:1"), ("limits", "head_seconds=1")]);
+        Settings::resolve(&[command_line, Layer::new(), layer("c", file)]).unwrap()
+    };
+    let before = with(&[("listen", "b:2"), ("log_level", "warn"), ("run_bytes", "1")]);
+    assert_eq!(before.changed_keys(&before.texts), Vec::<&str>::new());
+    // The command line hides the file's `listen`, and not its limits.
+    let after = with(&[("listen", "c:3"), ("run_bytes", "2"), ("limits", "body_seconds=2")]);
+    assert_eq!(after.changed_keys(&before.texts), ["limits", "run_bytes", "log_level"]);
+}
+
+#[test]
 fn the_log_file() {
     let of = |values: &[(&'static str, &str)]| Settings::resolve(&[layer("x", values)]).map(|found| found.log_file);
     assert_eq!(of(&[]).unwrap(), None);

@@ -18,6 +18,7 @@ mod log;
 mod metrics;
 mod otel;
 mod per_user;
+mod reload;
 mod renew;
 mod slow_followers;
 mod startup;

@@ -148,8 +148,13 @@ impl Server {
     }
 
     /// Sends a signal by its name, and returns the server's exit status.
-    pub fn end(mut self, name: &str) -> Option<i32> {
+    pub fn end(self, name: &str) -> Option<i32> {
         signal(self.pid(), name);
+        self.wait()
+    }
+
+    /// Waits for the server's end, and returns its exit status.
+    pub fn wait(mut self) -> Option<i32> {
         self.child.wait().expect("the server ends").code()
     }
 

@@ -278,6 +278,25 @@ async fn a_certificate_is_renewed() {
     server.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_reloaded_at_once() {
+    let (store, files) = (Store::new(), files());
+    let tls = Tls::read(&files.certificate, &files.key).unwrap();
+    let server = start(&store, vec![Listen::Https(local(), tls.clone())], ServerOptions::default()).await;
+    let shown = async || presented(&secure(server.addresses[0], &client(&[&version::TLS13], &[])).await);
+    let (old, new) = (CertificateDer::from_pem_slice(CERTIFICATE), CertificateDer::from_pem_slice(RENEWED));
+    let (old, new) = (old.unwrap(), new.unwrap());
+    let mut before = secure(server.addresses[0], &client(&[&version::TLS13], &[])).await;
+    std::fs::write(&files.certificate, RENEWED).unwrap();
+    assert!(tls.reload().unwrap_err().to_string().contains("cannot be used"));
+    assert_eq!(shown().await, old);
+    std::fs::write(&files.key, RENEWED_KEY).unwrap();
+    tls.reload().unwrap();
+    assert_eq!(shown().await, new);
+    assert_eq!(status(&ask(&mut before, "GET", "/", "").await), "200");
+    server.stop().await;
+}
+
 #[test]
 fn certificates_that_cannot_be_used() {
     let files = files();

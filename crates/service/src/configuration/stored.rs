@@ -82,6 +82,11 @@ impl SettingsStore {
         SettingsStore { layer, is_ignored, found, reading, hashing }
     }
 
+    /// Waits until no read applies its values, and keeps others from it.
+    pub(super) async fn lock_reading(&self) -> impl Sized + '_ {
+        self.reading.lock().await
+    }
+
     fn found(&self) -> Option<SettingsState> {
         self.found.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -99,7 +104,7 @@ impl Inner {
         let before = store.found();
         let (state, settings) = store.layer.stored_settings(before.as_ref()).await?;
         if let Some(settings) = settings.filter(|_| !store.is_ignored) {
-            self.take(&settings);
+            self.take(settings);
         }
         *store.found.write().unwrap_or_else(PoisonError::into_inner) = Some(state);
         Ok(())
@@ -166,9 +171,9 @@ impl Configuration {
         is_open.then(|| state.map(|state| Arc::new(SettingFence::new(state, ADMINS, None))))
     }
 
-    /// True if this process was started with an administrator of this name.
+    /// True if the command line, the environment or the file of this process has an administrator of this name.
     pub(crate) fn is_fixed_admin(&self, name: &str) -> bool {
-        self.inner.fixed.get(ADMINS, name).is_some()
+        self.inner.fixed().get(ADMINS, name).is_some()
     }
 
     async fn confirm_in_line(&self, store: &SettingsStore) -> Result<()> {
@@ -284,7 +289,7 @@ impl Configuration {
         by: ChangedBy<'_>,
     ) -> std::result::Result<String, ChangeError> {
         let (store, section, key) = self.changeable(section, key)?;
-        let others = self.inner.fixed.section(ADMINS).next().is_some();
+        let others = self.inner.fixed().section(ADMINS).next().is_some();
         let name = (section.to_owned(), key.to_owned());
         let remove = |settings: &mut StoredSettings| {
             let old = settings.remove(&name).ok_or(SettingError::Unknown)?;
@@ -308,7 +313,7 @@ impl Configuration {
         let (section, key) = keys::canonical(section, key);
         let store = self.inner.store.as_ref().ok_or(ChangeError::NotStored)?;
         keys::check_storable(section, key)?;
-        match self.inner.fixed.get(section, key) {
+        match self.inner.fixed().get(section, key) {
             Some(value) => {
                 Err(ChangeError::Fixed { section: section.to_owned(), key: key.to_owned(), source_of_it: value.source })
             }

@@ -91,6 +91,54 @@ async fn what_a_server_is_started_with_beats_what_is_stored() {
 }
 
 #[tokio::test]
+async fn values_of_the_start_are_replaced() {
+    let store = Store::new();
+    let fixed = |timeout: &str, level: Option<&str>| {
+        let mut fixed = Values::default();
+        fixed.insert("chttpd_auth", "timeout", timeout, Source::File).unwrap();
+        level.into_iter().for_each(|level| fixed.insert("log", "level", level, Source::File).unwrap());
+        fixed
+    };
+    let (one, other) =
+        (store.open(fixed("60", Some("debug")), false).await, store.open(Values::default(), false).await);
+    other.set("log", "level", "warn", by()).await.unwrap();
+    one.reload().await.unwrap();
+    assert_eq!((one.now().auth.timeout_s, one.now().log.level.as_str()), (60, "debug"));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = seen.clone();
+    one.on_change(move |settings| noted.lock().unwrap().push(settings.auth.timeout_s));
+    // The stored level applies once the file has none.
+    one.replace_fixed(fixed("61", None)).await;
+    assert_eq!((one.now().auth.timeout_s, one.now().log.level.as_str()), (61, "warn"));
+    assert!(matches!(one.set("chttpd_auth", "timeout", "9", by()).await, Err(ChangeError::Fixed { .. })));
+    // Equal values make a new snapshot, too.
+    let before = one.now();
+    one.replace_fixed(fixed("61", None)).await;
+    assert!(!Arc::ptr_eq(&before, &one.now()) && before == one.now());
+    one.replace_fixed(Values::default()).await;
+    assert_eq!(*seen.lock().unwrap(), [60, 61, 61, 600]);
+    assert!(one.set("chttpd_auth", "timeout", "9", by()).await.is_ok());
+    // Later changes of the store keep the replaced values.
+    one.replace_fixed(fixed("62", None)).await;
+    other.set("log", "level", "error", by()).await.unwrap();
+    one.reload().await.unwrap();
+    assert_eq!((one.now().auth.timeout_s, one.now().log.level.as_str()), (62, "error"));
+}
+
+#[tokio::test]
+async fn a_server_whose_file_loses_the_last_administrator_stays_closed() {
+    let store = Store::new();
+    let mut fixed = Values::default();
+    let hash = flatbed_auth::PasswordHash::new("secret", &[7; flatbed_auth::SALT_BYTES]).to_string();
+    fixed.insert("admins", "anna", &hash, Source::File).unwrap();
+    let configuration = store.open(fixed, false).await;
+    assert!(configuration.is_fixed_admin("anna"));
+    configuration.replace_fixed(Values::default()).await;
+    assert!(!configuration.is_fixed_admin("anna"));
+    assert_eq!(configuration.now().admins.keys().collect::<Vec<_>>(), [""]);
+}
+
+#[tokio::test]
 async fn administrators() {
     let store = Store::new();
     let (one, other) = (store.open(Values::default(), false).await, store.open(Values::default(), false).await);
