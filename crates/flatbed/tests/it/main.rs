@@ -16,6 +16,7 @@ mod import_torture;
 mod load_and_dump;
 mod log;
 mod metrics;
+mod monitoring;
 mod otel;
 mod per_user;
 mod reload;

@@ -8,25 +8,25 @@ use flatbed_testkit::until;
 use hyper::Method;
 
 /// A time series: its name and its labels.
-type Series = (String, BTreeMap<String, String>);
+pub type Series = (String, BTreeMap<String, String>);
 
 /// The metrics at one time.
 #[derive(Default)]
-struct Scrape {
+pub struct Scrape {
     /// The types by name.
-    kinds: BTreeMap<String, String>,
-    values: BTreeMap<Series, f64>,
+    pub kinds: BTreeMap<String, String>,
+    pub values: BTreeMap<Series, f64>,
 }
 
 impl Scrape {
-    async fn of(server: &Server, path: &str) -> Scrape {
+    pub async fn of(server: &Server, path: &str) -> Scrape {
         let answer = server.connect().await.call(Method::GET, path, "").await.expect("an answer");
         assert_eq!(answer.status, 200, "{path}");
         Scrape::parse(std::str::from_utf8(&answer.body).expect("UTF-8"))
     }
 
     /// Parses the text form strictly. Panics if Prometheus would refuse or misread it.
-    fn parse(text: &str) -> Scrape {
+    pub fn parse(text: &str) -> Scrape {
         assert!(text.ends_with('\n') && !text.contains("\n\n") && !text.contains('\r'));
         let mut scrape = Scrape::default();
         let (mut helped, mut family) = (None, None::<(String, String)>);
