@@ -315,6 +315,7 @@ fn folders_know_only_those_below_them() {
             "group",
             &[
                 "at_once",
+                "line_pacer",
                 "view_functions",
                 "view_definition",
                 "error",

@@ -1,20 +1,22 @@
 //! Maps documents outside of any transaction, in parts whose rows fit the memory budget.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use flatbed_clock::Clock;
 use flatbed_revtree::DocumentId;
 
 use crate::document::edit::Document;
 use crate::document::text;
 use crate::error::{Error, Refusal, Result, ViewFailure};
 use crate::group::job::Job;
+use crate::line_pacer::{LINE_EVERY, LineDecision};
 use crate::size_limit::{self, Growth};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_functions::{EmittedRows, FunctionFailure, MapOutcome};
 use crate::view_updates::memory::MemoryPermit;
-use crate::view_updates::{LoggedFailure, RUN_DOCUMENTS_MAX, views};
+use crate::view_updates::{GroupState, LoggedFailure, RUN_DOCUMENTS_MAX, views};
 
 /// The number of consecutive documents that exceed a bound after which the functions count as broken. A time limit
 /// counts three times, as it has kept a processor busy for all of that time.
@@ -281,11 +283,51 @@ fn adapt_batch_size(job: &Job, documents: usize, bytes: usize, part_bytes: usize
 fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
     job.reader.inner.metrics.view_documents_failed.add(1);
     // A map that fails on one document often fails on many: the lines are limited.
-    let Some(left_out) = job.state.lines.line(LoggedFailure::Map(tree)) else { return };
-    let view = job.definition().trees.get(tree).map(|tree| tree.view.as_str()).unwrap_or_default();
-    let database = &*job.reader.name;
-    let design_document = &*job.design;
-    tracing::info!(database, design_document, view, document = id, %failure, left_out, "a map failed on a document");
+    let paced = job.state.lines.pace(LoggedFailure::Map(tree));
+    let view = || job.definition().trees.get(tree).map(|tree| tree.view.as_str()).unwrap_or_default();
+    match paced {
+        LineDecision::Write(left_out) => {
+            let (database, design_document, view) = (&*job.reader.name, &*job.design, view());
+            tracing::info!(
+                database,
+                design_document,
+                view,
+                document = id,
+                %failure,
+                left_out,
+                "a map failed on a document"
+            );
+        }
+        LineDecision::OmitFirst => {
+            tokio::spawn(sum_up(job.clock().clone(), Arc::downgrade(&job.state), tree, MapName::of(job, view())));
+        }
+        LineDecision::Omit => {}
+    }
+}
+
+/// The name of a map in the log.
+struct MapName {
+    database: String,
+    design_document: String,
+    view: String,
+}
+
+impl MapName {
+    fn of(job: &Job, view: &str) -> MapName {
+        let database = job.reader.name.to_string();
+        MapName { database, design_document: job.design.clone(), view: view.to_owned() }
+    }
+}
+
+/// Writes the number of omitted lines once the next line may be written, since the documents on which the map fails
+/// may have come to an end. There is at most one such task for each view.
+async fn sum_up(clock: Clock, state: Weak<GroupState>, tree: usize, name: MapName) {
+    clock.sleep(LINE_EVERY).await;
+    let Some(left_out) = state.upgrade().and_then(|state| state.lines.summary(&LoggedFailure::Map(tree))) else {
+        return;
+    };
+    let MapName { database, design_document, view } = name;
+    tracing::info!(database, design_document, view, left_out, "a map failed on more documents");
 }
 
 /// Prepares the rows of a document, on a blocking thread unless they are few. Adds to `waited` the time spent waiting
