@@ -414,7 +414,7 @@ fn values(
 /// Returns the reader of the configuration for a server that was started with these settings.
 fn reader(read: ReadSettings, settings: &Settings, admin: Option<EnvironmentAdmin>) -> ReadConfiguration {
     let before = settings.texts.clone();
-    Arc::new(move || {
+    Arc::new(move || -> Result<NewConfiguration, String> {
         let (settings, config) = read()?;
         let values = values(&settings, config, admin.as_ref()).map_err(|error| error.to_string())?;
         Ok(NewConfiguration { values, changed: settings.changed_keys(&before), log_file: settings.log_file })
