@@ -239,7 +239,11 @@ async fn signals() {
 
     let server = Server::start(directory.path());
     signal(server.pid(), "HUP");
-    assert_eq!(call(&mut server.connect().await, Method::GET, "/db", "").await.0, 200, "SIGHUP reloads and does not end it");
+    assert_eq!(
+        call(&mut server.connect().await, Method::GET, "/db", "").await.0,
+        200,
+        "SIGHUP reloads and does not end it"
+    );
     assert!(server.stop());
 
     let server = Server::start(directory.path());
