@@ -97,8 +97,8 @@ async fn a_reload_under_load_loses_no_request() {
     for seconds in 601..=610 {
         more().await;
         configured.reload(&with_timeout(seconds));
-        until_wanted("the new timeout", async || configured.timeout().await, |found| *found == seconds.to_string())
-            .await;
+        let expected = seconds.to_string();
+        until_wanted("the new timeout", async || configured.timeout().await, |found| *found == expected).await;
     }
     // A change that needs a restart is named, and the rest applies.
     configured.reload(&format!("run_bytes = 1\n{}", with_timeout(700)));
