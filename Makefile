@@ -109,8 +109,8 @@ pouchdb-suites: need-rust need-npm tests/pouchdb-suites/node_modules/.package-lo
 	cargo build --package flatbed
 	CARGO_TARGET_DIR='$(abspath $(target))' node tests/pouchdb-suites/run.mjs '$(POUCHDB)'
 
-proto: need-rust ## write crates/layer/src/store/proto.rs from flatbed.proto
-	cargo run --quiet --manifest-path crates/layer/proto/generate/Cargo.toml --target-dir $(target)/proto
+proto: need-rust ## write crates/store/src/proto.rs from flatbed.proto
+	cargo run --quiet --manifest-path crates/store/proto/generate/Cargo.toml --target-dir $(target)/proto
 
 test-oracle: bindings-library ## replay all that a real cluster answered on libfdb_c.so
 	$(run-bindings) --library $(bindings)/lib oracle-all

@@ -71,9 +71,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use flatbed_revtree::RevId;
+use flatbed_store::error::Refusal;
 
 use crate::confirmed::{SecurityOf, SettingsState};
-use crate::error::Refusal;
 
 /// The actor of a write. Cheap to clone.
 #[derive(Debug, Clone)]

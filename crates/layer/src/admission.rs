@@ -11,6 +11,11 @@ use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use flatbed_store::database_name::{USER_ID_PREFIX, USERS};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::{KeyRange, METADATA_VERSION};
+use flatbed_store::records::Info;
+use flatbed_store::transaction::{self, Attempt, BoxedPageRead, Operation, Transaction, conflict_with};
 use foundationdb::FdbResult;
 use foundationdb::future::FdbSlice;
 use foundationdb::options::ConflictRangeType;
@@ -18,13 +23,8 @@ use futures_util::future::join_all;
 
 use crate::actor::{Actor, SettingFence, UserFence};
 use crate::confirmed::{RecordState, SecurityOf};
-use crate::error::{Error, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::database_name::{USER_ID_PREFIX, USERS};
-use crate::store::keys::{KeyRange, METADATA_VERSION};
-use crate::store::records::Info;
-use crate::store::transaction::{self, Attempt, BoxedPageRead, Operation, Transaction, conflict_with};
 
 type Admission = std::result::Result<(), Refusal>;
 

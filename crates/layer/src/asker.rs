@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use flatbed_channels::is_principal;
+use flatbed_store::error::Refusal;
 
-use crate::error::Refusal;
 use crate::held::{HeldRights, PrincipalKind};
 
 /// The principal of a read in a database that may have channels.

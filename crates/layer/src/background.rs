@@ -1,6 +1,6 @@
 //! The background work of a server. The program starts it: the layer itself starts no tasks.
 //!
-//! Work for a database or the root is noted when it becomes due ([`crate::store::due`]). Each process regularly reads
+//! Work for a database or the root is noted when it becomes due ([`flatbed_store::due`]). Each process regularly reads
 //! the due work, one range that is usually empty. Work is divided into 256 slices by the database's name. One process
 //! does all work of a slice, under a lease that it holds while it works. The cost therefore does not grow with the
 //! number of databases, and little with that of processes.
@@ -12,8 +12,6 @@ mod list;
 mod slice;
 mod turns;
 
-use async_recursion::async_recursion as boxed;
-use async_trait::async_trait;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
@@ -21,16 +19,18 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
+use async_trait::async_trait;
 use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Owner, Run, Status, supervise};
+use flatbed_store::due::Kind;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::once::random_id;
 use tokio::task::JoinHandle;
+use turns::Turns;
 
 use crate::actor::ServerActor;
-use crate::error::{Error, Result};
 use crate::group::attend::{forget_gone, take_up};
 use crate::layer::Layer;
-use crate::store::due::Kind;
-use crate::store::once::random_id;
-use turns::Turns;
 
 /// The first interval between reads of the due work after this process has noted some, while other processes hold its
 /// slices. It doubles up to `look_every`.
@@ -301,13 +301,14 @@ fn drawn() -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_jobs::Leases;
+    use flatbed_store::due::slice_of;
+    use flatbed_store::waits::{self, Waits};
+
     use super::*;
     use crate::actor::Actor;
     use crate::fenced::database;
     use crate::lease::RootLeases;
-    use crate::store::due::slice_of;
-    use crate::store::waits::{self, Waits};
-    use flatbed_jobs::Leases;
 
     #[tokio::test]
     async fn what_another_process_is_at_costs_a_look() {

@@ -18,6 +18,13 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use async_recursion::async_recursion as boxed;
+use document::{DocumentCheck, Sums};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{BucketKeys, Counter, KeyRange, Subspace};
+use flatbed_store::proto;
+use flatbed_store::records::decode_counter;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use prost::Message;
@@ -25,7 +32,6 @@ use tokio::sync::Semaphore;
 
 use crate::check::groups::check_group;
 use crate::database_names::NameRange;
-use crate::error::{Error, Result};
 use crate::handle::Reader;
 use crate::index::groups::is_group;
 use crate::index::kinds::{DefinedIndex, indexes_of};
@@ -34,12 +40,6 @@ use crate::index::partitions::{COUNTED, PartitionSums};
 use crate::index::{all_docs, by_seq, channels};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer};
-use crate::store::keys::{BucketKeys, Counter, KeyRange, Subspace};
-use crate::store::proto;
-use crate::store::records::decode_counter;
-use crate::store::seq::Seq;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use document::{DocumentCheck, Sums};
 use pages::{PageSize, read_page};
 
 /// The most keys of a page: see [`PageSize`].
@@ -96,14 +96,18 @@ impl Report {
 /// [`Error::DatabaseNotFound`], [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::Storage`]; violations are in
 /// the report.
 pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + Send) -> Result<Report> {
+    walk(database, &mut progress).await
+}
+
+#[boxed]
+async fn walk(database: &Reader, progress: &mut (dyn FnMut(u64) + Send)) -> Result<Report> {
     let inner = &database.inner;
     let name = &*database.name;
     let mut report = Report::default();
     let instance = run(inner, &mut Begin { inner, name }).await?;
     let before = run(inner, &mut Totals { inner, name, instance: &instance }).await?;
     let (_, waiting_before) = attachments::waiting(inner, &instance).await?;
-    let mut walk =
-        Walk { reader: database, inner, name, instance: &instance, report: &mut report, progress: &mut progress };
+    let mut walk = Walk { reader: database, inner, name, instance: &instance, report: &mut report, progress };
     let mut found = SubspaceContents::default();
     for subspace in Subspace::all() {
         let keys = walk.subspace(subspace, &mut found).await?;
@@ -224,16 +228,16 @@ struct SubspaceContents {
     counted: BTreeMap<String, PartitionSums>,
 }
 
-struct Walk<'a, P> {
+struct Walk<'a> {
     reader: &'a Reader,
     inner: &'a Inner,
     name: &'a str,
     instance: &'a Instance,
     report: &'a mut Report,
-    progress: &'a mut P,
+    progress: &'a mut (dyn FnMut(u64) + Send),
 }
 
-impl<P: FnMut(u64) + Send> Walk<'_, P> {
+impl Walk<'_> {
     /// Checks a subspace, and returns its number of keys.
     async fn subspace(&mut self, subspace: Subspace, found: &mut SubspaceContents) -> Result<u64> {
         let (inner, instance) = (self.inner, self.instance);
@@ -292,17 +296,15 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
             }
             Subspace::Partitions => self.partitions(instance.buckets.own(), found).await?,
             // By the current record: a database may get channels while it is checked.
-            Subspace::Channels | Subspace::Principals if self.resolved().await?.channels() == 0 => {
+            Subspace::Channels | Subspace::Principals
+                if run(inner, &mut Begin { inner, name: self.name }).await?.channels() == 0 =>
+            {
                 self.strays(keys.subspace(subspace)).await?;
                 0
             }
             Subspace::Channels => check_index(inner, instance, IndexKind::Channels, self.report).await?.0,
             Subspace::Principals => check_index(inner, instance, IndexKind::Principals, self.report).await?.0,
         })
-    }
-
-    async fn resolved(&self) -> Result<std::sync::Arc<Instance>> {
-        run(self.inner, &mut Begin { inner: self.inner, name: self.name }).await
     }
 
     async fn by_seq(&mut self, bucket: &BucketKeys, found: &mut SubspaceContents) -> Result<u64> {

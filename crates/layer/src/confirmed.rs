@@ -92,7 +92,7 @@ pub(crate) struct Confirmed {
     began: Instant,
     newest: Mutex<Arc<ConfirmedVersion>>,
     /// Held by the request that confirms for all waiting ones: the error of the last failure, and its start.
-    pub in_line: tokio::sync::Mutex<Option<(u64, crate::error::Error)>>,
+    pub in_line: tokio::sync::Mutex<Option<(u64, flatbed_store::error::Error)>>,
 }
 
 impl Confirmed {

@@ -1,23 +1,23 @@
 //! The creation and deletion of databases.
 
+use flatbed_store::buckets::Buckets;
+use flatbed_store::database_name::is_replicator_name;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::features::{check_record, is_replicator, name_features, name_replicator};
+use flatbed_store::keys::FORMAT_VERSION;
+use flatbed_store::namespaces::Block;
+use flatbed_store::once::Once;
+use flatbed_store::proto;
+use flatbed_store::root::epoch_for_write;
+use flatbed_store::sync_function::{ChannelsOptions, set_function};
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
+use flatbed_store::updated::{note_event, note_replicator, touch_last_seq};
 use prost::Message;
 
 use crate::actor::Actor;
 use crate::confirmed::SecurityOf;
-use crate::error::{Error, Result};
 use crate::instance::first_incarnation;
 use crate::layer::Inner;
-use crate::store::buckets::Buckets;
-use crate::store::database_name::is_replicator_name;
-use crate::store::features::{check_record, is_replicator, name_features, name_replicator};
-use crate::store::keys::FORMAT_VERSION;
-use crate::store::namespaces::Block;
-use crate::store::once::Once;
-use crate::store::proto;
-use crate::store::root::epoch_for_write;
-use crate::store::sync_function::{ChannelsOptions, set_function};
-use crate::store::transaction::{Attempt, Operation, Transaction};
-use crate::store::updated::{note_event, note_replicator, touch_last_seq};
 
 pub(crate) struct Create<'a> {
     pub inner: &'a Inner,

@@ -5,6 +5,14 @@ use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::RevId;
+use flatbed_store::buckets::SHARDS_MAX;
+use flatbed_store::database_name::{DatabaseKind, check_name, is_replicator_name};
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::{Error, NotFound, Refusal, Result};
+use flatbed_store::keys::Counter;
+use flatbed_store::seq::Seq;
+use flatbed_store::sync_function::ChannelsOptions;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
 use crate::asker::ReadPrincipal;
@@ -13,7 +21,6 @@ use crate::create::{Create, Delete};
 use crate::document::attachments::AttachmentReader;
 use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, WrittenRevision, partition_ids};
 use crate::document::upload::{SmallUpload, StagedUpload, Upload};
-use crate::error::{Error, NotFound, Refusal, Result};
 use crate::feed::changes::Changes;
 use crate::feed::query::ChangesQuery;
 use crate::group::attend::{wake, wake_purged};
@@ -29,13 +36,6 @@ use crate::read::routings::{DocumentRouting, Routings};
 use crate::read::seen_info::{seen_info, seen_seq};
 use crate::read::viewer::{PendingViewer, is_judged};
 use crate::record_change::ChangeRecord;
-use crate::store::buckets::SHARDS_MAX;
-use crate::store::database_name::{DatabaseKind, check_name, is_replicator_name};
-use crate::store::due::{self, Kind};
-use crate::store::keys::Counter;
-use crate::store::seq::Seq;
-use crate::store::sync_function::ChannelsOptions;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::sync_function::{check_has_channels, check_source};
 use crate::write::compact;
 
@@ -523,7 +523,7 @@ impl Database {
         compact::ask(self).await
     }
 
-    async fn change_record(&self, change: impl Fn(&mut crate::store::proto::DatabaseRecord) + Send) -> Result<()> {
+    async fn change_record(&self, change: impl Fn(&mut flatbed_store::proto::DatabaseRecord) + Send) -> Result<()> {
         let once = self.inner.once()?;
         let mut change = ChangeRecord { inner: &self.inner, name: &self.name, actor: &self.actor, change, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await?;

@@ -1,10 +1,10 @@
 //! Lists the names of all databases in order.
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::Result;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use crate::error::Result;
 use crate::layer::{Inner, Layer};
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The range of names that [`Layer::all_databases`] lists.
 #[derive(Debug, Clone, Default)]

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use flatbed_clock::ManualClock;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_store::keys::KeyRange;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_testkit::Storage;
 
 use crate::document::fields::AllocationOutcome;
 use crate::handle::Database;
 use crate::instance::Instance;
 use crate::renew::renew;
-use crate::store::keys::KeyRange;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;
 use crate::{Authority, CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
@@ -66,13 +66,13 @@ pub(crate) async fn database() -> (Database, Storage) {
 }
 
 pub(crate) async fn give_channels(db: &Database) {
-    let change = |record: &mut crate::store::proto::DatabaseRecord| {
+    let change = |record: &mut flatbed_store::proto::DatabaseRecord| {
         record.channels = 1;
-        crate::store::features::name_features(record);
+        flatbed_store::features::name_features(record);
     };
     let (inner, name, once) = (&*db.inner, &*db.name, db.inner.once().unwrap());
     let mut operation = crate::record_change::ChangeRecord { inner, name, actor: db.actor(), change, once };
-    crate::store::transaction::write(&inner.db, &inner.metrics, &mut operation).await.unwrap();
+    flatbed_store::transaction::write(&inner.db, &inner.metrics, &mut operation).await.unwrap();
 }
 
 /// Returns an actor of this name that every `_security` admits.

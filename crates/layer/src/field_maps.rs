@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use flatbed_flatten::json::{Limits, Value, parse, write};
 use flatbed_mango::Index;
 use flatbed_revtree::DESIGN;
+use flatbed_store::view_definition::GroupDefinition;
+use flatbed_store::view_functions::{
+    EmittedRows, FunctionFailure, GroupFunctions, MapOutcome, ReduceResults, Reduction,
+};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
-
-use crate::view_definition::GroupDefinition;
-use crate::view_functions::{EmittedRows, FunctionFailure, GroupFunctions, MapOutcome, ReduceResults, Reduction};
 
 /// Batches that a process maps at once, each with the tree of one document in memory.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);

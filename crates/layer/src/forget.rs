@@ -4,14 +4,14 @@
 //! again would stay, so from time to time all names with a possibly outdated entry are looked up.
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::Result;
+use flatbed_store::keys::METADATA_VERSION;
+use flatbed_store::proto;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::error::Result;
 use crate::instance::InstanceId;
 use crate::layer::{Inner, Layer};
-use crate::store::keys::METADATA_VERSION;
-use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 const NAMES_AT_ONCE: usize = 500;
 

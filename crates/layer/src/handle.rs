@@ -7,12 +7,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use flatbed_clock::Clock;
+use flatbed_store::error::{Refusal, Result};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::actor::Actor;
 use crate::asker::ReadPrincipal;
-use crate::error::{Refusal, Result};
 use crate::layer::{Inner, Layer};
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// A handle of a database for reads. Cheap to clone; the database may not exist.
 #[derive(Clone)]

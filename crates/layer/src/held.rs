@@ -11,16 +11,16 @@ use std::time::Duration;
 use flatbed_channels::require::Writer;
 use flatbed_channels::{ALL, HeldChannels, Kind, Stamp};
 use flatbed_clock::Clock;
+use flatbed_store::error::Result;
+use flatbed_store::transaction::{Transaction, conflict_with};
 use foundationdb::FdbResult;
 use foundationdb::future::FdbSlice;
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
-use crate::error::Result;
 use crate::instance::InstanceId;
 use crate::layer::Inner;
 use crate::slots::State;
-use crate::store::transaction::{Transaction, conflict_with};
 
 const PRINCIPALS_MAX: usize = 10_000;
 
@@ -346,8 +346,9 @@ impl CacheState {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_store::proto;
+
     use super::*;
-    use crate::store::proto;
 
     fn by(name: usize) -> RightsKey {
         in_database(1, name)

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_store::error::{Error, IndexFailure, Result};
 use futures_util::future::BoxFuture;
 use tokio::sync::{Mutex as Turn, Notify, watch};
 
-use crate::error::{Error, IndexFailure, Result};
 use crate::index_builds::{IndexBuild, IndexBuilds};
 use crate::layer::Inner;
 use crate::slots::State;

@@ -3,17 +3,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use flatbed_store::buckets::Buckets;
+use flatbed_store::error::Result;
+use flatbed_store::keys::{Keys, RootKeys};
+use flatbed_store::proto::DatabaseRecord;
+use flatbed_store::transaction::Transaction;
+use flatbed_store::updated::{UpdatedKeys, touch_last_seq};
 use tokio::time::Instant;
 
 use crate::confirmed::{ClosedReasons, ConfirmedVersion, SecurityOf};
-use crate::error::Result;
 use crate::field_names::Fields;
 use crate::slots::Slots;
-use crate::store::buckets::Buckets;
-use crate::store::keys::{Keys, RootKeys};
-use crate::store::proto::DatabaseRecord;
-use crate::store::transaction::Transaction;
-use crate::store::updated::{UpdatedKeys, touch_last_seq};
 
 /// The default limit of revisions in a branch (CouchDB's default `_revs_limit`).
 pub const REVS_LIMIT: u64 = 1_000;
@@ -152,10 +152,10 @@ pub(crate) struct CachedDatabase {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_store::proto;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::proto;
 
     fn record(namespace: u64, incarnation: u64) -> proto::DatabaseRecord {
         proto::DatabaseRecord { namespace, incarnation, ..proto::DatabaseRecord::default() }

@@ -251,10 +251,10 @@ impl fmt::Debug for Lanes {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_store::proto::DatabaseRecord;
     use flatbed_testkit::Random;
 
     use super::*;
-    use crate::store::proto::DatabaseRecord;
 
     fn waiting(id: &str, bytes: u64, rules: u64) -> WaitingWrite {
         let fence = (InstanceId::from(&DatabaseRecord::default()), rules);

@@ -6,30 +6,30 @@ use std::time::Duration;
 use dashmap::DashMap;
 use flatbed_clock::Clock;
 use flatbed_kit::RetryPolicy;
+use flatbed_store::buckets::{Buckets, Writer};
+use flatbed_store::due::{DueNotes, Kind};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::features::{check_record, is_outdated, is_replicator};
+use flatbed_store::instruments::Instruments;
+use flatbed_store::keys::{METADATA_VERSION, RootKeys};
+use flatbed_store::namespaces::Namespaces;
+use flatbed_store::once::{self, Once};
+use flatbed_store::proto;
+use flatbed_store::root::in_use;
+use flatbed_store::sync_function::ChannelsOptions;
+use flatbed_store::transaction::{self, NOT_COMMITTED, Transaction};
+use flatbed_store::updated::UpdatedKeys;
+use flatbed_store::view_bounds::{ViewBounds, bytes_by_default};
 use foundationdb::{Database as Fdb, FdbError};
 use futures_util::future::BoxFuture;
 use prost::Message;
 use tokio::sync::watch;
 
 use crate::confirmed::{ClosedReasons, Confirmed, SecurityOf};
-use crate::error::{Error, Result};
 use crate::instance::{CachedDatabase, Instance, InstanceId};
 use crate::size_bounds::SizeBounds;
 use crate::slots::{self, Slots, State};
-use crate::store::buckets::{Buckets, Writer};
-use crate::store::due::{DueNotes, Kind};
-use crate::store::features::{check_record, is_outdated, is_replicator};
-use crate::store::instruments::Instruments;
-use crate::store::keys::{METADATA_VERSION, RootKeys};
-use crate::store::namespaces::Namespaces;
-use crate::store::once::{self, Once};
-use crate::store::proto;
-use crate::store::root::in_use;
-use crate::store::sync_function::ChannelsOptions;
-use crate::store::transaction::{self, NOT_COMMITTED, Transaction};
-use crate::store::updated::UpdatedKeys;
 use crate::turns::Turns;
-use crate::view_bounds::{ViewBounds, bytes_by_default};
 
 /// The default of `run_bytes`: measured best for documents of 0.2 to 20 kB
 /// (design/data-model.md).
@@ -161,7 +161,7 @@ pub struct Layer {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// What every transaction of a server needs, and the state of each subsystem.
+/// The parts of a server that every transaction needs, and the state of each subsystem.
 pub(crate) struct Inner {
     pub db: Arc<Fdb>,
     pub keys: RootKeys,

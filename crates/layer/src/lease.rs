@@ -7,39 +7,23 @@ use async_recursion::async_recursion as boxed;
 use flatbed_jobs::{
     HOLDS_BYTES_MAX, HOLDS_MAX, Hold as Held, LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease,
 };
-use flatbed_kit::{HoldLease, LeaseRecords, Release, TakeLease};
-use futures_util::future::try_join_all;
+use flatbed_kit::{HoldLease, Release, TakeLease};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::KeyRange;
+use flatbed_store::leases::decode;
+use flatbed_store::once::Once;
+use flatbed_store::proto;
+use flatbed_store::root::epoch_for_write;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use futures_util::future::{BoxFuture, try_join_all};
 use prost::Message;
 
 use crate::document::tree;
-use crate::error::{Error, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::instruments::Instruments;
-use crate::store::keys::KeyRange;
-use crate::store::once::Once;
-use crate::store::proto;
-use crate::store::root::epoch_for_write;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 const PAGE_LEASES_MAX: usize = 200;
-
-pub(crate) fn decode(bytes: &[u8]) -> Result<Lease> {
-    let proto::Lease { owner, beats, state } = proto::Lease::decode(bytes)?;
-    Ok(Lease { owner, beats, state })
-}
-
-impl LeaseRecords for Instruments {
-    fn encode_lease(lease: &Lease) -> Vec<u8> {
-        let Lease { owner, beats, state } = lease.clone();
-        proto::Lease { owner, beats, state }.encode_to_vec()
-    }
-
-    fn decode_lease(bytes: &[u8]) -> Result<Lease> {
-        decode(bytes)
-    }
-}
 
 impl Leases for Database {
     async fn take(
@@ -218,15 +202,15 @@ impl Database {
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`] for a longer state.
-    pub async fn hold_lease_after(
-        &self,
-        id: &str,
-        owner: &Owner,
-        state: &[u8],
+    pub fn hold_lease_after<'a>(
+        &'a self,
+        id: &'a str,
+        owner: &'a Owner,
+        state: &'a [u8],
         release: bool,
-        may_follow: MayFollow<'_>,
-    ) -> Result<bool> {
-        hold(&self.inner, LeaseScope::Database(&self.name), id, (owner, may_follow), state, release).await
+        may_follow: MayFollow<'a>,
+    ) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(hold(&self.inner, LeaseScope::Database(&self.name), id, (owner, may_follow), state, release))
     }
 
     /// As [`Database::hold_lease_after`], for several distinct leases of one owner in one transaction. Returns for
@@ -236,12 +220,16 @@ impl Database {
     /// # Errors
     /// [`Refusal::InvalidSetting`] for more than [`HOLDS_MAX`], for states that are longer than [`HOLDS_BYTES_MAX`]
     /// together, and for one that is longer than [`LEASE_STATE_BYTES_MAX`].
-    pub async fn hold_leases_after(
-        &self,
-        owner: &Owner,
-        holds: &[Held],
-        may_follow: MayFollowOne<'_>,
-    ) -> Result<Vec<bool>> {
+    pub fn hold_leases_after<'a>(
+        &'a self,
+        owner: &'a Owner,
+        holds: &'a [Held],
+        may_follow: MayFollowOne<'a>,
+    ) -> BoxFuture<'a, Result<Vec<bool>>> {
+        Box::pin(self.hold_all(owner, holds, may_follow))
+    }
+
+    async fn hold_all(&self, owner: &Owner, holds: &[Held], may_follow: MayFollowOne<'_>) -> Result<Vec<bool>> {
         let bytes: usize = holds.iter().map(Held::bytes).sum();
         let is_long = holds.iter().any(|hold| hold.state.len() > LEASE_STATE_BYTES_MAX);
         if is_long || holds.len() > HOLDS_MAX || holds.len() > 1 && bytes > HOLDS_BYTES_MAX {

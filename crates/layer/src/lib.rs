@@ -1,7 +1,7 @@
 //! The document layer: databases, documents, indexes and feeds as FoundationDB transactions.
 //!
-//! This is the only crate that knows keys. It is written against the crate `foundationdb`; whether a cluster or the
-//! embedded engine answers is decided below. A [`Layer`] is one server's view of one root with its own caches and
+//! With the crate `store` below it, it alone knows keys. It is written against the crate `foundationdb`; whether a cluster
+//! or the embedded engine answers is decided below. A [`Layer`] is one server's view of one root with its own caches and
 //! feeds, so several can run in one process. A [`Database`] is a name; each operation resolves it in its own
 //! transaction to an instance of the database (see `\xff/metadataVersion` in design/data-model.md).
 //!
@@ -24,7 +24,6 @@ mod create;
 mod database;
 mod database_names;
 mod document;
-mod error;
 mod feed;
 mod fenced;
 mod field_maps;
@@ -45,7 +44,6 @@ mod layer;
 mod lease;
 mod line_pacer;
 mod many_names;
-mod metrics;
 mod open;
 mod read;
 mod record_change;
@@ -58,16 +56,12 @@ mod sign_in;
 mod size_bounds;
 mod size_limit;
 mod slots;
-mod store;
 mod stored_settings;
 mod sweeper;
 mod sync_function;
 mod turns;
 mod unknown_results;
 mod view;
-mod view_bounds;
-mod view_definition;
-mod view_functions;
 mod view_updates;
 mod write;
 
@@ -85,7 +79,6 @@ pub use document::edit::{
 pub use document::text;
 pub use document::upload::{ATTACHMENT_BYTES_MAX, SmallUpload, StagedUpload, Upload, is_compressible};
 pub use document::verdict::Verdict;
-pub use error::{DesignFault, Error, IndexFailure, Invalid, NotFound, NotJudged, Refusal, Result, ViewFailure};
 pub use feed::changes::{Changes, FollowOutcome, WaitOutcome};
 pub use feed::hub::Followers;
 pub use feed::place::FeedPosition;
@@ -99,6 +92,24 @@ pub use find::{Find, FindOptions, JsonIndexes, QueryDocument, QueryRow};
 pub use flatbed_channels::check_channel;
 pub use flatbed_flatten::json;
 pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LOCAL, RevId, design_id, local_id};
+pub use flatbed_store::buckets::SHARDS_MAX;
+pub use flatbed_store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS, WORKER, is_replicator_name};
+pub use flatbed_store::error::{
+    DesignFault, Error, IndexFailure, Invalid, NotFound, NotJudged, Refusal, Result, ViewFailure,
+};
+pub use flatbed_store::secrets::SigningSecret;
+pub use flatbed_store::seq::Seq;
+pub use flatbed_store::sync_function::ChannelsOptions;
+pub use flatbed_store::transaction::TRACE_TARGET;
+pub use flatbed_store::view_bounds::ViewBounds;
+pub use flatbed_store::view_definition::{
+    DefinitionError, GroupDefinition, GroupOptions, ReduceFunction, Signature, TreeDefinition, ViewDefinition,
+    collator_version,
+};
+pub use flatbed_store::view_functions::{
+    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceInput, ReduceResults, Reduction,
+    ViewFunctions,
+};
 pub use group::info::{SetAsideDocuments, ViewGroupInfo};
 pub use group::source::ViewUpdate;
 pub use handle::{Database, DocumentFilter, Reader};
@@ -119,30 +130,19 @@ pub use replicators::ReplicatorDatabases;
 pub use resync::{ResyncAction, ResyncState};
 pub use resyncs::ResyncTask;
 pub use sign_in::{SignInState, UsersState};
-pub use store::buckets::SHARDS_MAX;
-pub use store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS, WORKER, is_replicator_name};
-pub use store::secrets::SigningSecret;
-pub use store::seq::Seq;
-pub use store::sync_function::ChannelsOptions;
-pub use store::transaction::TRACE_TARGET;
-pub use store::waits;
 pub use stored_settings::{SETTING_BYTES_MAX, SETTING_NAME_BYTES_MAX, STORED_SETTINGS_MAX, StoredSettings};
 pub use sync_function::{SYNC_FUNCTION_BYTES_MAX, SyncFunctionInfo};
 pub use view::read::{Select, View, ViewRange};
 pub use view::reduced::{Grouping, ReduceQuery, ReducedPage, ReducedRow, ReducedRows};
 pub use view::rows::{ViewPage, ViewQuery, ViewRow, ViewRows};
 pub use view::written::ReduceFailure;
-pub use view_bounds::ViewBounds;
-pub use view_definition::{
-    DefinitionError, GroupDefinition, GroupOptions, ReduceFunction, Signature, TreeDefinition, ViewDefinition,
-    collator_version,
-};
-pub use view_functions::{
-    EmittedRows, FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceInput, ReduceResults, Reduction,
-    ViewFunctions,
-};
 pub use view_updates::{ViewTask, ViewWait};
 pub use write::compact::SUPERSEDED_PERCENT_MAX;
+
+/// The counts of the work that an operation gives to a cluster.
+pub mod waits {
+    pub use flatbed_store::waits::{Path, Waits, count};
+}
 
 #[cfg(test)]
 #[path = "../../fdb-embedded/src/layers.rs"]
@@ -153,64 +153,40 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 56] = [
+    let table: [(&str, &[&str]); 50] = [
         ("slots", &[]),
         ("field_names", &[]),
         ("at_once", &[]),
         ("line_pacer", &[]),
-        ("view_bounds", &[]),
-        ("view_functions", &["view_bounds"]),
-        ("view_definition", &["view_functions"]),
-        ("field_maps", &["view_functions", "view_definition"]),
-        ("error", &["view_functions", "view_definition"]),
-        ("turns", &["error"]),
-        ("metrics", &[]),
-        ("store", &["error", "metrics"]),
-        ("confirmed", &["error"]),
-        ("actor", &["error", "confirmed"]),
-        ("instance", &["slots", "field_names", "error", "store", "confirmed"]),
-        ("layer", &["slots", "view_bounds", "error", "turns", "store", "confirmed", "instance"]),
-        ("index_builds", &["slots", "store", "layer"]),
-        ("index_waits", &["slots", "error", "layer", "index_builds"]),
-        ("held", &["slots", "error", "store", "instance", "layer"]),
-        ("asker", &["error", "held"]),
+        ("field_maps", &[]),
+        ("turns", &[]),
+        ("confirmed", &[]),
+        ("actor", &["confirmed"]),
+        ("instance", &["slots", "field_names", "confirmed"]),
+        ("layer", &["slots", "turns", "confirmed", "instance"]),
+        ("index_builds", &["slots", "layer"]),
+        ("index_waits", &["slots", "layer", "index_builds"]),
+        ("held", &["slots", "instance", "layer"]),
+        ("asker", &["held"]),
         ("compactions", &["slots", "layer"]),
         ("resyncs", &["slots", "layer"]),
         ("lanes", &["slots", "instance", "layer"]),
-        (
-            "view_updates",
-            &[
-                "slots",
-                "at_once",
-                "line_pacer",
-                "view_bounds",
-                "view_functions",
-                "view_definition",
-                "field_maps",
-                "error",
-                "layer",
-            ],
-        ),
-        ("size_limit", &["error", "store", "layer"]),
-        ("database_names", &["error", "store", "layer"]),
-        ("security", &["error", "store", "confirmed", "instance", "layer"]),
-        ("admission", &["error", "store", "confirmed", "actor", "instance", "layer"]),
-        ("create", &["error", "store", "confirmed", "actor", "instance", "layer"]),
-        ("record_change", &["error", "store", "confirmed", "actor", "layer"]),
-        ("handle", &["error", "store", "actor", "layer", "asker"]),
-        ("forget", &["error", "store", "instance", "layer"]),
-        ("document", &["error", "store", "actor", "instance", "layer", "size_limit", "handle"]),
-        ("channels", &["error", "store", "instance", "layer", "held", "asker", "handle"]),
-        (
-            "index",
-            &["slots", "field_names", "view_definition", "error", "store", "instance", "layer", "document", "channels"],
-        ),
+        ("view_updates", &["slots", "at_once", "line_pacer", "field_maps", "layer"]),
+        ("size_limit", &["layer"]),
+        ("database_names", &["layer"]),
+        ("security", &["confirmed", "instance", "layer"]),
+        ("admission", &["confirmed", "actor", "instance", "layer"]),
+        ("create", &["confirmed", "actor", "instance", "layer"]),
+        ("record_change", &["confirmed", "actor", "layer"]),
+        ("handle", &["actor", "layer", "asker"]),
+        ("forget", &["instance", "layer"]),
+        ("document", &["actor", "instance", "layer", "size_limit", "handle"]),
+        ("channels", &["instance", "layer", "held", "asker", "handle"]),
+        ("index", &["slots", "field_names", "instance", "layer", "document", "channels"]),
         (
             "read",
             &[
                 "field_names",
-                "error",
-                "store",
                 "actor",
                 "instance",
                 "layer",
@@ -222,31 +198,12 @@ fn folders_know_only_those_below_them() {
                 "channels",
             ],
         ),
-        ("find", &["error", "store", "instance", "layer", "index_waits", "handle", "document", "index", "read"]),
-        (
-            "view",
-            &[
-                "view_bounds",
-                "view_functions",
-                "view_definition",
-                "error",
-                "store",
-                "instance",
-                "view_updates",
-                "handle",
-                "document",
-                "read",
-            ],
-        ),
+        ("find", &["instance", "layer", "index_waits", "handle", "document", "index", "read"]),
+        ("view", &["instance", "view_updates", "handle", "document", "read"]),
         (
             "judge",
             &[
                 "slots",
-                "view_bounds",
-                "view_functions",
-                "view_definition",
-                "error",
-                "store",
                 "actor",
                 "instance",
                 "layer",
@@ -260,20 +217,12 @@ fn folders_know_only_those_below_them() {
                 "read",
             ],
         ),
-        (
-            "feed",
-            &[
-                "slots", "error", "metrics", "store", "instance", "layer", "held", "asker", "handle", "document",
-                "channels", "index", "read",
-            ],
-        ),
+        ("feed", &["slots", "instance", "layer", "held", "asker", "handle", "document", "channels", "index", "read"]),
         (
             "open",
             &[
                 "slots",
-                "error",
                 "turns",
-                "store",
                 "confirmed",
                 "actor",
                 "instance",
@@ -288,14 +237,12 @@ fn folders_know_only_those_below_them() {
             ],
         ),
         ("gauges", &["layer", "index_waits", "view_updates", "feed"]),
-        ("replicators", &["error", "store", "layer", "feed"]),
+        ("replicators", &["layer", "feed"]),
         (
             "write",
             &[
                 "slots",
                 "line_pacer",
-                "error",
-                "store",
                 "actor",
                 "instance",
                 "layer",
@@ -316,10 +263,6 @@ fn folders_know_only_those_below_them() {
             &[
                 "at_once",
                 "line_pacer",
-                "view_functions",
-                "view_definition",
-                "error",
-                "store",
                 "instance",
                 "layer",
                 "view_updates",
@@ -333,12 +276,10 @@ fn folders_know_only_those_below_them() {
                 "feed",
             ],
         ),
-        ("sweeper", &["error", "store", "actor", "layer", "database_names", "document", "feed"]),
+        ("sweeper", &["actor", "layer", "database_names", "document", "feed"]),
         (
             "sync_function",
             &[
-                "error",
-                "store",
                 "confirmed",
                 "actor",
                 "instance",
@@ -354,8 +295,6 @@ fn folders_know_only_those_below_them() {
         (
             "database",
             &[
-                "error",
-                "store",
                 "instance",
                 "layer",
                 "asker",
@@ -372,15 +311,13 @@ fn folders_know_only_those_below_them() {
                 "sync_function",
             ],
         ),
-        ("lease", &["error", "store", "instance", "layer", "handle", "document"]),
-        ("stored_settings", &["error", "store", "confirmed", "actor", "layer", "feed"]),
-        ("sign_in", &["error", "store", "confirmed", "layer"]),
-        ("builder", &["error", "store", "layer", "index_builds", "index_waits", "index"]),
+        ("lease", &["instance", "layer", "handle", "document"]),
+        ("stored_settings", &["confirmed", "actor", "layer", "feed"]),
+        ("sign_in", &["confirmed", "layer"]),
+        ("builder", &["layer", "index_builds", "index_waits", "index"]),
         (
             "resync",
             &[
-                "error",
-                "store",
                 "confirmed",
                 "actor",
                 "instance",
@@ -397,16 +334,13 @@ fn folders_know_only_those_below_them() {
         (
             "background",
             &[
-                "error", "store", "actor", "layer", "document", "channels", "feed", "write", "group", "sweeper",
-                "lease", "builder", "resync",
+                "actor", "layer", "document", "channels", "feed", "write", "group", "sweeper", "lease", "builder",
+                "resync",
             ],
         ),
         (
             "check",
             &[
-                "view_definition",
-                "error",
-                "store",
                 "instance",
                 "layer",
                 "asker",
@@ -417,11 +351,10 @@ fn folders_know_only_those_below_them() {
                 "read",
                 "view",
                 "group",
-                "lease",
                 "stored_settings",
             ],
         ),
-        ("renew", &["error", "store", "instance", "document", "index", "feed"]),
+        ("renew", &["instance", "document", "index", "feed"]),
     ];
     assert_eq!(layers.beyond(&table), Vec::<String>::new());
 }

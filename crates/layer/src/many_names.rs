@@ -1,14 +1,14 @@
 //! Tests a database with very many names of fields in a process that has none of them in its cache.
 #![cfg(test)]
 
+use flatbed_store::keys::Keys;
+use flatbed_store::proto;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_store::waits;
 use prost::Message;
 
 use crate::document::edit::GetOptions;
 use crate::field_names::Fields;
-use crate::store::keys::Keys;
-use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::waits;
 use crate::{CreateOptions, Edit, Layer, Result};
 
 const NAMES: u64 = 40_500;

@@ -1,16 +1,16 @@
 //! Changes of a database's settings.
 
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::features::check_record;
+use flatbed_store::once::Once;
+use flatbed_store::proto;
+use flatbed_store::root::epoch_for_write;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::actor::Actor;
 use crate::confirmed::SecurityOf;
-use crate::error::{Error, Refusal, Result};
 use crate::layer::Inner;
-use crate::store::features::check_record;
-use crate::store::once::Once;
-use crate::store::proto;
-use crate::store::root::epoch_for_write;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Byte limit of the whole record after a change that makes it larger. The record is one value, of at most 100,000
 /// bytes. Indexes and groups have a lower limit, to leave room for settings; the rest is for later notes of the layer.
@@ -84,7 +84,7 @@ mod tests {
             once: db.inner.once().unwrap(),
         };
         let write = async |mut change: ChangeRecord<'_, _>| {
-            crate::store::transaction::write(&db.inner.db, &db.inner.metrics, &mut change).await
+            flatbed_store::transaction::write(&db.inner.db, &db.inner.metrics, &mut change).await
         };
         let (half, small) = (vec![b' '; 50_000], b"{}".as_slice());
         write(fill(40_000)).await.unwrap();

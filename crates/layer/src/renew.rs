@@ -21,21 +21,22 @@ mod selected;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::features::{check_record, own_collation};
+use flatbed_store::instruments::Instruments;
+use flatbed_store::keys::{KeyRange, METADATA_VERSION, RootKeys};
+use flatbed_store::once::random_id;
+use flatbed_store::proto;
+use flatbed_store::root::{begin_renewal, check_store, end_renewal, is_renewing};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_store::updated::{newest_stamps, touch_newest};
 use foundationdb::Database as Fdb;
 use foundationdb::options::MutationType;
 use futures_util::future::try_join;
 use prost::Message;
 
-use crate::error::{Error, Result};
 use crate::feed::updates::sweep_root;
-use crate::store::features::{check_record, own_collation};
-use crate::store::instruments::Instruments;
-use crate::store::keys::{KeyRange, METADATA_VERSION, RootKeys};
-use crate::store::once::random_id;
-use crate::store::proto;
-use crate::store::root::{begin_renewal, check_store, end_renewal, is_renewing};
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::store::updated::{newest_stamps, touch_newest};
 
 pub use roots::{Roots, roots};
 
@@ -72,9 +73,18 @@ pub async fn renew(
     is_copy: bool,
     mut progress: impl FnMut(u64) + Send,
 ) -> Result<RenewalReport> {
+    renew_all(db, root, is_copy, &mut progress).await
+}
+
+#[boxed]
+async fn renew_all(
+    db: &Fdb,
+    root: &[u8],
+    is_copy: bool,
+    progress: &mut (dyn FnMut(u64) + Send),
+) -> Result<RenewalReport> {
     let metrics = Arc::new(Instruments::default());
     let keys = RootKeys::new(root);
-    let progress: &mut (dyn FnMut(u64) + Send) = &mut progress;
     let mut ended = None;
     loop {
         let mut begin = BeginRenewal { keys: &keys, drawn: draw()?, ended, is_copy };

@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::Result;
+use flatbed_store::keys::KeyRange;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
-use crate::error::Result;
 use crate::feed::changes::WaitOutcome;
 use crate::feed::hub::SAFETY_REREAD;
 use crate::feed::watches::arm;
 use crate::layer::{Inner, Layer};
-use crate::store::keys::KeyRange;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
 const PAGE_NAMES_MAX: usize = 1_000;
 
@@ -115,13 +115,13 @@ impl Operation for ReadNames<'_> {
 #[cfg(test)]
 mod tests {
     use flatbed_clock::ManualClock;
+    use flatbed_store::proto;
     use flatbed_testkit::soon;
+    use prost::Message;
 
     use super::*;
     use crate::fenced::{layer_at, open_at};
-    use crate::store::proto;
     use crate::{ChannelsOptions, CreateOptions, Error, Refusal, SecurityOf};
-    use prost::Message;
 
     async fn names(databases: &mut ReplicatorDatabases) -> Vec<String> {
         databases.names().await.unwrap().iter().map(|name| name.to_string()).collect()

@@ -13,6 +13,14 @@ use std::time::Duration;
 use async_recursion::async_recursion as boxed;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::{DocumentId, RevId};
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::features::name_features;
+use flatbed_store::keys::Counter;
+use flatbed_store::proto;
+use flatbed_store::records::{Info, RevisionRecord};
+use flatbed_store::seq::STAMP_BYTES;
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use foundationdb::options::{ConflictRangeType, MutationType};
 use futures_util::future::try_join_all;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
@@ -25,7 +33,6 @@ use crate::document::body::{BODY_BYTES_MAX, Rows, begin_read};
 use crate::document::edit::{Document, Edit, GetOptions};
 use crate::document::tree::{Leaves, info};
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::index::channels;
 use crate::index::compiled::compile_within;
@@ -36,13 +43,6 @@ use crate::judge::ask::routed;
 use crate::layer::Inner;
 use crate::record_change::check_room;
 use crate::resyncs::{ResyncTask, Resyncs};
-use crate::store::due::{self, Kind};
-use crate::store::features::name_features;
-use crate::store::keys::Counter;
-use crate::store::proto;
-use crate::store::records::{Info, RevisionRecord};
-use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::write::winner::Bodies;
 
 const DOCUMENTS_AT_ONCE: usize = 50;
@@ -300,7 +300,7 @@ impl Operation for NextDocuments<'_> {
             return Err(Error::DatabaseNotFound);
         }
         let keys = &instance.keys;
-        let mut range = keys.subspace(crate::store::keys::Subspace::Documents);
+        let mut range = keys.subspace(flatbed_store::keys::Subspace::Documents);
         if !self.behind.is_empty() {
             range.begin = keys.document(&self.behind).whole().end;
         }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::METADATA_VERSION;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::confirmed::{RecordState, SecurityOf};
-use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer};
-use crate::store::keys::METADATA_VERSION;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Age limit of an answer without a read.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);

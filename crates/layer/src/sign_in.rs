@@ -4,16 +4,16 @@
 //! `_security` included, and with the stored settings. So one read confirms everything that answers depend on.
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::database_name::USERS;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{Counter, METADATA_VERSION};
+use flatbed_store::once::random_id;
+use flatbed_store::secrets::{MakeSecret, RotateSecret, SECRET_BYTES, SigningSecret, secrets_of};
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::confirmed::RecordState;
-use crate::error::{Error, Result};
 use crate::layer::{Inner, Layer};
-use crate::store::database_name::USERS;
-use crate::store::keys::{Counter, METADATA_VERSION};
-use crate::store::once::random_id;
-use crate::store::secrets::{MakeSecret, RotateSecret, SECRET_BYTES, SigningSecret, secrets_of};
-use crate::store::seq::Seq;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The state of `_users`, which changes with each write to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Refusal, Result};
+use flatbed_store::error::{Refusal, Result};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+
 use crate::layer::Inner;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The maximum age of a size that is not read again.
 const FIGURE_KEPT: Duration = Duration::from_secs(5);

@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::{METADATA_VERSION, RootKeys};
+use flatbed_store::once::{self, Once, random_id};
+use flatbed_store::proto;
+use flatbed_store::root::{epoch_for_write, has_settings, in_use, name_settings};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded};
 use prost::Message;
 
 use crate::actor::Actor;
 use crate::confirmed::{SecurityOf, SettingsState};
-use crate::error::{Error, Refusal, Result};
 use crate::feed::hub::SAFETY_REREAD;
 use crate::feed::watches::arm;
 use crate::layer::{Inner, Layer};
-use crate::store::keys::{METADATA_VERSION, RootKeys};
-use crate::store::once::{self, Once, random_id};
-use crate::store::proto;
-use crate::store::root::{epoch_for_write, has_settings, in_use, name_settings};
-use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
 /// Limit of stored settings.
 pub const STORED_SETTINGS_MAX: usize = 500;

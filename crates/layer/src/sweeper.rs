@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::once::removed_before;
+use flatbed_store::root::epoch_for_write;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::actor::ServerActor;
 use crate::database_names::NameRange;
 use crate::document::staging;
-use crate::error::{Error, Result};
 use crate::feed::updates;
 use crate::layer::{Inner, Layer};
-use crate::store::once::removed_before;
-use crate::store::root::epoch_for_write;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The retention of superseded events and of operations' marks. Followers see each event within that time, and no
 /// operation is retried for nearly as long.

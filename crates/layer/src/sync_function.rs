@@ -3,6 +3,15 @@
 //! The function is stored beside the record, whose number selects it, so each writer has a read conflict on it.
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::database_name::DatabaseKind;
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::{DesignFault, Error, NotJudged, Refusal, Result};
+use flatbed_store::features::{check_record, is_replicator, name_features};
+use flatbed_store::once::Once;
+use flatbed_store::proto;
+use flatbed_store::root::epoch_for_write;
+use flatbed_store::sync_function::set_function;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::actor::Actor;
@@ -10,7 +19,6 @@ use crate::asker::ReadPrincipal;
 use crate::confirmed::{ClosedReasons, SecurityOf};
 use crate::document::edit::{Edit, GetOptions};
 use crate::document::verdict::Verdict;
-use crate::error::{DesignFault, Error, NotJudged, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::instance::Instance;
 use crate::judge::ask::{Replaced, named_by, replaced, routed};
@@ -20,14 +28,6 @@ use crate::judge::rights;
 use crate::judge::routes::ReadFunction;
 use crate::layer::Inner;
 use crate::record_change::{ChangeRecord, check_room};
-use crate::store::database_name::DatabaseKind;
-use crate::store::due::{self, Kind};
-use crate::store::features::{check_record, is_replicator, name_features};
-use crate::store::once::Once;
-use crate::store::proto;
-use crate::store::root::epoch_for_write;
-use crate::store::sync_function::set_function;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::resolved;
 
 /// Byte limit of a sync function, which is one value.

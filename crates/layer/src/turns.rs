@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use flatbed_store::error::{Error, Result};
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
-
-use crate::error::{Error, Result};
 
 /// The number of databases that run slow selectors in parallel.
 const SELECTING_AT_ONCE: usize = 2;

@@ -4,12 +4,12 @@
 
 use flatbed_clock::ManualClock;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_testkit::{Storage, until};
 
 use crate::create::{Create, Delete};
 use crate::read::local::{EditLocals, LocalEdit, LocalEffect};
 use crate::record_change::ChangeRecord;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;
 use crate::write::purge::Purge;
@@ -280,7 +280,7 @@ async fn a_setting_goes_to_the_database_that_was_meant() {
         inner: &db.inner,
         name: "db",
         actor: db.actor(),
-        change: move |record: &mut crate::store::proto::DatabaseRecord| record.revs_limit = limit,
+        change: move |record: &mut flatbed_store::proto::DatabaseRecord| record.revs_limit = limit,
         once: db.inner.once().unwrap(),
     };
     let mut five = set(5);

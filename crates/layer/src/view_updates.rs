@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_store::error::ViewFailure;
+use flatbed_store::view_bounds::ViewBounds;
+use flatbed_store::view_definition::{GroupDefinition, Signature};
+use flatbed_store::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
+use memory::MemoryBudget;
+use runaways::Runaways;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 
 use crate::at_once::AtOnce;
-use crate::error::ViewFailure;
 use crate::field_maps::FieldMaps;
 use crate::layer::Inner;
 use crate::line_pacer::LinePacer;
 use crate::slots::State;
-use crate::view_bounds::ViewBounds;
-use crate::view_definition::{GroupDefinition, Signature};
-use crate::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
-use memory::MemoryBudget;
-use runaways::Runaways;
 
 pub(crate) mod memory;
 pub(crate) mod runaways;
@@ -608,8 +608,12 @@ mod tests {
 
     #[test]
     fn what_is_stuck_is_tried_again_less_and_less_often() {
-        let views =
-            ViewUpdates::new([0; 16], ViewBounds::default(), crate::view_bounds::bytes_by_default(), &Clock::system());
+        let views = ViewUpdates::new(
+            [0; 16],
+            ViewBounds::default(),
+            flatbed_store::view_bounds::bytes_by_default(),
+            &Clock::system(),
+        );
         let state = views.group((0, 0));
         let pause = |failure: &ViewFailure| {
             state.give_up("db", failure.clone());
@@ -631,8 +635,12 @@ mod tests {
     #[test]
     fn a_group_that_is_tried_in_vain_for_long_fails() {
         let manual = flatbed_clock::ManualClock::new();
-        let views =
-            ViewUpdates::new([0; 16], ViewBounds::default(), crate::view_bounds::bytes_by_default(), &manual.clock());
+        let views = ViewUpdates::new(
+            [0; 16],
+            ViewBounds::default(),
+            flatbed_store::view_bounds::bytes_by_default(),
+            &manual.clock(),
+        );
         let state = views.group((0, 0));
         for failure in [None, None, Some(ViewFailure::Changed)] {
             state.record_retried_failure("db", ViewFailure::Changed);
@@ -658,8 +666,12 @@ mod tests {
 
     #[test]
     fn groups_that_nobody_uses_are_forgotten() {
-        let views =
-            ViewUpdates::new([0; 16], ViewBounds::default(), crate::view_bounds::bytes_by_default(), &Clock::system());
+        let views = ViewUpdates::new(
+            [0; 16],
+            ViewBounds::default(),
+            flatbed_store::view_bounds::bytes_by_default(),
+            &Clock::system(),
+        );
         let used = views.group((0, 0));
         (1..10 * IDLE_MAX as u64).for_each(|number| drop(views.group((0, number))));
         assert!(lock(&views.groups).len() <= 2 * IDLE_MAX);

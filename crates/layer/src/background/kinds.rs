@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use flatbed_jobs::Backoff;
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::Result;
+use flatbed_store::keys::DueKey;
 
 use crate::actor::ServerActor;
 use crate::background::list::DueEntry;
 use crate::builder;
 use crate::channels::sweep::{self, KEPT_FOR_MS, Swept};
 use crate::document::staging;
-use crate::error::Result;
 use crate::feed::updates;
 use crate::group::attend::{Attended, attend};
 use crate::layer::Layer;
 use crate::resync::resync;
-use crate::store::due::{self, Kind};
-use crate::store::keys::DueKey;
 use crate::sweeper::{self, KEPT_FOR};
 use crate::write::compact;
 use crate::write::expire::expire;

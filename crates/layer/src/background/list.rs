@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use flatbed_jobs::Lease;
+use flatbed_store::due;
+use flatbed_store::error::Result;
+use flatbed_store::keys::{DueKey, KeyRange};
+use flatbed_store::proto;
+use flatbed_store::root::epoch_for_write;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::error::Result;
 use crate::layer::Inner;
-use crate::lease;
-use crate::store::due;
-use crate::store::keys::{DueKey, KeyRange};
-use crate::store::proto;
-use crate::store::root::epoch_for_write;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::sweeper;
 
 /// The most entries that a process reads at once.
@@ -64,7 +63,7 @@ impl Operation for ReadDue<'_> {
             let leases = trx.range(&keys.leases(), true).first(ENTRIES_MAX).await?;
             for row in leases.iter() {
                 if let Ok(slice) = keys.lease_id(row.key())?.parse() {
-                    found.leases.insert(slice, lease::decode(row.value())?);
+                    found.leases.insert(slice, flatbed_store::leases::decode(row.value())?);
                 }
             }
         }

@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flatbed_jobs::{Failure, Job, Next, Run, Status};
+use flatbed_store::due;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::DueKey;
+use flatbed_store::waits;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -16,11 +20,7 @@ use crate::actor::ServerActor;
 use crate::background::kinds::{self, Outcome};
 use crate::background::list::{self, DueEntry};
 use crate::background::{BackgroundOptions, Worker, drawn};
-use crate::error::{Error, Result};
 use crate::layer::Layer;
-use crate::store::due;
-use crate::store::keys::DueKey;
-use crate::store::waits;
 use crate::write::batch::resolved;
 
 /// The number of concurrent tasks in a slice, so that a slow one does not block the others.
@@ -275,6 +275,13 @@ async fn fail(layer: &Layer, entry: &DueEntry, reason: &str) {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_clock::ManualClock;
+    use flatbed_flatten::json::{Limits, parse};
+    use flatbed_store::due::{Kind, key_of, slice_of};
+    use flatbed_store::features::collation;
+    use flatbed_store::proto;
+    use flatbed_store::transaction::Transaction;
+    use flatbed_testkit::until;
     use prost::Message;
 
     use super::*;
@@ -283,14 +290,7 @@ mod tests {
     use crate::fenced::{layer, layer_at};
     use crate::index::definitions::reordering;
     use crate::layer::Inner;
-    use crate::store::due::{Kind, key_of, slice_of};
-    use crate::store::features::collation;
-    use crate::store::proto;
-    use crate::store::transaction::Transaction;
     use crate::{Authority, CreateOptions, Database, Edit};
-    use flatbed_clock::ManualClock;
-    use flatbed_flatten::json::{Limits, parse};
-    use flatbed_testkit::until;
 
     fn hasty() -> BackgroundOptions {
         BackgroundOptions {

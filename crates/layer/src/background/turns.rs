@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use flatbed_jobs::{Backoff, Claim, try_lead};
+use flatbed_store::error::Result;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::background::list::{self, DueEntry, DueWork};
 use crate::background::slice::Slice;
 use crate::background::{Worker, drawn};
-use crate::error::Result;
 use crate::lease::RootLeases;
 
 /// See the module.

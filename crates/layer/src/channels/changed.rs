@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_channels::Kind;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::unpack_principal;
+use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::join_all;
 
-use crate::error::{Error, Result};
 use crate::layer::{Inner, Layer};
-use crate::store::keys::unpack_principal;
-use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Changes of one database that are read; if there are more, all users count as changed.
 const CHANGES_MAX: usize = if cfg!(test) { 4 } else { 1_000 };

@@ -10,16 +10,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flatbed_channels::{Grant, GrantedItem, Grantee, Kind, Periods, Stamp};
+use flatbed_store::error::Result;
+use flatbed_store::keys::{Keys, pack_principal};
+use flatbed_store::transaction::{Quiet, Transaction, conflict_with};
 use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, try_join_all};
 
 use crate::channels::holding::periods_of;
 use crate::channels::sweep;
-use crate::error::Result;
 use crate::held::Reading;
 use crate::instance::Instance;
-use crate::store::keys::{Keys, pack_principal};
-use crate::store::transaction::{Quiet, Transaction, conflict_with};
 
 /// The stamp of the transaction itself, with the least user version: its grants precede everything else that it writes.
 const OWN_STAMP: Stamp = Stamp([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
@@ -125,7 +125,7 @@ impl Shared {
                 let (periods, left) = futures_util::future::join(periods, OptionFuture::from(left)).await;
                 let periods = periods?.map(|found| periods_of(&found)).transpose()?.unwrap_or_default();
                 let is_left = left.transpose()?.unwrap_or(true);
-                Ok::<_, crate::error::Error>((thing, key, periods, is_left))
+                Ok::<_, flatbed_store::error::Error>((thing, key, periods, is_left))
             }
         });
         for ((kind, name, _), key, periods, is_had) in try_join_all(reads).await? {

@@ -8,18 +8,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use flatbed_channels::{DirectGrant, GrantedItem, HeldChannels, Kind, Periods, RoleRows, Stamp};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::{KeyRange, Keys, PrincipalPart};
+use flatbed_store::proto;
+use flatbed_store::transaction::{BoxedPageRead, Transaction};
 use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 
 use crate::asker::ReadPrincipal;
-use crate::error::{Error, Refusal, Result};
 use crate::held::{Fencing, HeldCache, HeldRights, PrincipalKind, Reading, RightsKey};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::{KeyRange, Keys, PrincipalPart};
-use crate::store::proto;
-use crate::store::transaction::{BoxedPageRead, Transaction};
 
 /// Rows of a user and the user's roles that are read; further ones, in the order of names, do not count.
 const ROWS_MAX: usize = 100_000;

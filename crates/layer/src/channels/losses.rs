@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::Result;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use tokio::time::Instant;
 
 use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
-use crate::error::Result;
 use crate::handle::Reader;
 use crate::held::{HeldCache, HeldRights, RightsKey};
 use crate::layer::Inner;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Lifetime of a result: answers to one user share it.
 const FOUND_WITHIN: Duration = Duration::from_millis(200);

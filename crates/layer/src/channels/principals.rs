@@ -7,20 +7,20 @@ use async_recursion::async_recursion as boxed;
 use flatbed_channels::{
     ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, GrantedItem, HeldChannels, Kind, Stamp, check_channel, is_principal,
 };
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::{Keys, PrincipalPart};
+use flatbed_store::once::Once;
+use flatbed_store::proto;
+use flatbed_store::seq::STAMP_BYTES;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use foundationdb::options::MutationType;
 use prost::Message;
 
 use crate::channels::grants::Shared;
 use crate::channels::holding::{held_by_role, held_by_user, stamp_of};
-use crate::error::{Error, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::{Keys, PrincipalPart};
-use crate::store::once::Once;
-use crate::store::proto;
-use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Total bytes of the names of channels and roles that an administrator gives one principal: they are in one record,
 /// and all may change in one transaction.

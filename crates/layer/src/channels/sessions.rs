@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_channels::Kind;
+use flatbed_store::error::Result;
+use flatbed_store::keys::SESSION_HASH_BYTES;
+use flatbed_store::once::Once;
+use flatbed_store::proto;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::channels::grants::{self, Shared};
 use crate::channels::principals::{Principal, set_record, with_channels};
 use crate::channels::sweep;
-use crate::error::Result;
 use crate::handle::{Database, Reader};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::SESSION_HASH_BYTES;
-use crate::store::once::Once;
-use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The key of a session: 20 bytes of the SHA-256 of its id.
 pub type SessionHash = [u8; SESSION_HASH_BYTES];

@@ -1,15 +1,15 @@
 //! Removes expired sessions, and old records of changed principals that all followers have read.
 
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::changed_principal_at;
+use flatbed_store::proto;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::error::{Error, Result};
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
-use crate::store::due::{self, Kind};
-use crate::store::keys::changed_principal_at;
-use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The retention of records of changed principals, in milliseconds: far longer than any follower is behind.
 pub(crate) const KEPT_FOR_MS: u64 = 60 * 60 * 1_000;

@@ -8,7 +8,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flatbed_channels::{Grant, GrantedItem, Grantee, Kind};
+use flatbed_store::features::name_features;
+use flatbed_store::proto;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_testkit::Storage;
+use order::{Done, Logged, What, log_key};
 
 use crate::channels::holding::Holding;
 use crate::channels::sweep::{Swept, sweep_as_of};
@@ -19,11 +23,7 @@ use crate::fenced::layer;
 use crate::handle::Database;
 use crate::instance::Instance;
 use crate::record_change::ChangeRecord;
-use crate::store::features::name_features;
-use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::{CreateOptions, Error, Layer, LayerOptions, Refusal};
-use order::{Done, Logged, What, log_key};
 
 const USERS: [&str; 3] = ["anna", "bert", ""];
 const ROLES: [&str; 2] = ["staff", "role"];

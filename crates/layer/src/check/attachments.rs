@@ -2,18 +2,18 @@
 
 use std::collections::{HashMap, HashSet};
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::KeyRange;
+use flatbed_store::proto;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 use sha2::{Digest, Sha256};
 
 use crate::check::document::Sums;
 use crate::check::{Report, hex, read_keys, run};
 use crate::document::attachments::{CHUNKS_READ_AT_ONCE, decode_list};
-use crate::error::Result;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::KeyRange;
-use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Checks the data of every digest, and adds its blobs and bytes to the sums. Returns the number of digests and of
 /// uses.
@@ -38,7 +38,7 @@ pub(crate) async fn check(
         // A writer may have removed it meanwhile.
         let is_there = |expected| async move {
             let now = run(inner, &mut Record { instance, digest }).await?;
-            Ok::<_, crate::error::Error>(now.as_ref() == Some(expected))
+            Ok::<_, flatbed_store::error::Error>(now.as_ref() == Some(expected))
         };
         if (!is_right || !is_used) && is_there(record).await? {
             let what = if is_right { "belongs to no document" } else { "does not have its digest" };

@@ -4,6 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use flatbed_flatten::DecodeError;
 use flatbed_revtree::{DocumentId, RevId, Tree};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{Counter, DocumentPart, take_int, take_rev};
+use flatbed_store::proto;
+use flatbed_store::records::{BodyPlace, Info, RevisionRecord, decode_ancestry};
+use flatbed_store::transaction::Transaction;
 use tokio::sync::Semaphore;
 
 use crate::check::hex;
@@ -11,7 +16,6 @@ use crate::document::attachments::{Attachment, decode_list, length_of};
 use crate::document::body::{BODY_BYTES_MAX, begin_read, row_bytes};
 use crate::document::edit::partition_of;
 use crate::document::tree::{Leaf, Segments};
-use crate::error::{Error, Result};
 use crate::index::channels::LeftOf;
 use crate::index::kinds::DefinedIndex;
 use crate::index::maintainers::Within;
@@ -19,10 +23,6 @@ use crate::index::partitions::{self, PartitionSums};
 use crate::index::{all_docs, by_seq, channels};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::{Counter, DocumentPart, take_int, take_rev};
-use crate::store::proto;
-use crate::store::records::{BodyPlace, Info, RevisionRecord, decode_ancestry};
-use crate::store::transaction::Transaction;
 
 /// The size of a document's revisions above which the checker skips it.
 const DOCUMENT_BYTES_MAX: u64 = 64 * BODY_BYTES_MAX;
@@ -335,7 +335,7 @@ impl DocumentCheck<'_> {
     }
 }
 
-fn sort_out(keys: &crate::store::keys::Keys, key: &[u8], value: &[u8], parts: &mut Parts) -> Result<()> {
+fn sort_out(keys: &flatbed_store::keys::Keys, key: &[u8], value: &[u8], parts: &mut Parts) -> Result<()> {
     let (_, part, rest) = keys.split_document(key)?;
     match part {
         DocumentPart::Info => parts.info = Some(value.to_vec()),

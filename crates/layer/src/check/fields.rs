@@ -1,14 +1,14 @@
 //! Checks the ids of field names.
 
 use flatbed_flatten::FieldNames;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::proto;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::check::{Report, read_keys, run};
-use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Checks that ids and names are inverse to each other, without a gap, below the next id.
 pub(super) async fn check(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<()> {

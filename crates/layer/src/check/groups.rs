@@ -1,26 +1,26 @@
 //! Checks groups of views: their keys against each other, and their rows against the output of their maps.
 
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::proto;
+use flatbed_store::records::decode_counter;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
+use flatbed_store::view_definition::GroupDefinition;
 use prost::Message;
 
 use crate::asker::ReadPrincipal;
 use crate::check::pages::{PageSize, read_page};
 use crate::check::{Report, hex, read_keys, run};
 use crate::document::edit::GetOptions;
-use crate::error::{Error, Refusal, Result};
 use crate::group::recompute::{Recomputed, recompute, written_of};
 use crate::handle::Reader;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::GetOne;
-use crate::store::proto;
-use crate::store::records::decode_counter;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::build::FOLLOWED;
 use crate::view::check::{Checked, PAGE_KEYS, check};
 use crate::view::group::ViewGroup;
 use crate::view::written::WrittenReduces;
-use crate::view_definition::GroupDefinition;
 
 /// Checks a group, and returns the number of its keys. For an unnamed group only the form of its keys is checked.
 pub(super) async fn check_group(

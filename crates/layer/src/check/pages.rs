@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::error::{Error, Result};
 use crate::layer::Inner;
-use crate::store::transaction::{self, Operation};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::transaction::{self, Operation};
 
 /// FoundationDB's error for a transaction of more than five seconds (`transaction_too_old`).
 const TRANSACTION_TOO_OLD: i32 = 1007;
@@ -70,7 +70,7 @@ mod tests {
     use crate::Edit;
     use crate::check::read_keys;
     use crate::fenced::database;
-    use crate::store::keys::Subspace;
+    use flatbed_store::keys::Subspace;
 
     #[test]
     fn retries_are_smaller_and_later_pages_grow_again() {

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use flatbed_store::database_name::is_replicator_name;
+use flatbed_store::error::Result;
+use flatbed_store::features::is_replicator;
+use flatbed_store::proto;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::check::{Report, run};
-use crate::error::Result;
 use crate::layer::{Inner, Layer};
-use crate::store::database_name::is_replicator_name;
-use crate::store::features::is_replicator;
-use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Compares the list with the records. `names`: the names of all databases.
 pub(super) async fn check(layer: &Layer, names: &[String], report: &mut Report) -> Result<()> {

@@ -1,13 +1,13 @@
 //! Checks that stored settings can be read, and that the root's record names them.
 
+use flatbed_store::error::Result;
+use flatbed_store::proto;
+use flatbed_store::root::has_settings;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::check::{Report, hex, run};
-use crate::error::Result;
 use crate::layer::Inner;
-use crate::store::proto;
-use crate::store::root::has_settings;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::stored_settings::STORED_SETTINGS_MAX;
 
 pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {

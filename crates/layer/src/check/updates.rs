@@ -2,17 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 
+use flatbed_store::buckets::Buckets;
+use flatbed_store::error::Result;
+use flatbed_store::keys::{KeyRange, bucket_of};
+use flatbed_store::proto;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
+use flatbed_store::updated::{newest_rows, stamp_of};
 use prost::Message;
 
 use crate::check::pages::{PageSize, read_page};
 use crate::check::{PAGE_KEYS, Report, hex, run};
-use crate::error::Result;
 use crate::layer::Inner;
-use crate::store::buckets::Buckets;
-use crate::store::keys::{KeyRange, bucket_of};
-use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Transaction};
-use crate::store::updated::{newest_rows, stamp_of};
 
 /// The number of databases checked in one transaction, each with two reads.
 const PAGE_DATABASES: usize = 100;

@@ -2,19 +2,18 @@
 
 use std::collections::HashSet;
 
+use flatbed_store::due::{Kind, slice_of};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{KeyRange, Subspace};
+use flatbed_store::proto;
+use flatbed_store::secrets::secrets_of;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::check::pages::{PageSize, read_page};
 use crate::check::{Begin, PAGE_KEYS, Report, hex, run};
-use crate::error::{Error, Result};
 use crate::index::build::unbuilt;
 use crate::layer::Inner;
-use crate::lease;
-use crate::store::due::{Kind, slice_of};
-use crate::store::keys::{KeyRange, Subspace};
-use crate::store::proto;
-use crate::store::secrets::secrets_of;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// `names`: of all databases.
 pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) -> Result<()> {
@@ -103,7 +102,8 @@ impl Operation for Leases<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<String>> {
         let keys = &self.inner.keys;
         let leases = trx.range(&keys.leases(), true).first(PAGE_KEYS).await?;
-        let is_right = |key: &[u8], value: &[u8]| keys.lease_id(key).is_ok() && lease::decode(value).is_ok();
+        let is_right =
+            |key: &[u8], value: &[u8]| keys.lease_id(key).is_ok() && flatbed_store::leases::decode(value).is_ok();
         let wrong = leases.iter().filter(|row| !is_right(row.key(), row.value()));
         Ok(wrong.map(|row| format!("key {} is no lease", hex(row.key()))).collect())
     }

@@ -11,6 +11,10 @@ use std::sync::Arc;
 use async_recursion::async_recursion as boxed;
 use flatbed_kit::Room;
 use flatbed_revtree::RevId;
+use flatbed_store::error::{Error, NotFound, Refusal, Result};
+use flatbed_store::keys::{DocumentKeys, KeyRange, take_rev};
+use flatbed_store::proto;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use foundationdb::future::FdbSlice;
 use futures_util::future::BoxFuture;
 use prost::Message;
@@ -20,12 +24,8 @@ use crate::document::edit::Edit;
 use crate::document::release;
 use crate::document::staging;
 use crate::document::upload::StagedUpload;
-use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
-use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Byte limit of the list of a revision's attachments, which is the value of one key.
 const LIST_BYTES_MAX: usize = 90_000;

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use flatbed_flatten::json::Value;
 use flatbed_flatten::{DecodeError, FlattenOptions};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::KeyRange;
+use flatbed_store::records::BodyPlace;
+use flatbed_store::transaction::{PageRead, Transaction};
 use foundationdb::FdbResult;
 use foundationdb::future::FdbValues;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use crate::error::{Error, Result};
 use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::Inner;
-use crate::store::keys::KeyRange;
-use crate::store::records::BodyPlace;
-use crate::store::transaction::{PageRead, Transaction};
 
 /// Bytes of rows above which a body is staged before its transaction: with the superseded body that it moves, and the
 /// records, a transaction stays below 1 MB.
@@ -204,7 +204,7 @@ struct ReadBytes {
 /// The largest body in bytes of rows: a document of the largest size with a key for each leaf.
 pub(crate) const BODY_BYTES_MAX: u64 = 64_000_000;
 
-/// Splits the rows of [`crate::store::keys::DocumentKeys::latest`] into the info record and the body's rows.
+/// Splits the rows of [`flatbed_store::keys::DocumentKeys::latest`] into the info record and the body's rows.
 pub(crate) fn split_latest(pages: Vec<FdbValues>, info_key: &[u8], prefix_bytes: usize) -> Option<(Vec<u8>, Rows)> {
     let info = {
         let first = pages.first()?.first()?;

@@ -6,10 +6,10 @@ use flatbed_channels::Expiry;
 use flatbed_clock::Clock;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
+use flatbed_store::error::{Invalid, Refusal};
+use flatbed_store::seq::Seq;
 
 use crate::document::attachments::{Attachment, AttachmentEdit};
-use crate::error::{Invalid, Refusal};
-use crate::store::seq::Seq;
 
 /// The longest document id, in bytes of UTF-8. A key of FoundationDB holds 10,000 bytes; CouchDB has no limit by
 /// default.

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 
 use flatbed_flatten::json::Value;
 use flatbed_flatten::path::FIRST_FIELD_ID;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::Keys;
+use flatbed_store::proto;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use foundationdb::FdbError;
 use prost::Message;
 
-use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::Keys;
-use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// FoundationDB's error for a read version that is too old: the reader retries.
 const TRANSACTION_TOO_OLD: i32 = 1007;

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::{Beside, DocumentKeys, KeyRange};
+use flatbed_store::records::{BodyPlace, Info};
+use flatbed_store::transaction::Transaction;
 use foundationdb::FdbResult;
 use foundationdb::future::FdbValues;
 use futures_util::future::BoxFuture;
 
 use crate::document::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
-use crate::error::Result;
 use crate::instance::Instance;
-use crate::store::keys::{Beside, DocumentKeys, KeyRange};
-use crate::store::records::{BodyPlace, Info};
-use crate::store::transaction::Transaction;
 
 /// A pending read of a document's info and latest body.
 pub(crate) struct LatestRead<F> {

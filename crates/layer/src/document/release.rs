@@ -9,19 +9,19 @@
 use std::collections::HashSet;
 
 use flatbed_kit::Room;
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{Counter, KeyRange};
+use flatbed_store::once::random_id;
+use flatbed_store::seq::STAMP_BYTES;
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use tokio::time::Instant;
 
 use crate::document::attachments::{decode_list, free, free_bytes};
 use crate::document::body::begin_read;
 use crate::document::tree::info;
-use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::due::{self, Kind};
-use crate::store::keys::{Counter, KeyRange};
-use crate::store::once::random_id;
-use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 /// Approximate bytes of a document's lists that one transaction reads: with fewer transactions a scan finishes more
 /// often between two edits.

@@ -7,22 +7,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::Keys;
+use flatbed_store::once::random_id;
+use flatbed_store::proto;
+use flatbed_store::records::BodyPlace;
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use prost::Message;
 use tokio::time::Instant;
 
 use crate::actor::Actor;
 use crate::document::body::{Prepared, row_bytes};
 use crate::document::release;
-use crate::error::{Error, Refusal, Result};
 use crate::handle::Database;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::due::{self, Kind};
-use crate::store::keys::Keys;
-use crate::store::once::random_id;
-use crate::store::proto;
-use crate::store::records::BodyPlace;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 /// Bytes of rows in one staging transaction.
 const STAGE_BYTES_MAX: u64 = 500_000;

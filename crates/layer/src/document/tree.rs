@@ -4,17 +4,17 @@ use std::collections::{HashMap, HashSet};
 
 use flatbed_kit::Room;
 use flatbed_revtree::{Ancestry, AncestrySegment, Branch, RevId, Tree, rank};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{DocumentKeys, take_int, take_rev};
+use flatbed_store::records::{
+    BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, encode_ancestry, encode_segment,
+};
+use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::future::{FdbSlice, FdbValues};
 
 use crate::document::attachments;
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
-use crate::error::{Error, Result};
 use crate::instance::Instance;
-use crate::store::keys::{DocumentKeys, take_int, take_rev};
-use crate::store::records::{
-    BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, encode_ancestry, encode_segment,
-};
-use crate::store::transaction::{Quiet, Transaction};
 
 /// Reads only the info of a document.
 pub(crate) async fn info(trx: &Transaction, keys: &DocumentKeys, snapshot: bool) -> Result<Option<Info>> {

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::once::random_id;
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use flate2::write::MultiGzDecoder;
 use flate2::{Compression, GzBuilder, write::GzEncoder};
 use md5::{Digest, Md5};
@@ -13,12 +16,9 @@ use tokio::time::Instant;
 
 use crate::actor::Actor;
 use crate::document::staging::{self, Stage};
-use crate::error::{Error, Refusal, Result};
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
 use crate::size_limit::{self, Growth};
-use crate::store::once::random_id;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 /// Bytes of a chunk, which is the value of one key.
 const CHUNK_BYTES: usize = 90_000;

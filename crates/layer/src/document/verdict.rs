@@ -6,9 +6,8 @@
 use std::collections::BTreeSet;
 
 use flatbed_channels::{Grant, GrantedItem, Grantee, ROLE_PREFIX, Routing};
-
-use crate::error::Refusal;
-use crate::store::proto;
+use flatbed_store::error::Refusal;
+use flatbed_store::proto;
 
 /// The verdict of an accepted edit, for indexes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -6,10 +6,9 @@
 use std::pin::Pin;
 use std::task::Poll;
 
+use flatbed_store::keys::BucketKeys;
+use flatbed_store::transaction::Transaction;
 use foundationdb::FdbResult;
-
-use crate::store::keys::BucketKeys;
-use crate::store::transaction::Transaction;
 
 /// The value of a bucket's `last_seq`: absent, or a stamp.
 pub(super) type LastSeq = Option<Vec<u8>>;

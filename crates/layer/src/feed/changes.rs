@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_metrics::GaugeGuard;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::transaction::{Attempt, Operation, Transaction, bounded};
 use tokio::sync::watch;
 
-use crate::error::{Error, Result};
 use crate::feed::hub::{HubAnswer, HubFollower};
 use crate::feed::place::FeedPosition;
 use crate::feed::query::{ChangesQuery, Extras, Since};
@@ -19,7 +20,6 @@ use crate::handle::Reader;
 use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::transaction::{Attempt, Operation, Transaction, bounded};
 
 /// The largest number of transactions that read one page of a feed of very many channels.
 const PARTS_MAX: usize = 16;

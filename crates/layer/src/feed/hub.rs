@@ -15,11 +15,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use flatbed_store::buckets::Buckets;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::metrics::Metrics;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Transaction, bounded};
 use foundationdb::FdbResult;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::error::{Error, Result};
 use crate::feed::hub::reader::Reader;
 use crate::feed::hub::table::{FollowerRows, FollowerTable};
 use crate::feed::query::{Documents, Extras};
@@ -28,11 +32,7 @@ use crate::feed::watches::Watches;
 use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::metrics::Metrics;
 use crate::slots::State;
-use crate::store::buckets::Buckets;
-use crate::store::seq::Seq;
-use crate::store::transaction::{Transaction, bounded};
 
 pub(in crate::feed) use table::Interest;
 

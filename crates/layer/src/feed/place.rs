@@ -5,9 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use flatbed_channels::{Position, Stamp};
-
-use crate::error::Refusal;
-use crate::store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::error::Refusal;
+use flatbed_store::seq::{STAMP_BYTES, Seq};
 
 /// A position in a feed, and the position of a row in it. Feeds of all documents use sequences alone.
 ///

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use flatbed_channels::Stamp;
 use flatbed_clock::Clock;
 use flatbed_revtree::{RevId, rank};
+use flatbed_store::error::Result;
+use flatbed_store::proto;
+use flatbed_store::records::{is_over, revision};
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::Transaction;
 use prost::Message;
 
 use crate::document::edit::Document;
 use crate::document::tree::Leaves;
-use crate::error::Result;
 use crate::feed::place::FeedPosition;
 use crate::instance::Instance;
 use crate::read::get::ShowsDocument;
-use crate::store::proto;
-use crate::store::records::{is_over, revision};
-use crate::store::seq::Seq;
-use crate::store::transaction::Transaction;
 
 /// The reason for a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,8 +15,11 @@ mod words;
 
 use std::sync::Arc;
 
+use flatbed_store::error::Result;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::Transaction;
+
 use crate::asker::ReadPrincipal;
-use crate::error::Result;
 use crate::feed::hub::Interest;
 use crate::feed::place::FeedPosition;
 use crate::feed::query::{ChangesQuery, Extras, Scope, Since};
@@ -31,8 +34,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::all_docs::{PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX};
 use crate::read::get::show_documents;
-use crate::store::seq::Seq;
-use crate::store::transaction::Transaction;
 
 pub(super) trait Source {
     /// Returns the extras that the source itself needs in rows. They are added to those of the feed's query, in pages

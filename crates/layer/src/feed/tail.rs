@@ -11,11 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use flatbed_channels::Kind;
 use flatbed_clock::Clock;
+use flatbed_store::seq::Seq;
 use tokio::time::Instant;
 
 use crate::document::edit::Document;
 use crate::feed::row::{ChangeRow, RowChannels};
-use crate::store::seq::Seq;
 
 /// Approximate bytes that a follower takes at once; a single row may exceed it.
 const PART_BYTES_MAX: usize = 32 * 1024;

@@ -18,20 +18,20 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::Result;
+use flatbed_store::keys::{KeyRange, RootKeys};
+use flatbed_store::proto;
+use flatbed_store::root::in_use;
+use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_store::updated::{Stamp, newest_of, newest_stamps, stamp_of};
 use futures_util::future::try_join;
 use prost::Message;
 use tokio::sync::broadcast;
 
-use crate::error::Result;
 use crate::feed::changes::WaitOutcome;
 use crate::feed::query::Since;
 use crate::layer::{Inner, Layer};
-use crate::store::keys::{KeyRange, RootKeys};
-use crate::store::proto;
-use crate::store::root::in_use;
-use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::store::updated::{Stamp, newest_of, newest_stamps, stamp_of};
 
 use follow::Batch;
 pub(crate) use follow::UpdatesHub;

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded, note};
 use foundationdb::{FdbError, FdbResult};
 use futures_util::future::BoxFuture;
 
-use crate::error::{Error, Result};
 use crate::feed::hub::{Hub, SAFETY_REREAD};
 use crate::layer::Inner;
 use crate::slots::State;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded, note};
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
 

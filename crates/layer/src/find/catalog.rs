@@ -5,8 +5,11 @@ use std::sync::Arc;
 use async_recursion::async_recursion as boxed;
 use flatbed_flatten::json::Value;
 use flatbed_mango::{Catalog, Index, Plan, Refused};
+use flatbed_store::error::Result;
+use flatbed_store::features::is_outdated;
+use flatbed_store::proto;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
-use crate::error::Result;
 use crate::handle::Reader;
 use crate::index::compiled::{compile_all, uncompiled};
 use crate::index::definitions::DefinitionRoom;
@@ -14,9 +17,6 @@ use crate::index::json::definition::{compiled, defined_by};
 use crate::index::json::kind::NAME;
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
-use crate::store::features::is_outdated;
-use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// A snapshot of a database's Mango indexes.
 #[derive(Debug, Clone)]

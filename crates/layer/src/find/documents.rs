@@ -6,6 +6,9 @@ use std::time::Duration;
 use flatbed_flatten::DecodeError;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::{BESIDE, Exhausted, Interrupts, Progress, RowSelector, RowsError, Selector, slice_steps};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::records::Info;
+use flatbed_store::seq::STAMP_BYTES;
 use foundationdb::FdbResult;
 use foundationdb::future::FdbValues;
 use futures_util::future::BoxFuture;
@@ -16,13 +19,10 @@ use crate::document::body::Rows;
 use crate::document::edit::Document;
 use crate::document::latest::{LatestRead, begin_latest_of, whole_body};
 use crate::document::text::digest;
-use crate::error::{Error, Refusal, Result};
 use crate::find::query::{Query, Stop};
 use crate::index::json::key::special;
 use crate::index::maintainers::Within;
 use crate::read::get::{Known, read_ahead, shown};
-use crate::store::records::Info;
-use crate::store::seq::STAMP_BYTES;
 
 /// The least number of concurrent reads of documents, so that a page of an answer takes one round trip.
 const READ_AHEAD_MIN: usize = 64;

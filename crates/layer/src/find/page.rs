@@ -5,9 +5,14 @@ use std::time::Duration;
 use flatbed_flatten::json::Value;
 use flatbed_mango::Source;
 use flatbed_revtree::DocumentId;
+use flatbed_store::due::Kind;
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::features::is_outdated;
+use flatbed_store::keys::IndexPart;
+use flatbed_store::records::ById;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use tokio::sync::oneshot;
 
-use crate::error::{Error, Refusal, Result};
 use crate::find::documents::{Documents, Matcher, PausedMatch};
 use crate::find::query::{Query, QueryDocument};
 use crate::find::ranges::{self, behind, of_source};
@@ -18,11 +23,6 @@ use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
 use crate::read::all_docs::{PAGE_ROWS_MAX, Pace, read_ranges};
 use crate::read::get::{READ_BYTES_MAX, shown};
-use crate::store::due::Kind;
-use crate::store::features::is_outdated;
-use crate::store::keys::IndexPart;
-use crate::store::records::ById;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// The most rows of a page whose documents are read one by one.
 const DOCUMENTS_MAX: usize = if cfg!(test) { 7 } else { 500 };

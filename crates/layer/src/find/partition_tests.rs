@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 use flatbed_mango::{Bookmark, Find as Request};
+use flatbed_store::waits;
 
 use crate::CreateOptions;
 use crate::document::edit::GetOptions;
@@ -9,7 +10,6 @@ use crate::find::query::FindOptions;
 use crate::find::tests::{
     assert_answers, assert_clean, built, design, documents, json, put, put_all, with_background_of,
 };
-use crate::waits;
 
 /// Some are prefixes of others; two are equal in the order of strings; ids of some sort among those of others.
 const PARTITIONS: [&str; 6] = ["a", "a!", "aa", "a\\u0000", "\u{e9}", "e\u{301}"];

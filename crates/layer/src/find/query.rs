@@ -6,12 +6,14 @@ use std::sync::Arc;
 use async_recursion::async_recursion as boxed;
 use flatbed_flatten::json::Value;
 use flatbed_mango::{Bookmark, ExecutionStats, Index, Plan, Selector, Source};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::RowPlaces;
+use flatbed_store::waits;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use crate::document::edit::Document;
-use crate::error::{Error, Refusal, Result};
 use crate::find::catalog::JsonIndexes;
 use crate::find::page::{PagePosition, PageRead, QueryPage, SelectedRow};
 use crate::handle::Reader;
@@ -19,8 +21,6 @@ use crate::index::json::place::Among;
 use crate::index::maintainers::Within;
 use crate::index_waits::Waiting;
 use crate::instance::InstanceId;
-use crate::store::keys::RowPlaces;
-use crate::store::waits;
 
 /// Returns true if the client has stopped waiting.
 pub(crate) type Stop = Arc<dyn Fn() -> bool + Send + Sync>;

@@ -5,15 +5,15 @@ use std::ops::Bound;
 use flatbed_collate::{Boundary, cut_to_level};
 use flatbed_flatten::json::Value;
 use flatbed_mango::{Bookmark, IdRange, KeyEdge, Source};
+use flatbed_store::error::Result;
+use flatbed_store::keys::{KeyRange, Keys};
+use flatbed_store::transaction::Transaction;
+use futures_util::stream::{FuturesOrdered, StreamExt};
 
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
-use crate::error::Result;
 use crate::index::json::definition::collation;
 use crate::index::json::key::DocumentKey;
 use crate::index::json::place::Among;
-use crate::store::keys::{KeyRange, Keys};
-use crate::store::transaction::Transaction;
-use futures_util::stream::{FuturesOrdered, StreamExt};
 
 const RANGES_AT_ONCE: usize = 16;
 

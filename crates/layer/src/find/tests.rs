@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex};
 
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::{Bookmark, Find as Request, Index, compare};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::waits;
 use flatbed_testkit::{Storage, until};
 
 use crate::background::{Background, BackgroundOptions};
 use crate::document::edit::{Edit, EditParts, GetOptions};
-use crate::error::{Error, Refusal, Result};
 use crate::fenced::layer;
 use crate::find::query::{FindOptions, QueryDocument};
 use crate::handle::Database;
 use crate::layer::Layer;
-use crate::store::waits;
 use crate::{AllDocsQuery, RevId};
 
 pub(super) fn json(text: &str) -> Value<'static> {

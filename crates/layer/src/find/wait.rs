@@ -1,16 +1,16 @@
 //! Waits for an index that is being built.
 
 use flatbed_mango::Index;
+use flatbed_store::due::Kind;
+use flatbed_store::error::Result;
+use flatbed_store::features::is_outdated;
+use flatbed_store::proto;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use crate::error::Result;
 use crate::handle::Reader;
 use crate::index_waits::{IndexWaits, Unbuilt, Waiting};
 use crate::layer::Inner;
-use crate::store::due::Kind;
-use crate::store::features::is_outdated;
-use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 impl Reader {
     pub(super) fn begin_to_wait(&self, number: u64, index: &Index) -> Result<Waiting> {

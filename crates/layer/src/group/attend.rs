@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::DocumentId;
+use flatbed_store::due;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use tokio::time::Instant;
 
-use crate::error::{Error, Result};
 use crate::group::steps::ReadStanding;
 use crate::group::updater::{ensure, ids_of};
 use crate::handle::{Database, Reader};
 use crate::index::groups::{DropUnnamed, UNNAMED_KEPT_FOR_MS, groups_of};
 use crate::instance::Instance;
 use crate::layer::{Inner, Layer};
-use crate::store::due;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view_updates::views;
 
 /// The polling interval for whether groups have followed.

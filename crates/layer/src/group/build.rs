@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_store::error::{Error, Result};
+use flatbed_store::proto::ViewProgress;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::at_once::Paced;
 use crate::document::edit::{Conflicts, GetOptions};
-use crate::error::{Error, Result};
 use crate::group::job::Job;
 use crate::group::later;
 use crate::group::leases::{
@@ -24,7 +25,6 @@ use crate::group::mapper::{ToMap, map};
 use crate::group::steps::{NODES_FOR, Nodes, Step};
 use crate::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 use crate::read::get::GetOutcome;
-use crate::store::proto::ViewProgress;
 use crate::view::build::NodesPace;
 use crate::view::prepare::PreparedDocument;
 

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_store::error::{Error, Refusal, Result, ViewFailure};
+use flatbed_store::proto;
+use flatbed_store::records::Info;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_store::view_definition::{DefinitionError, GroupDefinition, Signature};
 
 use crate::document::edit::{Document, GetOptions};
-use crate::error::{Error, Refusal, Result, ViewFailure};
 use crate::handle::Reader;
 use crate::index::definitions::write_record;
 use crate::index::groups::{group_named_by, mark_changed, name_group, remove_unnamed};
 use crate::index::maintainers::Within;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::proto;
-use crate::store::records::Info;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::view_definition::{DefinitionError, GroupDefinition, Signature};
 use crate::view_updates::{LoadedGroup, views};
 
 /// The most reads of a design document that changes concurrently.

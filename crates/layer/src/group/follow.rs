@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use flatbed_store::error::Result;
+use flatbed_store::proto::ViewProgress;
+use flatbed_store::seq::Seq;
 use futures_util::FutureExt;
 
 use crate::at_once::Paced;
 use crate::document::edit::Document;
-use crate::error::Result;
 use crate::feed::changes::{Changes, FollowOutcome};
 use crate::feed::query::{ChangesQuery, Documents, Extras, Since};
 use crate::feed::tail::TailDocument;
@@ -16,8 +18,6 @@ use crate::group::large::{Finished, finish};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::purges;
 use crate::group::steps::{Enter, EnterOutcome, LetGo, Step, drained, place_of, purges_of};
-use crate::store::proto::ViewProgress;
-use crate::store::seq::Seq;
 use crate::view::prepare::PreparedDocument;
 use crate::view_updates::RUN_DOCUMENTS_MAX;
 use crate::view_updates::memory::MemoryPermit;

@@ -1,11 +1,11 @@
 //! The process that a group's progress names as its holder.
 
+use flatbed_store::error::Result;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::error::Result;
 use crate::group::steps::{begin_standing, group_of};
 use crate::handle::Reader;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view_updates::GroupId;
 
 /// Releases a group if this process holds it, at any position. It needs no job, since a group whose last attempt failed

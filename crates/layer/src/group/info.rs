@@ -5,22 +5,22 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::{Error, Result, ViewFailure};
+use flatbed_store::keys::ViewPart;
+use flatbed_store::records::decode_counter;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
+use flatbed_store::view_definition::GroupDefinition;
+use flatbed_store::view_functions::ViewFunctions;
 
-use crate::error::{Error, Result, ViewFailure};
 use crate::feed::changes::Changes;
 use crate::feed::query::{ChangesQuery, Since};
 use crate::group::find::{GroupLookup, look_up};
 use crate::group::steps::{ReadStanding, place_of};
 use crate::handle::Reader;
 use crate::layer::Layer;
-use crate::store::keys::ViewPart;
-use crate::store::records::decode_counter;
-use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::build::FOLLOWED;
 use crate::view::undo::shown;
-use crate::view_definition::GroupDefinition;
-use crate::view_functions::ViewFunctions;
 use crate::view_updates::{ViewTask, ViewWait, hex, views};
 
 /// The longest wait of a stopping process for the release of its groups.

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_store::error::{Error, Result, ViewFailure};
+use flatbed_store::view_definition::GroupDefinition;
+use flatbed_store::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduction};
 use futures_util::future::BoxFuture;
 
-use crate::error::{Error, Result, ViewFailure};
 use crate::group::steps::ReadStanding;
 use crate::handle::Reader;
 use crate::view::group::{Bounds, ViewGroup};
 use crate::view::known::KnownNodes;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
-use crate::view_definition::GroupDefinition;
-use crate::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduction};
 use crate::view_updates::memory::{MemoryPermit, UNIT_BYTES};
 use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask, hex, views};
 
@@ -190,10 +190,4 @@ fn reduce_failure(failure: FunctionFailure) -> ReduceFailure {
         | FunctionFailure::NotRun => "internal_server_error",
     };
     ReduceFailure { error: error.to_owned(), reason }
-}
-
-impl From<FunctionFailure> for Error {
-    fn from(failure: FunctionFailure) -> Self {
-        Error::View(failure.into())
-    }
 }

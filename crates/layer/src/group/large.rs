@@ -1,15 +1,16 @@
 //! Completes a document that a process changed in part before it stopped. No other document is entered before that.
 
+use flatbed_store::error::Result;
+use flatbed_store::proto::ViewProgress;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
+
 use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
-use crate::error::Result;
 use crate::group::job::Job;
 use crate::group::mapper::ToMap;
 use crate::group::purges::map_and_enter;
 use crate::group::steps::EnteredPurges;
-use crate::store::proto::ViewProgress;
-use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::large::under_way;
 
 pub(super) enum Finished {

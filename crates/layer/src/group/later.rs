@@ -8,20 +8,20 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use flatbed_store::error::{Error, Result};
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 
 use crate::at_once::Paced;
 use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
-use crate::error::{Error, Result};
 use crate::group::build::Outcome;
 use crate::group::job::Job;
 use crate::group::leases::{Token, WriteOutcome};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{Step, WithinGroup, Work, begin_standing, row_bytes};
-use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::apply::write_rows;
 use crate::view::build::NODES;
 use crate::view::known::new_mark;
@@ -143,7 +143,7 @@ impl Work for Enter<'_, '_> {
         // take the group from each other forever without entering anything. The notes show that no other process has
         // entered them.
         let is_at_it =
-            |progress: &crate::store::proto::ViewProgress| progress.phase == NODES && progress.building.is_none();
+            |progress: &flatbed_store::proto::ViewProgress| progress.phase == NODES && progress.building.is_none();
         let Some(mut progress) = progress.filter(is_at_it) else { return Ok(None) };
         let documents = self.pace.attempt(self.documents);
         let noted = self.keys.iter().take(documents.len()).map(|key| trx.get(key, false));

@@ -15,15 +15,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{KeyRange, ViewPart};
+use flatbed_store::proto::{ViewLease, ViewLeasePlace, ViewLeased};
 use foundationdb::KeySelector;
 use prost::Message;
 use tokio::time::Instant;
 
 use crate::at_once::Paced;
-use crate::error::{Error, Result};
 use crate::group::steps::{WithinGroup, Work, begin_standing, row_bytes};
-use crate::store::keys::{KeyRange, ViewPart};
-use crate::store::proto::{ViewLease, ViewLeasePlace, ViewLeased};
 use crate::view::apply::write_rows;
 use crate::view::build::{NODES, ROWS};
 use crate::view::prepare::PreparedDocument;

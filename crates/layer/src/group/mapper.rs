@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use flatbed_clock::Clock;
 use flatbed_revtree::DocumentId;
+use flatbed_store::error::{Error, Refusal, Result, ViewFailure};
+use flatbed_store::view_functions::{EmittedRows, FunctionFailure, MapOutcome};
 
 use crate::document::edit::Document;
 use crate::document::text;
-use crate::error::{Error, Refusal, Result, ViewFailure};
 use crate::group::job::Job;
 use crate::line_pacer::{LINE_EVERY, LineDecision};
 use crate::size_limit::{self, Growth};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
-use crate::view_functions::{EmittedRows, FunctionFailure, MapOutcome};
 use crate::view_updates::memory::MemoryPermit;
 use crate::view_updates::{GroupState, LoggedFailure, RUN_DOCUMENTS_MAX, views};
 

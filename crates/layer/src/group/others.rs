@@ -6,15 +6,15 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use flatbed_store::error::{Error, Result};
+use flatbed_store::proto::ViewProgress;
+use flatbed_store::transaction::bounded;
 use tokio::time::Instant;
 
-use crate::error::{Error, Result};
 use crate::feed::watches::{Watch, set_watches};
 use crate::group::steps::{ReadStanding, Standing, drained};
 use crate::handle::Reader;
 use crate::index::groups::groups_of;
-use crate::store::proto::ViewProgress;
-use crate::store::transaction::bounded;
 use crate::view_updates::{GroupId, GroupState, views};
 
 /// The time without progress after which this process takes over.

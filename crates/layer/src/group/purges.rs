@@ -6,22 +6,22 @@
 
 use std::collections::BTreeSet;
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::{Counter, KeyRange};
+use flatbed_store::proto::{self, ViewProgress};
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::at_once::Paced;
 use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
-use crate::error::Result;
 use crate::group::job::Job;
 use crate::group::large::{Finished, finish};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::reconcile::reconcile;
 use crate::group::steps::{EnterPurged, EnteredPurges, Step, purges_of};
 use crate::instance::Instance;
-use crate::store::keys::{Counter, KeyRange};
-use crate::store::proto::{self, ViewProgress};
-use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::prepare::PreparedDocument;
 
 /// The number of log records, or documents of them, that are read at once.

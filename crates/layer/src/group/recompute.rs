@@ -3,9 +3,14 @@
 //! Nothing is locked. A document is compared if the group is past the document's position in by-seq, no purge is
 //! pending, and the document is unchanged since it was mapped. Other documents are skipped.
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::{KeyRange, ViewPart};
+use flatbed_store::proto;
+use flatbed_store::records::Info;
+use flatbed_store::seq::STAMP_BYTES;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::future::{join_all, try_join};
 
-use crate::error::Result;
 use crate::group::build::read_with_local_seq;
 use crate::group::find::load;
 use crate::group::job::{Job, Written};
@@ -14,11 +19,6 @@ use crate::group::steps::{begin_standing, purges_of};
 use crate::handle::Reader;
 use crate::instance::Instance;
 use crate::read::all_docs::{AllDocs, AllDocsQuery};
-use crate::store::keys::{KeyRange, ViewPart};
-use crate::store::proto;
-use crate::store::records::Info;
-use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::build::FOLLOWED;
 use crate::view::documents::read_stored_rows;
 use crate::view::prepare::PreparedDocument;

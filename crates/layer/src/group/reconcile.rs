@@ -7,17 +7,17 @@
 
 use std::time::Duration;
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::{Counter, KeyRange, ViewPart};
+use flatbed_store::proto::ViewProgress;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::future::join_all;
 
-use crate::error::Result;
 use crate::group::job::Job;
 use crate::group::large::Finished;
 use crate::group::mapper::ToMap;
 use crate::group::purges::map_and_enter;
 use crate::group::steps::EnteredPurges;
-use crate::store::keys::{Counter, KeyRange, ViewPart};
-use crate::store::proto::ViewProgress;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// The approximate number of documents that a transaction looks up.
 const PAGE: usize = if cfg!(test) { 4 } else { 500 };

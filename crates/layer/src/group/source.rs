@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::{Error, Result, ViewFailure};
+use flatbed_store::transaction::Transaction;
+use flatbed_store::view_definition::ViewDefinition;
 use futures_util::future::BoxFuture;
 
-use crate::error::{Error, Result, ViewFailure};
 use crate::group::find::{CurrentGroup, find, known};
 use crate::group::job::Written;
 use crate::group::steps::{begin_standing, drained, is_through};
@@ -15,12 +17,10 @@ use crate::group::updater::ensure;
 use crate::handle::Reader;
 use crate::index::groups::{group_named_by, is_group};
 use crate::instance::InstanceId;
-use crate::store::transaction::Transaction;
 use crate::view::build::FOLLOWED;
 use crate::view::group::ViewGroup;
 use crate::view::read::{OpenView, Opening, View, ViewSource};
 use crate::view::written::WrittenReduces;
-use crate::view_definition::ViewDefinition;
 use crate::view_updates::{GroupState, LoadedGroup, Moved, Waiting, WaitsFor, views};
 
 /// The interval at which a waiting query makes sure that a process follows the group.

@@ -5,20 +5,20 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_store::error::{Error, Result, ViewFailure};
+use flatbed_store::keys::Counter;
+use flatbed_store::proto::{self, ViewProgress};
+use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 use tokio::time::Instant;
 
 use crate::at_once::Paced;
-use crate::error::{Error, Result, ViewFailure};
 use crate::group::job::Job;
 use crate::group::purges;
 use crate::index::groups::is_group;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::Counter;
-use crate::store::proto::{self, ViewProgress};
-use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::apply::{Applied, At, apply};
 use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes};
 use crate::view::documents::LargeReadGate;
@@ -541,7 +541,7 @@ impl<'a, W: Work> Step<'a, W> {
             turn = Some(acquired);
         }
         let inner = &job.reader.inner;
-        let output = crate::store::transaction::write(&inner.db, &inner.metrics, self).await;
+        let output = flatbed_store::transaction::write(&inner.db, &inner.metrics, self).await;
         drop(turn);
         output
     }
@@ -568,7 +568,7 @@ async fn show_work(job: &Job) -> Infallible {
     loop {
         job.clock().sleep(BEAT_INTERVAL).await;
         let mut beat = Step { job, work: Hold { silent: None }, large_reads: LargeReadGate::default() };
-        match crate::store::transaction::write(&inner.db, &inner.metrics, &mut beat).await {
+        match flatbed_store::transaction::write(&inner.db, &inner.metrics, &mut beat).await {
             Ok(Some((replaced, progress))) => job.known.follow_mark(&replaced, &progress.nodes_mark),
             Ok(None) => std::future::pending::<()>().await,
             Err(error) => tracing::debug!(%error, "a group of views that waits could not show that it works"),

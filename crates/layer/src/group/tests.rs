@@ -21,20 +21,20 @@ mod waiting;
 use std::sync::Arc;
 
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_store::error::{Error, Result, ViewFailure};
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_testkit::{Storage, until, until_some};
+use functions::{Texts, emitted_by};
 
-use crate::error::{Error, Result, ViewFailure};
 use crate::fenced::{database, layer};
 use crate::group::steps::{ReadStanding, Standing};
 use crate::handle::{Database, Reader};
 use crate::index::groups::groups_of;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::check::all_rows;
 use crate::view::read::{Opening, View};
 use crate::view::undo::{GroupReads, shown};
 use crate::view_updates::views;
 use crate::{AllDocsQuery, Edit, ViewUpdate};
-use functions::{Texts, emitted_by};
 
 type Row = (String, String, String);
 

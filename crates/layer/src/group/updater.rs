@@ -5,18 +5,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_store::error::{Error, Result, ViewFailure};
+use flatbed_store::proto::ViewProgress;
+use flatbed_store::transaction;
+use flatbed_store::view_functions::FunctionFailure;
 
-use crate::error::{Error, Result, ViewFailure};
 use crate::group::holder::Release;
 use crate::group::job::Job;
 use crate::group::steps::{Hold, Step, Take, beginning_of};
 use crate::group::{build, find, follow, others};
 use crate::handle::Reader;
 use crate::index::groups::groups_of;
-use crate::store::proto::ViewProgress;
-use crate::store::transaction;
 use crate::view::build::{FOLLOWED, NODES, ROWS};
-use crate::view_functions::FunctionFailure;
 use crate::view_updates::{GroupId, GroupState, LoggedFailure, views};
 
 /// The first backoff, and the number of retries, while a group's design documents are changing.
@@ -274,12 +274,13 @@ pub(super) fn ids_of(instance: &crate::instance::Instance) -> Vec<GroupId> {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_store::view_bounds::bytes_by_default;
+    use flatbed_testkit::pass;
+
     use super::*;
     use crate::ViewBounds;
     use crate::fenced::database;
-    use crate::view_bounds::bytes_by_default;
     use crate::view_updates::ViewUpdates;
-    use flatbed_testkit::pass;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_is_never_written_is_not_tried_again() {

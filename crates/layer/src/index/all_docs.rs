@@ -1,10 +1,11 @@
 //! `_all_docs`: the documents that are not deleted, by id.
 
-use crate::error::Result;
+use flatbed_store::error::Result;
+use flatbed_store::records::{ById, Info};
+use flatbed_store::transaction::{Quiet, Transaction};
+
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::instance::Instance;
-use crate::store::records::{ById, Info};
-use crate::store::transaction::{Quiet, Transaction};
 
 /// Maintains the ids of documents that are not deleted.
 pub(crate) struct AllDocs;

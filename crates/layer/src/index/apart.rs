@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_kit::Digest;
+use flatbed_store::error::Result;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 
-use crate::error::Result;
 use crate::index::maintainers::Within;
 use crate::instance::Instance;
 use crate::slots::State;

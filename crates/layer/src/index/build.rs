@@ -11,6 +11,10 @@ mod tombstones;
 
 use std::collections::VecDeque;
 
+use flatbed_store::error::{Error, Result};
+use flatbed_store::proto;
+use flatbed_store::records::Info;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use foundationdb::options::ConflictRangeType;
 use futures_util::future::try_join_all;
 use prost::Message;
@@ -18,7 +22,6 @@ use sha2::{Digest, Sha256};
 
 use crate::document::body::Rows;
 use crate::document::latest::{begin_latest, read_range, whole_body};
-use crate::error::{Error, Result};
 use crate::index::compiled::compile_within;
 use crate::index::definitions::{renew_worn_out, write_record};
 use crate::index::kinds::indexes_of;
@@ -26,9 +29,6 @@ use crate::index::maintainers::{Change, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::proto;
-use crate::store::records::Info;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// The most documents that a step enters. Tests have a small limit, so that there are several steps.
 const STEP_DOCUMENTS_MAX: usize = if cfg!(test) { 10 } else { 2_000 };

@@ -3,19 +3,19 @@
 use std::collections::HashSet;
 
 use flatbed_revtree::{RevId, rank};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::BucketKeys;
+use flatbed_store::proto;
+use flatbed_store::records::{Info, revision, revision_message};
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 use prost::Message;
 
-use crate::error::{Error, Result};
 use crate::index::channels::{LeftOf, Rerouted};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::index::selector::selecting::{Selecting, entry_of_document};
 use crate::instance::Instance;
-use crate::store::keys::BucketKeys;
-use crate::store::proto;
-use crate::store::records::{Info, revision, revision_message};
-use crate::store::seq::Seq;
-use crate::store::transaction::{Quiet, Transaction};
 
 /// A by-seq entry names up to this many leaves of a document; feed readers look up the leaves of other documents.
 const LEAVES_IN_ENTRY_MAX: usize = 8;

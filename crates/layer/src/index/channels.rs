@@ -11,22 +11,22 @@ pub(crate) mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use flatbed_channels::{ChannelDeparture, ChannelEntry, Grant, GrantedItem, Grantee, Moves, Periods, Stamp, moves};
+use flatbed_store::due;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::instruments::Instruments;
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::proto;
+use flatbed_store::records::since::{ChannelsSince, since_each};
+use flatbed_store::records::{Info, RecordedRouting, RevisionRecord};
+use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
 
 use crate::document::body::begin_read;
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Result};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
 use crate::instance::Instance;
-use crate::store::due;
-use crate::store::instruments::Instruments;
-use crate::store::keys::DocumentKeys;
-use crate::store::proto;
-use crate::store::records::{Info, RecordedRouting, RevisionRecord};
-use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::since::{ChannelsSince, since_each};
-use crate::store::transaction::{Quiet, Transaction};
 
 pub(crate) use check::{LeftOf, check_document, check_entry, check_principal};
 

@@ -5,14 +5,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use crate::error::Result;
+use flatbed_store::error::Result;
+use flatbed_store::proto;
+
 use crate::index::apart::selecting;
 use crate::index::apart::{digest_in, in_turn};
 use crate::index::kinds::{DefinedIndex, with_kinds};
 use crate::index::maintainers::Within;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::proto;
 
 /// The most cached definitions of a kind, and the most weight of their selectors. A regular expression weighs 1 per kB.
 const COUNT_MAX: usize = 10_000;

@@ -3,13 +3,14 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::Result;
+use flatbed_store::due::Kind;
+use flatbed_store::error::Result;
+use flatbed_store::keys::Counter;
+
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::slots::State;
-use crate::store::due::Kind;
-use crate::store::keys::Counter;
 
 /// The changes of one transaction, applied by one atomic ADD per counter.
 #[derive(Default)]

@@ -5,9 +5,14 @@ use std::time::Duration;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::Selector;
 use flatbed_revtree::DocumentId;
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::features::{is_outdated, name_collations, name_features, name_verdicts};
+use flatbed_store::proto;
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+use flatbed_store::view_definition::{GroupDefinition, Signature};
 use prost::Message;
 
-use crate::error::{Error, Result};
 use crate::index::apart::{add, digest_in, in_turn};
 use crate::index::build::unbuilt;
 use crate::index::groups::{self, group_named_by, groups_of, is_group, name_group};
@@ -17,11 +22,6 @@ use crate::index::selector::definition::MEMBER;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::slots::State;
-use crate::store::due::{self, Kind};
-use crate::store::features::{is_outdated, name_collations, name_features, name_verdicts};
-use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
-use crate::view_definition::{GroupDefinition, Signature};
 
 /// The most indexes of one database. A write costs the entries of the indexes that the document is in, and a check of
 /// each other one.

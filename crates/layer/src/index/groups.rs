@@ -5,17 +5,17 @@
 //! are swapped by writing the new one under another name first, and a return to the old one finds its group intact.
 //! Unnamed groups are removed by `_view_cleanup`, or after a day.
 
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::Result;
+use flatbed_store::keys::Keys;
+use flatbed_store::proto;
+use flatbed_store::transaction::{Attempt, Operation, Quiet, Transaction};
+use flatbed_store::view_definition::Signature;
 use prost::Message;
 
-use crate::error::Result;
 use crate::index::definitions::{ENTRY_BYTES, RECORD_BYTES_MAX, write_record};
 use crate::index::maintainers::Within;
 use crate::layer::Inner;
-use crate::store::due::{self, Kind};
-use crate::store::keys::Keys;
-use crate::store::proto;
-use crate::store::transaction::{Attempt, Operation, Quiet, Transaction};
-use crate::view_definition::Signature;
 
 /// The name of groups in records, and in the feature `index:view`.
 pub(crate) const VIEW: &str = "view";

@@ -4,18 +4,18 @@
 //! documents, and checks them. An index is one definition in one database, with its own number.
 
 use flatbed_flatten::json::Value;
+use flatbed_store::error::{Invalid, Refusal, Result};
+use flatbed_store::keys::IndexPart;
+use flatbed_store::proto;
+use flatbed_store::records::Info;
 use futures_util::future::BoxFuture;
 
 use crate::document::edit::Edit;
-use crate::error::{Invalid, Refusal, Result};
 use crate::index::maintainers::{IndexMaintainer, Within};
 use crate::index::partitions::COUNTED;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::IndexPart;
-use crate::store::proto;
-use crate::store::records::Info;
 
 /// All kinds. Each has a feature in `store::features`, and lines in design/data-model.md.
 pub(crate) const KINDS: &[&dyn Kind] = &[

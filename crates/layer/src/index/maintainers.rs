@@ -4,12 +4,15 @@
 //! by-seq, `_all_docs` and the counters, which every database has, and one for each index in the database's record.
 
 use flatbed_revtree::RevId;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
+use flatbed_store::transaction::Transaction;
 use futures_util::future::{BoxFuture, try_join_all};
 
 use crate::channels::grants::{self, Shared};
 use crate::document::body::{self, Prepared, Rows};
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Result};
 use crate::index::all_docs::AllDocs;
 use crate::index::by_seq::BySeq;
 use crate::index::channels::{Channels, Rerouted};
@@ -20,9 +23,6 @@ use crate::index::partitions::Partitions;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::DocumentKeys;
-use crate::store::records::{BodyPlace, Info, RevisionRecord};
-use crate::store::transaction::Transaction;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Within<'a> {

@@ -11,6 +11,11 @@ use std::pin::Pin;
 
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::DocumentId;
+use flatbed_store::error::{Error, NotJudged, Refusal, Result};
+use flatbed_store::keys::{IndexPart, RowPlaces, Sorted};
+use flatbed_store::proto;
+use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
+use flatbed_store::transaction::Quiet;
 use foundationdb::future::FdbSlice;
 use foundationdb::options::MutationType;
 use futures_util::future::BoxFuture;
@@ -18,15 +23,10 @@ use futures_util::future::BoxFuture;
 use crate::document::body;
 use crate::document::edit::Edit;
 use crate::document::verdict::Verdict;
-use crate::error::{Error, NotJudged, Refusal, Result};
 use crate::index::kinds::Kind;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::index::prepare::Preparations;
 use crate::layer::Inner;
-use crate::store::keys::{IndexPart, RowPlaces, Sorted};
-use crate::store::proto;
-use crate::store::records::{BodyPlace, Info, RevisionRecord};
-use crate::store::transaction::Quiet;
 
 const VALUE_BYTES_MAX: usize = 200;
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::Counter;
+use flatbed_store::records::Info;
+
 use crate::document::edit::partition_of;
-use crate::error::Result;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
-use crate::store::keys::Counter;
-use crate::store::records::Info;
 
 /// The counters of a partition. The size of bodies is not among them, as attachments may be shared by documents of
 /// several partitions.

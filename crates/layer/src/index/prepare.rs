@@ -14,17 +14,17 @@ use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::{DocumentId, RevId};
+use flatbed_store::error::{Error, NotJudged, Refusal, Result};
+use flatbed_store::proto;
 use foundationdb::FdbError;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use crate::document::edit::Edit;
-use crate::error::{Error, NotJudged, Refusal, Result};
 use crate::index::kinds::{DefinedIndex, with_kinds};
 use crate::index::maintainers::{Change, Within};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::proto;
 
 const AT_ONCE: usize = 8;
 

@@ -10,6 +10,9 @@ use std::sync::Arc;
 use flatbed_channels::require::Writer;
 use flatbed_flatten::json::{self, Limits, Value};
 use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
+use flatbed_store::error::{Error, NotJudged, Refusal, Result};
+use flatbed_store::proto::DatabaseRecord;
+use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 use prost::Message;
 use tokio::sync::OnceCell;
@@ -18,7 +21,6 @@ use crate::actor::User;
 use crate::asker::ReadPrincipal;
 use crate::document::edit::{Document, Edit, GetOptions};
 use crate::document::verdict::Verdict;
-use crate::error::{Error, NotJudged, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::held::HeldRights;
 use crate::instance::Instance;
@@ -29,8 +31,6 @@ use crate::judge::routes::Routes;
 use crate::judge::several::Judging;
 use crate::read::all_docs::AllDocsQuery;
 use crate::slots::State;
-use crate::store::proto::DatabaseRecord;
-use crate::store::transaction::Transaction;
 
 /// The member of a design document with its validator.
 const MEMBER: &str = "validate_doc_update";
@@ -89,16 +89,6 @@ impl Instance {
         let record = DatabaseRecord { rules: self.record.rules + 1, ..self.record.clone() };
         trx.set(&self.record_key, &record.encode_to_vec());
         trx.update_metadata_version();
-    }
-}
-
-impl DatabaseRecord {
-    /// Sets `_security`. Functions see it, so verdicts under the old one become invalid.
-    pub(crate) fn set_security(&mut self, security: &[u8]) {
-        if self.security != security {
-            self.security = security.to_vec();
-            self.rules += u64::from(self.rules > 0);
-        }
     }
 }
 

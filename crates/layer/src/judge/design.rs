@@ -7,16 +7,16 @@ use std::time::Duration;
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::Value;
 use flatbed_mango::Index;
+use flatbed_store::error::{DesignFault, NotJudged, Refusal};
+use flatbed_store::view_bounds::ViewBounds;
+use flatbed_store::view_definition::GroupDefinition;
+use flatbed_store::view_functions::{FunctionFailure, ViewFunctions};
 
-use crate::error::{DesignFault, NotJudged, Refusal};
 use crate::index::apart::selecting;
 use crate::index::definitions::has_selectors;
 use crate::index::selector::definition as selectors;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::view_bounds::ViewBounds;
-use crate::view_definition::GroupDefinition;
-use crate::view_functions::{FunctionFailure, ViewFunctions};
 
 #[derive(Debug, Clone, Copy)]
 enum Type {

@@ -8,12 +8,12 @@ use std::any::Any;
 use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
+use flatbed_store::error::{NotJudged, Refusal};
 use futures_util::future::{BoxFuture, join_all};
 
 use crate::actor::User;
 use crate::document::edit::{Document, Edit};
 use crate::document::verdict::Verdict;
-use crate::error::{NotJudged, Refusal};
 use crate::layer::Inner;
 use crate::slots::State;
 

@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
+use flatbed_store::error::{Refusal, Result};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
-use crate::error::{Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::held::{Fencing, HeldRights};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Returns the author's access; `None`: unrestricted. Cached access is enough, since the write's own transaction
 /// verifies it ([`Fences`]). `is_anew`: the cached access was outdated.

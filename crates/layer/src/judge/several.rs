@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
 use flatbed_revtree::DocumentId;
+use flatbed_store::error::{Error, Invalid, NotJudged, Refusal, Result};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};
 
 use crate::actor::User;
 use crate::document::edit::{Document, Edit};
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Invalid, NotJudged, Refusal, Result};
 use crate::handle::Database;
 use crate::instance::Instance;
 use crate::judge::ask::{Asked, JudgedEdit, WithRoom, cut, with_room};

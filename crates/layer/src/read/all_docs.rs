@@ -5,6 +5,11 @@ use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::RevId;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{Counter, KeyRange, Keys};
+use flatbed_store::records::{ById, Info, is_over};
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
+use flatbed_store::waits;
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -14,7 +19,6 @@ use tracing::Instrument;
 use crate::asker::ReadPrincipal;
 use crate::document::edit::{Conflicts, Document, partition_ids};
 use crate::document::latest::{LatestRange, Share, begin_latest, read_range};
-use crate::error::{Error, Result};
 use crate::handle::Reader;
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
@@ -22,10 +26,6 @@ use crate::read::get::{Known, READ_AHEAD, READ_BYTES_MAX, ShowsDocument, show_do
 use crate::read::merged_ids::merged_page;
 use crate::read::seen::winners_of;
 use crate::read::viewer::{PendingViewer, Viewer, check_id, is_judged};
-use crate::store::keys::{Counter, KeyRange, Keys};
-use crate::store::records::{ById, Info, is_over};
-use crate::store::transaction::{Attempt, Operation, Transaction};
-use crate::store::waits;
 
 /// Row limit of a page without documents.
 pub(crate) const PAGE_ROWS_MAX: usize = 2_000;

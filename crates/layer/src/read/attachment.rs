@@ -1,17 +1,17 @@
 //! Finds an attachment of a revision.
 
 use flatbed_revtree::RevId;
+use flatbed_store::error::{NotFound, Refusal, Result};
+use flatbed_store::records::{Info, RevisionRecord};
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
 use crate::asker::ReadPrincipal;
 use crate::document::attachments::AttachmentPlace;
 use crate::document::edit::GetOptions;
-use crate::error::{NotFound, Refusal, Result};
 use crate::layer::Inner;
 use crate::read::over::ReadOnce;
 use crate::read::viewer::{PendingViewer, check_id, is_judged};
-use crate::store::records::{Info, RevisionRecord};
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Finds an attachment and the place of its data.
 pub(crate) struct OpenAttachment<'a> {

@@ -2,13 +2,13 @@
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::DESIGN_IDS;
+use flatbed_store::error::Result;
+use flatbed_store::keys::{Counter, KeyRange};
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::future::try_join4;
 
-use crate::error::Result;
 use crate::layer::Inner;
 use crate::read::all_docs::{AllDocs, AllDocsQuery, of_partition, whole_range};
-use crate::store::keys::{Counter, KeyRange};
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Limit of the ids and of the counters of partitions that are read.
 const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };

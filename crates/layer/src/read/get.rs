@@ -5,6 +5,11 @@ use std::collections::{BTreeSet, VecDeque};
 use flatbed_flatten::etf::body_revision;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::{RevId, Tree};
+use flatbed_store::error::{Error, NotFound, Refusal, Result};
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
 use crate::asker::ReadPrincipal;
@@ -13,17 +18,12 @@ use crate::document::body::{self, BODY_BYTES_MAX, Rows};
 use crate::document::edit::{Conflicts, Document, GetOptions};
 use crate::document::latest::{LatestRead, begin_latest, begin_latest_of, whole_body};
 use crate::document::tree::Leaves;
-use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::over::{ReadOnce, ReadsOnce};
 use crate::read::revision_records::Records;
 use crate::read::seen;
 use crate::read::viewer::{Viewer, is_judged};
-use crate::store::keys::DocumentKeys;
-use crate::store::records::{BodyPlace, Info, RevisionRecord};
-use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Documents whose reads are issued before the first is awaited.
 pub(crate) const READ_AHEAD: usize = 16;

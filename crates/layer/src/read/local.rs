@@ -7,6 +7,12 @@ use std::collections::{HashMap, VecDeque};
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::local_id;
+use flatbed_store::error::{Error, Invalid, NotFound, Refusal, Result};
+use flatbed_store::keys::{KeyRange, Keys, PrincipalPart};
+use flatbed_store::once::Once;
+use flatbed_store::proto;
+use flatbed_store::records::decode_counter;
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use foundationdb::FdbResult;
 use foundationdb::future::FdbSlice;
 use foundationdb::options::MutationType;
@@ -18,17 +24,11 @@ use crate::actor::Actor;
 use crate::asker::ReadPrincipal;
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
-use crate::error::{Error, Invalid, NotFound, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::Inner;
 use crate::read::viewer::{PendingViewer, is_judged};
 use crate::size_limit::{self, Growth};
-use crate::store::keys::{KeyRange, Keys, PrincipalPart};
-use crate::store::once::Once;
-use crate::store::proto;
-use crate::store::records::decode_counter;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 impl Reader {
     /// Reads a local document; `None`: it does not exist. `id` is without `_local/`.

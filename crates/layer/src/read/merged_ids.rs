@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::{KeyRange, Keys};
+use flatbed_store::records::ById;
+use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join_all;
-
-use crate::error::Result;
-use crate::store::keys::{KeyRange, Keys};
-use crate::store::records::ById;
-use crate::store::transaction::Transaction;
 
 /// Ranges that are read at once.
 pub(super) const RANGES_AT_ONCE: usize = 256;
@@ -126,6 +125,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use flatbed_revtree::RevId;
+    use flatbed_store::proto;
+    use flatbed_store::records::revision_message;
+    use flatbed_store::transaction::{self, Attempt, Operation};
     use proptest::prelude::*;
     use proptest::strategy::ValueTree;
     use prost::Message;
@@ -133,9 +135,6 @@ mod tests {
     use super::*;
     use crate::fenced::database;
     use crate::instance::Instance;
-    use crate::store::proto;
-    use crate::store::records::revision_message;
-    use crate::store::transaction::{self, Attempt, Operation};
 
     /// Ids and channels of which some are prefixes of others or contain bytes that keys escape.
     const IDS: [&str; 12] =

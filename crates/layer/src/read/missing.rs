@@ -3,19 +3,19 @@
 use std::collections::HashSet;
 
 use flatbed_revtree::RevId;
+use flatbed_store::error::Result;
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
 use crate::asker::ReadPrincipal;
 use crate::document::body::{self, BODY_BYTES_MAX};
 use crate::document::tree::{Leaf, Leaves};
-use crate::error::Result;
 use crate::handle::DocumentFilter;
 use crate::layer::Inner;
 use crate::read::get::READ_AHEAD;
 use crate::read::seen;
 use crate::read::viewer::is_judged;
-use crate::store::keys::DocumentKeys;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Approximate revisions, named ones and leaves, after which a transaction begins no further document.
 pub(super) const LOOKS_MAX: usize = 20_000;

@@ -13,18 +13,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flatbed_revtree::RevId;
+use flatbed_store::error::Result;
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::records::{Info, RevisionRecord};
+use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 use tokio::sync::OnceCell;
 
 use crate::document::edit::GetOptions;
 use crate::document::tree::Leaves;
-use crate::error::Result;
 use crate::instance::Instance;
 use crate::read::revision_records::{RECORDS_BYTES_MAX, Records};
 use crate::read::viewer::Viewer;
-use crate::store::keys::DocumentKeys;
-use crate::store::records::{Info, RevisionRecord};
-use crate::store::transaction::Transaction;
 
 /// Leaves whose ancestors are examined before the task yields.
 const LEAVES_IN_TURN: usize = 100;

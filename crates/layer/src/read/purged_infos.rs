@@ -2,15 +2,15 @@
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::RevId;
+use flatbed_store::error::Result;
+use flatbed_store::keys::KeyRange;
+use flatbed_store::proto;
+use flatbed_store::records::revision;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::error::Result;
 use crate::handle::Reader;
 use crate::layer::Inner;
-use crate::store::keys::KeyRange;
-use crate::store::proto;
-use crate::store::records::revision;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Limits of a page: records, and approximate bytes. A record has up to 90 kB.
 const RECORDS_MAX: usize = if cfg!(test) { 3 } else { 500 };

@@ -8,11 +8,10 @@
 use std::collections::HashMap;
 
 use flatbed_revtree::RevId;
-
-use crate::error::Result;
-use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
-use crate::store::records::RevisionRecord;
-use crate::store::transaction::Transaction;
+use flatbed_store::error::Result;
+use flatbed_store::keys::{DocumentKeys, KeyRange, take_rev};
+use flatbed_store::records::RevisionRecord;
+use flatbed_store::transaction::Transaction;
 
 /// Approximate bytes of a document's records to scan: 25,000 common records, or 100 of the largest.
 pub(crate) const RECORDS_BYTES_MAX: u64 = if cfg!(test) { 50_000 } else { 4_000_000 };

@@ -1,14 +1,14 @@
 //! Reads the routing of documents' winners, their channels and grants, for administrators.
 
 use flatbed_revtree::RevId;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::records::{Info, RevisionRecord};
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Result};
 use crate::layer::Inner;
 use crate::read::get::READ_AHEAD;
-use crate::store::records::{Info, RevisionRecord};
-use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Bytes of verdicts after which a transaction begins no further document: each may have 40,000.
 const BYTES_MAX: u64 = 1_000_000;

@@ -7,6 +7,10 @@
 use std::collections::{BTreeSet, HashSet};
 
 use flatbed_revtree::{RevId, Tree};
+use flatbed_store::error::{Error, NotFound, Refusal, Result};
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::records::{Info, RevisionRecord};
+use flatbed_store::transaction::Transaction;
 use foundationdb::FdbResult;
 use foundationdb::future::FdbSlice;
 use futures_util::FutureExt;
@@ -17,7 +21,6 @@ use crate::document::body::Rows;
 use crate::document::edit::{Document, GetOptions};
 use crate::document::latest::begin_latest;
 use crate::document::tree::Leaves;
-use crate::error::{Error, NotFound, Refusal, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::{
@@ -28,9 +31,6 @@ use crate::read::missing::{LOOKS_MAX, MissingRevs, NamedRevisions};
 use crate::read::over::{ReadOnce, ReadsOnce};
 use crate::read::revision_records::{RecordCheck, Records};
 use crate::read::viewer::{PendingViewer, Removals, Viewer, check_id};
-use crate::store::keys::DocumentKeys;
-use crate::store::records::{Info, RevisionRecord};
-use crate::store::transaction::Transaction;
 
 /// Named revisions of a document up to which each record is read by itself; for more, the records are scanned.
 const NAMED_MAX: usize = 100;

@@ -1,19 +1,19 @@
 //! Database statistics for restricted readers.
 
 use flatbed_revtree::DESIGN_IDS;
+use flatbed_store::error::Result;
+use flatbed_store::keys::{Counter, KeyRange};
+use flatbed_store::records::is_over;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::Transaction;
 use futures_util::future::{try_join, try_join_all};
 
 use crate::asker::ReadPrincipal;
-use crate::error::Result;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::last_seq;
 use crate::read::merged_ids::{RANGES_AT_ONCE, merged_page};
 use crate::read::viewer::{PendingViewer, Viewer};
-use crate::store::keys::{Counter, KeyRange};
-use crate::store::records::is_over;
-use crate::store::seq::Seq;
-use crate::store::transaction::Transaction;
 
 /// Documents up to which the count is exact.
 const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use async_recursion::async_recursion as boxed;
 use flatbed_flatten::FieldNames;
 use flatbed_flatten::path::{ARRAY, Element, FIRST_FIELD_ID, PACKED, PART, PERMUTATION, take};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{DocumentPart, KeyRange, Keys, take_rev};
+use flatbed_store::records::Info;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
-use crate::error::{Error, Result};
 use crate::field_names::FieldsView;
 use crate::handle::Reader;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::{DocumentPart, KeyRange, Keys, take_rev};
-use crate::store::records::Info;
-use crate::store::seq::Seq;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// Key limit of a page.
 const KEYS_MAX: usize = 100;

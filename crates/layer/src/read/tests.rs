@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use proptest::prelude::*;
 
 use crate::document::attachments::AttachmentEdit;
@@ -14,7 +15,6 @@ use crate::fenced::layer;
 use crate::handle::Database;
 use crate::layer::CreateOptions;
 use crate::read::all_docs::AllDocsQuery;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::write::batch::resolved;
 
 /// Ids of which some are prefixes of others or contain bytes that keys escape.

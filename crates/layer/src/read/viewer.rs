@@ -10,21 +10,21 @@ use std::sync::Arc;
 
 use flatbed_channels::{ALL, ChannelDeparture, Stamp};
 use flatbed_revtree::{DocumentId, RevId};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::records::{Info, RevisionRecord};
+use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join_all;
 
 use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
 use crate::document::body::begin_read;
 use crate::document::edit::Document;
-use crate::error::{Error, Refusal, Result};
 use crate::handle::only_for_administrators;
 use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::plain;
-use crate::store::keys::DocumentKeys;
-use crate::store::records::{Info, RevisionRecord};
-use crate::store::transaction::Transaction;
 
 /// Channels up to which departures are looked up one by one; for a reader with more, the document's departures are
 /// scanned.

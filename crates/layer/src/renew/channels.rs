@@ -12,20 +12,20 @@
 use std::collections::{HashSet, VecDeque};
 
 use flatbed_channels::ChannelDeparture;
+use flatbed_store::buckets::{Buckets, Writer};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{ChannelPart, DocumentPart, KeyRange, Keys, PrincipalPart};
+use flatbed_store::proto;
+use flatbed_store::records::Info;
+use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, join, try_join_all};
 use prost::Message;
 
-use crate::error::{Error, Result};
 use crate::index::channels::{channels_of_winner, entry_of};
 use crate::renew::database::{Room, Row, read};
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
-use crate::store::buckets::{Buckets, Writer};
-use crate::store::keys::{ChannelPart, DocumentPart, KeyRange, Keys, PrincipalPart};
-use crate::store::proto;
-use crate::store::records::Info;
-use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 type Stamp = [u8; STAMP_BYTES];
 

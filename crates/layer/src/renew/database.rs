@@ -1,23 +1,23 @@
 //! A new incarnation and new stamps for a database.
 
+use flatbed_store::buckets::{Buckets, Writer};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{KeyRange, Keys};
+use flatbed_store::merge::{Part, Shares, merge};
+use flatbed_store::proto;
+use flatbed_store::records::stamped_anew;
+use flatbed_store::seq::STAMP_BYTES;
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+use flatbed_store::updated::UpdatedKeys;
+use flatbed_store::updated::touch_last_seq;
 use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
 use prost::Message;
 
-use crate::error::{Error, Result};
 use crate::instance::next_incarnation;
 use crate::renew::channels::{Marks, Numbers, move_entries};
 use crate::renew::selected::Selected;
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
-use crate::store::buckets::{Buckets, Writer};
-use crate::store::keys::{KeyRange, Keys};
-use crate::store::merge::{Part, Shares, merge};
-use crate::store::proto;
-use crate::store::records::stamped_anew;
-use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
-use crate::store::updated::UpdatedKeys;
-use crate::store::updated::touch_last_seq;
 
 impl Renewal<'_> {
     /// Moves the remaining entries to the new incarnation, and then changes the record. Adds to `entries`.
@@ -390,12 +390,13 @@ pub(super) async fn read(trx: &Transaction, range: &KeyRange, most: usize) -> Re
 
 #[cfg(test)]
 mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+    use flatbed_store::seq::Seq;
+    use flatbed_store::transaction::Transaction;
+
     use crate::fenced::database;
     use crate::renew::renew;
-    use crate::store::seq::Seq;
-    use crate::store::transaction::Transaction;
     use crate::{ChangesQuery, Edit, check};
-    use flatbed_flatten::json::{Limits, parse};
 
     #[tokio::test]
     async fn entries_before_and_behind_the_new_incarnation_are_moved() {

@@ -1,13 +1,13 @@
 //! New stamps for the creations and deletions in `_db_updates`.
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::KeyRange;
+use flatbed_store::proto;
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use foundationdb::options::MutationType;
 use prost::Message;
 
-use crate::error::Result;
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
-use crate::store::keys::KeyRange;
-use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 impl Renewal<'_> {
     /// Stamps the log from its beginning. Stamped events lie behind the others, or before them if the cluster's

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::instruments::Instruments;
+use flatbed_store::keys::{KeyRange, RootKeys};
+use flatbed_store::proto;
+use flatbed_store::root::check_store;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use foundationdb::Database as Fdb;
 use prost::Message;
-
-use crate::error::{Error, Result};
-use crate::store::instruments::Instruments;
-use crate::store::keys::{KeyRange, RootKeys};
-use crate::store::proto;
-use crate::store::root::check_store;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The roots of all layers in a store, in bytewise order.
 #[derive(Debug, Default)]

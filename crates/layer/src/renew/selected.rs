@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::{KeyRange, Keys};
+use flatbed_store::proto;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 
 use crate::document::body::begin_read;
-use crate::error::Result;
 use crate::index::selector::kind::NAME;
-use crate::store::keys::{KeyRange, Keys};
-use crate::store::proto;
-use crate::store::seq::Seq;
-use crate::store::transaction::{Quiet, Transaction};
 
 /// Byte limit of an index's entries that belong to one page of by-seq.
 const ENTRIES_BYTES_MAX: u64 = 20_000_000;

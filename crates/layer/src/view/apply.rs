@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use flatbed_rowtree::{NodeChanges, RowChange, change};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{Keys, ViewKeys};
+use flatbed_store::proto;
+use flatbed_store::transaction::{Quiet, Transaction};
+use foundationdb::options::MutationType;
 use prost::Message;
 
-use foundationdb::options::MutationType;
-
-use crate::error::{Error, Result};
-use crate::store::keys::{Keys, ViewKeys};
-use crate::store::proto;
-use crate::store::transaction::{Quiet, Transaction};
 use crate::view::asking::Asking;
 use crate::view::documents::{DocumentDiff, LargeReadGate, NewRow, Plan, RowDiff, StoredRows, read_stored_rows};
 use crate::view::group::{ViewGroup, shape_of};

@@ -1,10 +1,10 @@
 //! Builds the nodes of rows that were written without nodes: a part of a level in each transaction.
 
 use flatbed_rowtree::{BuiltNodes, build};
+use flatbed_store::error::Result;
+use flatbed_store::proto;
+use flatbed_store::transaction::Quiet;
 
-use crate::error::Result;
-use crate::store::proto;
-use crate::store::transaction::Quiet;
 use crate::view::apply::At;
 use crate::view::asking::Asking;
 use crate::view::group::{ViewGroup, shape_of};

@@ -8,14 +8,14 @@ use flatbed_clock::Clock;
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{Parts, Tree};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{KeyRange, Keys, RowKey, ViewKeys, ViewPart};
+use flatbed_store::proto;
+use flatbed_store::transaction::Transaction;
 use futures_util::future::{BoxFuture, join_all};
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::error::{Error, Result};
-use crate::store::keys::{KeyRange, Keys, RowKey, ViewKeys, ViewPart};
-use crate::store::proto;
-use crate::store::transaction::Transaction;
 use crate::view::asking::Asking;
 use crate::view::build::FOLLOWED;
 use crate::view::documents::{StoredRows, read_stored_rows};

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{ViewKeys, ViewPart};
+use flatbed_store::proto;
+use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::future::FdbSlice;
 use foundationdb::options::ConflictRangeType;
 use futures_util::future::{join_all, try_join_all};
 use prost::Message;
 
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
-use crate::error::{Error, Result};
-use crate::store::keys::{ViewKeys, ViewPart};
-use crate::store::proto;
-use crate::store::transaction::{Quiet, Transaction};
 use crate::view::group::ViewGroup;
 use crate::view::labels::Labels;
 use crate::view::prepare::{PreparedDocument, PreparedRow, row_cost};

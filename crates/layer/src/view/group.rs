@@ -6,13 +6,13 @@ use std::time::Duration;
 use flatbed_collate::Collation;
 use flatbed_collate::reduce::Reducer;
 use flatbed_rowtree::Shape;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::RowKey;
+use flatbed_store::proto;
+use flatbed_store::view_bounds::ViewBounds;
+use flatbed_store::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 
-use crate::error::{Error, Result};
-use crate::store::keys::RowKey;
-use crate::store::proto;
 use crate::view::known::new_mark;
-use crate::view_bounds::ViewBounds;
-use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 
 /// The mean bytes of rows in a node of level 1.
 const NODE_BYTES: u32 = 1_024;

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flatbed_rowtree::{Key, KeyRange};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::proto;
 
-use crate::error::{Error, Result};
-use crate::store::proto;
 use crate::view::summary::Summary;
 use crate::view_updates::KnowingGroups;
 

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use flatbed_collate::{LabelPlace, Search, SortKey};
 use flatbed_flatten::json::Value;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{RowKey, RowPlaces};
+use flatbed_store::proto;
 use foundationdb::options::ConflictRangeType;
 use sha2::{Digest, Sha256};
 
 use crate::document::edit::partition_of;
-use crate::error::{Error, Result};
-use crate::store::keys::{RowKey, RowPlaces};
-use crate::store::proto;
 use crate::view::group::ViewGroup;
 use crate::view::parts::{begin_key, decode};
 use crate::view::prepare::{PreparedRow, value_of};

@@ -9,12 +9,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{ViewKeys, ViewPart};
+use flatbed_store::proto::{self, ViewProgress};
+use flatbed_store::transaction::{Quiet, Transaction};
 use prost::Message;
 
-use crate::error::{Error, Result};
-use crate::store::keys::{ViewKeys, ViewPart};
-use crate::store::proto::{self, ViewProgress};
-use crate::store::transaction::{Quiet, Transaction};
 use crate::view::documents::{LargeReadGate, Plan, read_stored_rows};
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;

@@ -2,15 +2,16 @@
 #![cfg(test)]
 
 use flatbed_collate::reduce::Reducer;
+use flatbed_store::keys::{KeyRange, ViewPart};
+use flatbed_store::proto;
+use flatbed_store::transaction::Transaction;
+use flatbed_store::view_bounds::ViewBounds;
 use flatbed_testkit::number;
 use proptest::prelude::*;
 use prost::Message;
 
 use crate::fenced::database;
 use crate::handle::Database;
-use crate::store::keys::{KeyRange, ViewPart};
-use crate::store::proto;
-use crate::store::transaction::Transaction;
 use crate::view::apply::Applied;
 use crate::view::build::FOLLOWED;
 use crate::view::group::{Bounds, Reduction, ViewGroup, ViewTree};
@@ -19,7 +20,6 @@ use crate::view::read_tests::{Asked, asked, compare};
 use crate::view::tests::{
     Model, NUMBER, Todo, assert_is, batch, build, group, keys_of, prepared, rows, set, sized_step, step, violations,
 };
-use crate::view_bounds::ViewBounds;
 
 /// Generates documents with a few dozens of rows each, of all kinds.
 fn large() -> impl Strategy<Value = Vec<Vec<(String, String)>>> {

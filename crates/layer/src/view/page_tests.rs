@@ -3,6 +3,7 @@
 
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_store::waits;
 
 use crate::Edit;
 use crate::fenced::database;
@@ -13,7 +14,6 @@ use crate::view::read_tests::{Row, in_order, view_of};
 use crate::view::reduced::{Grouping, ReduceQuery};
 use crate::view::rows::ViewQuery;
 use crate::view::tests::{Model, NUMBER, build, group, model_rows, value};
-use crate::waits;
 
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()

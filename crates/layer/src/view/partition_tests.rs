@@ -1,6 +1,7 @@
 //! Compares reads of one partition with a model, and checks that they read no rows of others.
 #![cfg(test)]
 
+use flatbed_store::waits;
 use proptest::prelude::*;
 
 use crate::fenced::database;
@@ -9,7 +10,6 @@ use crate::view::read_tests::{asked, compare, read, reduced, view_of};
 use crate::view::reduced::{Grouping, ReduceQuery};
 use crate::view::rows::ViewQuery;
 use crate::view::tests::{Model, assert_is, batch_of, begin, build, follow, group_in, value};
-use crate::waits;
 
 /// Some are prefixes of others; two are equal in the order of strings; ids of some sort among those of others.
 const PARTITIONS: [&str; 9] = ["a", "a!", "aa", "a\0", "A", "\u{e9}", "e\u{301}", "\u{10ffff}", "\u{10ffff}\u{10ffff}"];

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{KeyRange, ViewKeys};
+use flatbed_store::proto;
+use flatbed_store::transaction::{Quiet, Transaction};
 use futures_util::future::BoxFuture;
 use prost::Message;
 
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
-use crate::error::{Error, Result};
-use crate::store::keys::{KeyRange, ViewKeys};
-use crate::store::proto;
-use crate::store::transaction::{Quiet, Transaction};
 use crate::view::prepare::PreparedRow;
 
 /// The most bytes of key and value that are stored in a row. A reader of a node's rows reads this much of each.

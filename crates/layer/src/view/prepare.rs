@@ -4,14 +4,14 @@ use std::cell::Cell;
 
 use flatbed_collate::{SortKey, Tail, arrange};
 use flatbed_flatten::json::{DEPTH_MAX_LIMIT, Limits, Value, parse, tree_bytes};
+use flatbed_store::proto;
+use flatbed_store::view_functions::EmittedRows;
 use sha2::{Digest, Sha256};
 
 use crate::document::edit::partition_of;
-use crate::store::proto;
 use crate::view::documents::StoredRows;
 use crate::view::group::ViewGroup;
 use crate::view::parts::INLINE_BYTES_MAX;
-use crate::view_functions::EmittedRows;
 
 /// A value of at most this many bytes is stored with the document, and known without its row.
 const KNOWN_VALUE_BYTES_MAX: usize = 24;

@@ -8,16 +8,17 @@ use flatbed_clock::Clock;
 use flatbed_collate::{Collation, LabelPlace, SortKey, cut_to_level};
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{KeyRange, Shape};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{RowPlaces, ViewKeys};
+use flatbed_store::proto;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_store::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition, ViewDefinition};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use crate::error::{Error, Result};
 use crate::handle::Reader;
 use crate::instance::Instance;
-use crate::store::keys::{RowPlaces, ViewKeys};
-use crate::store::proto;
-use crate::store::seq::Seq;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view::asking::Asking;
 use crate::view::build::FOLLOWED;
 use crate::view::group::{ViewGroup, shape_of};
@@ -25,7 +26,6 @@ use crate::view::labels::Labels;
 use crate::view::stored::StoredTree;
 use crate::view::undo::{GroupReads, shown};
 use crate::view::written::WrittenReduces;
-use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition, ViewDefinition};
 
 /// Opens a view in each transaction that reads it, and decides whether it may be read yet.
 pub(crate) trait ViewSource: Send + Sync {

@@ -6,23 +6,23 @@ use std::sync::Arc;
 
 use flatbed_collate::{Collation, cut_to_level};
 use flatbed_flatten::json::{self, Value};
+use flatbed_store::error::Result;
+use flatbed_store::proto;
+use flatbed_store::transaction::Transaction;
+use flatbed_store::view_definition::GroupDefinition;
+use flatbed_store::waits;
 use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use prost::Message;
 
 use crate::document::edit::partition_of;
-use crate::error::Result;
 use crate::fenced::database;
 use crate::handle::Database;
-use crate::store::proto;
-use crate::store::transaction::Transaction;
 use crate::view::group::ViewGroup;
 use crate::view::read::{OpenView, Opening, Select, View, ViewRange, ViewSource};
 use crate::view::reduced::{Grouping, ReduceQuery};
 use crate::view::rows::ViewQuery;
 use crate::view::tests::{Lengths, Model, batch, begin, build, follow, group, model_rows, numbered, value};
-use crate::view_definition::GroupDefinition;
-use crate::waits;
 
 struct AsItIs {
     db: Database,

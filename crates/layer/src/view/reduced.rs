@@ -7,12 +7,12 @@ use flatbed_collate::reduce::Reducer;
 use flatbed_collate::{cut_to_level, group_prefix};
 use flatbed_flatten::json;
 use flatbed_rowtree::{Group, Groups, KeyRange, Parts, Tree, cover, groups};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{Head, RowKey};
+use flatbed_store::proto;
+use flatbed_store::seq::Seq;
 use futures_util::future::try_join_all;
 
-use crate::error::{Error, Result};
-use crate::store::keys::{Head, RowKey};
-use crate::store::proto;
-use crate::store::seq::Seq;
 use crate::view::group::Reduction;
 use crate::view::parts::{begin_key, begin_texts, decode, key_parts_bytes, texts_bytes};
 use crate::view::prepare::value_of;

@@ -6,16 +6,16 @@ use async_recursion::async_recursion as boxed;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::{DocumentId, RevId, local_id};
 use flatbed_rowtree::{KeyRange, count, nth};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::{self, RowKey};
+use flatbed_store::proto;
+use flatbed_store::records::is_over as has_ended;
+use flatbed_store::seq::Seq;
 use futures_util::future::{try_join, try_join_all};
 
 use crate::document::edit::{Document, GetOptions};
-use crate::error::{Error, Refusal, Result};
 use crate::read::get::{ShowsDocument, show_documents};
 use crate::read::local::LocalDocument;
-use crate::store::keys::{self, RowKey};
-use crate::store::proto;
-use crate::store::records::is_over as has_ended;
-use crate::store::seq::Seq;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::read::{PageRead, Pinned, Reading, Select, View, read_page};
 

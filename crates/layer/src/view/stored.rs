@@ -3,10 +3,10 @@
 use flatbed_collate::reduce::{Reducer, State};
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{Key, KeyRange, Page, Parts, Tree};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::RowKey;
 use futures_util::future::try_join_all;
 
-use crate::error::{Error, Result};
-use crate::store::keys::RowKey;
 use crate::view::asking::Asking;
 use crate::view::group::{Reduction, ViewGroup};
 use crate::view::known::KnownNodes;

@@ -1,10 +1,10 @@
 //! Summaries of rows: their count, and the states of the reduces.
 
 use flatbed_collate::reduce::State;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::proto;
 use prost::Message;
 
-use crate::error::{Error, Result};
-use crate::store::proto;
 use crate::view::written::{ReduceFailure, WrittenResult};
 
 /// The largest stored summary, in bytes: it is one value of FoundationDB, whose limit is 100,000.

@@ -5,17 +5,19 @@ use std::collections::BTreeMap;
 
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::{Value, parse};
+use flatbed_store::error::Result;
+use flatbed_store::keys::ViewPart;
+use flatbed_store::proto;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_store::view_functions::EmittedRows;
+use flatbed_store::waits::{self, Waits};
 use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use prost::Message;
 
 use crate::document::edit::partition_of;
-use crate::error::Result;
 use crate::fenced::database;
 use crate::handle::Database;
-use crate::store::keys::ViewPart;
-use crate::store::proto;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view::apply::{Applied, At, apply, write_rows};
 use crate::view::build::{FOLLOWED, NodesPace, build_nodes};
 use crate::view::check::{PAGE_KEYS, all_rows, check};
@@ -25,9 +27,7 @@ use crate::view::known::KnownNodes;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view::undo::GroupReads;
 use crate::view::written::{ReduceAsk, ReduceInput, WrittenReduces, WrittenResult};
-use crate::view_functions::EmittedRows;
 use crate::view_updates::KnowingGroups;
-use crate::waits::{self, Waits};
 
 /// A reduce that shows the number of rows and their identity: the total length of their texts.
 pub(super) struct Lengths;
@@ -372,7 +372,7 @@ async fn a_batch_waits_for_its_documents_and_each_level() {
     assert_eq!(applied.len(), 1);
     let trees = step(&db, &group, Todo::Apply(&[])).await.1.trees;
     let height = trees.iter().map(|tree| tree.height).max().unwrap();
-    let is_exact = crate::store::waits::are_exact();
+    let is_exact = flatbed_store::waits::are_exact();
     assert!(!is_exact || waits.path.depth() <= 5 + u64::from(height), "{waits:?} height {trees:?}");
     assert_eq!(violations(&db, &group).await, Vec::<String>::new());
 }

@@ -1,9 +1,8 @@
 //! JavaScript reduces of design documents. The layer does not run them itself.
 
+use flatbed_store::error::Result;
+use flatbed_store::proto;
 use futures_util::future::BoxFuture;
-
-use crate::error::Result;
-use crate::store::proto;
 
 pub(crate) trait WrittenReduces: Send + Sync {
     /// Answers each request with one result for each of its functions. The caller sends concurrent requests in one

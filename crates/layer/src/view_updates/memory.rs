@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flatbed_admission::{Budget, Grant, Shares};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::view_bounds::PART_BYTES_MAX;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::error::{Error, Result};
-use crate::view_bounds::PART_BYTES_MAX;
 
 /// Permits of at most [`MemoryBudget::part_bytes`] divided by this may be free: 256 kB by default, so groups with few
 /// rows do not wait for those with many.

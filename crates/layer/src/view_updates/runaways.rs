@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use flatbed_clock::Clock;
 use flatbed_revtree::RevId;
+use flatbed_store::view_functions::FunctionFailure;
 use tokio::time::Instant;
-
-use crate::view_functions::FunctionFailure;
 
 /// The number of tries before a document that exceeds a bound is set aside: the machine may have been slow.
 const TRIES_MAX: u32 = 2;

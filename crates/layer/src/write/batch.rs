@@ -9,6 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flatbed_kit::Room;
 use flatbed_revtree::RevId;
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::once::random_id;
+use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::SemaphorePermit;
 
@@ -20,7 +25,6 @@ use crate::document::edit::{Edit, Outcome, WrittenRevision, check_document_id, c
 use crate::document::staging;
 use crate::document::tree::Leaves;
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Refusal, Result};
 use crate::handle::Database;
 use crate::index::compiled::{compile_all, compile_within};
 use crate::index::kinds;
@@ -32,10 +36,6 @@ use crate::judge::judgement::judge_of;
 use crate::judge::rights::Fences;
 use crate::layer::Inner;
 use crate::size_limit::{self, Growth};
-use crate::store::keys::DocumentKeys;
-use crate::store::once::random_id;
-use crate::store::records::{BodyPlace, Info, RevisionRecord};
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::document_write::DocumentWrite;
 use crate::write::partition_limit::FullPartitions;
 use crate::write::plan::{Contribution, EditPlan, Planner};

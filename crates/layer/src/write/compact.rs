@@ -13,23 +13,23 @@ mod transaction;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_store::by_seq::{self, Read};
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::Counter;
+use flatbed_store::merge::Shares;
+use flatbed_store::proto;
+use flatbed_store::records::revision;
+use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::transaction::{self as store, Attempt, Operation, Transaction};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 
 use crate::compactions::{Compactions, Running};
 use crate::document::release;
-use crate::error::{Error, Result};
 use crate::handle::Database;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::by_seq::{self, Read};
-use crate::store::due::{self, Kind};
-use crate::store::keys::Counter;
-use crate::store::merge::Shares;
-use crate::store::proto;
-use crate::store::records::revision;
-use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::transaction::{self as store, Attempt, Operation, Transaction};
 use crate::write::batch::resolved;
 
 pub(crate) use transaction::Compact;

@@ -2,6 +2,10 @@
 
 use flatbed_kit::Room;
 use flatbed_revtree::{Ancestry, RevId};
+use flatbed_store::error::Result;
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
+use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 
 use crate::document::attachments::{self, NewAttachments};
@@ -10,14 +14,10 @@ use crate::document::edit::{Edit, WrittenRevision};
 use crate::document::staging;
 use crate::document::tree::{Dropped, Leaf, decode_records, drop_revision, prune, put_leaf};
 use crate::document::verdict::Verdict;
-use crate::error::Result;
 use crate::index::channels;
 use crate::index::maintainers::{Change, Maintainers, Within};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::DocumentKeys;
-use crate::store::records::{BodyPlace, Info, RevisionRecord};
-use crate::store::transaction::{Quiet, Transaction};
 use crate::write::plan::{Contribution, Plan};
 use crate::write::winner::{self, Bodies, BodyFacts};
 

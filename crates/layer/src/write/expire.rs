@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use flatbed_flatten::json::Value;
 use flatbed_revtree::{GENERATION_MAX, RevId};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::{ChannelPart, KeyRange};
+use flatbed_store::records::{Info, RevisionRecord};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::try_join_all;
 
 use crate::document::edit::Edit;
 use crate::document::verdict::Verdict;
-use crate::error::{Error, Refusal, Result};
 use crate::handle::Database;
 use crate::index::prepare::Preparations;
 use crate::instance::{Instance, InstanceId};
@@ -21,9 +24,6 @@ use crate::judge::ask::JudgedEdit;
 use crate::layer::Inner;
 use crate::line_pacer::LinePacer;
 use crate::slots::State;
-use crate::store::keys::{ChannelPart, KeyRange};
-use crate::store::records::{Info, RevisionRecord};
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::{Item, PreparedEdits, Work, WriteBatch, prepare};
 
 /// Documents that are examined at once. Each takes six reads here and as many for its tombstone, and other clients of a

@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use flatbed_store::error::Result;
+
 use crate::document::edit::{Edit, partition_of};
-use crate::error::Result;
 use crate::handle::Database;
 use crate::instance::Instance;
 

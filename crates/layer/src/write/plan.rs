@@ -3,22 +3,22 @@
 
 use flatbed_flatten::etf::{AttachmentDigest, revision};
 use flatbed_revtree::{DocumentId, Hash, MergeOutcome, RevId, Tree};
+use flatbed_store::database_name::DatabaseKind;
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
+use flatbed_store::transaction::Transaction;
 
 use crate::document::attachments::{self, Attachment, ListRead, NewAttachments, Resolve, has_stubs};
 use crate::document::body::{BODY_BYTES_MAX, Prepared, Reading};
 use crate::document::edit::Edit;
 use crate::document::staging;
 use crate::document::tree::{Leaf, Leaves, Replacement, WholeTree, are_too_large};
-use crate::error::{Error, Refusal, Result};
 use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::read::over::ExpiredAncestors;
 use crate::read::revision_records::Records;
 use crate::read::viewer::is_seen;
-use crate::store::database_name::DatabaseKind;
-use crate::store::keys::DocumentKeys;
-use crate::store::records::{BodyPlace, Info, RevisionRecord};
-use crate::store::transaction::Transaction;
 
 /// Bytes of records that a path may write when it changes many branches at once. FoundationDB's limit of a transaction
 /// is 10 MB.

@@ -11,6 +11,12 @@ use std::collections::HashSet;
 
 use flatbed_kit::Room;
 use flatbed_revtree::{DocumentId, RevId, Tree};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{Counter, DocumentKeys, KeyRange};
+use flatbed_store::once::{Once, random_id};
+use flatbed_store::proto;
+use flatbed_store::records::{Info, RevisionRecord, revision_message};
+use flatbed_store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Quiet, Transaction};
 use foundationdb::KeySelector;
 use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
@@ -20,7 +26,6 @@ use crate::document::attachments;
 use crate::document::body::{BODY_BYTES_MAX, Rows, begin_read};
 use crate::document::release;
 use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, info, revision_bytes};
-use crate::error::{Error, Result};
 use crate::handle::Database;
 use crate::index::channels::{self, Before};
 use crate::index::compiled::compile_within;
@@ -29,11 +34,6 @@ use crate::index::maintainers::{Change, Maintainers, Purged, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::{Counter, DocumentKeys, KeyRange};
-use crate::store::once::{Once, random_id};
-use crate::store::proto;
-use crate::store::records::{Info, RevisionRecord, revision_message};
-use crate::store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Quiet, Transaction};
 use crate::write::winner::{self, Bodies, BodyFacts};
 
 /// Bytes of writes in one transaction, beside the body of a promoted leaf.

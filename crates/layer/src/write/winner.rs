@@ -2,15 +2,15 @@
 //! moves bodies. Plain reads use the latest range and the info alone.
 
 use flatbed_revtree::RevId;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::records::{BodyPlace, Info, RecordedRouting, RevisionRecord};
+use flatbed_store::seq::STAMP_BYTES;
+use flatbed_store::transaction::{Quiet, Transaction};
 
 use crate::document::body::{self, Prepared, Rows};
 use crate::document::tree::winner;
-use crate::error::{Error, Result};
 use crate::instance::Instance;
-use crate::store::keys::DocumentKeys;
-use crate::store::records::{BodyPlace, Info, RecordedRouting, RevisionRecord};
-use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::{Quiet, Transaction};
 
 /// The facts of a revision's body that are stored beside it.
 pub(crate) struct BodyFacts {

@@ -16,7 +16,6 @@ mod edges;
 mod expiry;
 mod fences;
 mod followers;
-mod generated_proto;
 mod lease;
 mod live_channels;
 mod local_documents;

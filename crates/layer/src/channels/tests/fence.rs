@@ -4,6 +4,7 @@
 
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::RevId;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
 use super::{names, role, user};
 use crate::channels::{Kind, PrincipalWrite, ReadPrincipal, SignsIn};
@@ -12,7 +13,6 @@ use crate::handle::Database;
 use crate::index::channels::tests::{ByBody, assert_clean, give_channels};
 use crate::judge::ask::{self, Asked};
 use crate::layer::Layer;
-use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch, prepare, resolved};
 
 /// The change before the commit.

@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flatbed_channels::{Grant, GrantedItem, Grantee, Kind, PERIODS_MAX, Period, Periods, Stamp};
+use flatbed_store::error::Result;
+use flatbed_store::keys::{KeyRange, PrincipalPart, Subspace, unpack_principal};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_testkit::{Random, seed};
 use foundationdb::options::MutationType;
 
@@ -13,11 +16,8 @@ use crate::channels::holding::{Holding, periods_of, read_anew};
 use crate::channels::principals::{Delete, Put};
 use crate::channels::tests::{CHANNELS, DOCUMENTS, ROLES, USERS, asker, grant, role, two_servers, user};
 use crate::channels::{Principal, PrincipalWrite, ReadPrincipal};
-use crate::error::Result;
 use crate::handle::Database;
 use crate::layer::Inner;
-use crate::store::keys::{KeyRange, PrincipalPart, Subspace, unpack_principal};
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 fn pick<'a>(random: &mut Random, of: &[&'a str]) -> &'a str {
     of[random.index(of.len())]

@@ -4,12 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use flatbed_channels::Kind;
+use flatbed_store::by_seq;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{Counter, PrincipalPart, unpack_principal};
+use flatbed_store::merge::Shares;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{Transaction, note};
 use foundationdb::FdbError;
 use futures_util::future::try_join_all;
 
 use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
-use crate::error::{Error, Result};
 use crate::feed::armed::{LastSeq, WatchSet};
 use crate::feed::hub::routes::PageRows;
 use crate::feed::hub::table::{FollowerTable, PageKeys, Recipients};
@@ -18,11 +23,6 @@ use crate::feed::row::{ChangeRow, RowChannels, change_row_with_channels};
 use crate::feed::tail::{Departure, Tail, TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::by_seq;
-use crate::store::keys::{Counter, PrincipalPart, unpack_principal};
-use crate::store::merge::Shares;
-use crate::store::seq::Seq;
-use crate::store::transaction::{Transaction, note};
 
 /// Row limits of one transaction: in all, and with documents.
 const SHARED_ROWS_MAX: usize = 500;

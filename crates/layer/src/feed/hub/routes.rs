@@ -9,20 +9,20 @@ use std::sync::Arc;
 
 use flatbed_channels::{ChannelDeparture, Stamp};
 use flatbed_revtree::RevId;
+use flatbed_store::by_seq;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::merge::Shares;
+use flatbed_store::proto;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::Transaction;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 
-use crate::error::{Error, Result};
 use crate::feed::row::{ChangeRow, RowChannels};
 use crate::feed::source::channels::channels_of_revision;
 use crate::feed::tail::Departure;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::by_seq;
-use crate::store::merge::Shares;
-use crate::store::proto;
-use crate::store::seq::Seq;
-use crate::store::transaction::Transaction;
 
 /// Entries that are read ahead behind a page that is not the last one.
 const AHEAD_MAX: usize = 2_000;

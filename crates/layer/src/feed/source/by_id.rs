@@ -8,10 +8,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use flatbed_store::error::Result;
+use flatbed_store::records::Info;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 
 use crate::document::edit::check_document_id;
-use crate::error::Result;
 use crate::feed::query::Since;
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_seq::BySeq;
@@ -19,9 +22,6 @@ use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarna
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::records::Info;
-use crate::store::seq::Seq;
-use crate::store::transaction::Transaction;
 
 /// Length limit of a list: its records are read well within FoundationDB's 5 s. A longer list is answered by a scan of
 /// by-seq.

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
+use flatbed_store::by_seq;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{BucketKeys, Counter, KeyRange};
+use flatbed_store::merge::Shares;
+use flatbed_store::transaction::Transaction;
 use futures_util::future::{try_join, try_join_all};
 
-use crate::error::{Error, Result};
 use crate::feed::query::Scope;
 use crate::feed::row::{ChangeRow, ChangesPage, change_row};
 use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::by_seq;
-use crate::store::keys::{BucketKeys, Counter, KeyRange};
-use crate::store::merge::Shares;
-use crate::store::transaction::Transaction;
 
 /// Limit up to which `pending` counts exactly: one answer of the storage.
 const PENDING_EXACT_MAX: usize = 500;

@@ -20,11 +20,13 @@ use flatbed_channels::{
     ALL, DocumentQuestion, FeedRow, FeedScope, GUEST, HeldChannels, Kind, Merge, MergeStep, Position, Stamp,
 };
 use flatbed_revtree::DocumentId;
+use flatbed_store::error::{NotFound, Refusal, Result};
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 
 use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
-use crate::error::{NotFound, Refusal, Result};
 use crate::feed::hub::Interest;
 use crate::feed::place::FeedPosition;
 use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
@@ -36,8 +38,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::all_docs::PAGE_ROWS_MAX;
 use crate::read::get::READ_BYTES_MAX;
-use crate::store::seq::Seq;
-use crate::store::transaction::Transaction;
 
 pub(in crate::feed) use counting::Counting;
 pub(in crate::feed) use reading::channels_of_revision;

@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Refusal, Result};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::transaction::Transaction;
+
 use crate::feed::row::{ChangeRow, ChangesPage, change_row};
 use crate::feed::source::by_seq::pending_in;
 use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
@@ -15,7 +17,6 @@ use crate::feed::tail::TailRow;
 use crate::index::selector::definition::IndexName;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::transaction::Transaction;
 
 /// The index that a feed began with.
 struct BoundIndex {

@@ -4,8 +4,10 @@
 
 use std::sync::Arc;
 
+use flatbed_store::error::Result;
+use flatbed_store::transaction::Transaction;
+
 use crate::document::edit::Document;
-use crate::error::Result;
 use crate::feed::query::{Extras, Scope};
 use crate::feed::row::ChangesPage;
 use crate::feed::source::by_seq::BySeq;
@@ -13,7 +15,6 @@ use crate::feed::source::{AnySource, FeedPage, PendingCount, RowVerdict, Source}
 use crate::feed::tail::{TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::transaction::Transaction;
 
 const OURS: &str = "ours";
 

@@ -7,13 +7,17 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::RootKeys;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded};
+use flatbed_store::updated::{Stamp, newest_of, newest_stamps};
 use foundationdb::FdbResult;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::broadcast;
 
-use crate::error::Result;
 use crate::feed::hub::{ERROR_PAUSE, SAFETY_REREAD};
 use crate::feed::updates::{
     Collect, DatabaseUpdate, DatabaseUpdatesPage, PAGE_UPDATES_MAX, ReadNewest, UpdatePositions,
@@ -21,10 +25,6 @@ use crate::feed::updates::{
 use crate::feed::watches::set_watches;
 use crate::layer::Inner;
 use crate::slots::State;
-use crate::store::keys::RootKeys;
-use crate::store::seq::Seq;
-use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
-use crate::store::updated::{Stamp, newest_of, newest_stamps};
 
 /// Batches buffered for a slow follower; beyond this limit it reads by itself.
 const BATCHES_WAITING_MAX: usize = 64;
@@ -224,9 +224,10 @@ async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut 
 
 #[cfg(test)]
 mod tests {
+    use flatbed_store::seq::STAMP_BYTES;
+
     use super::*;
     use crate::feed::updates::DatabaseUpdateKind::Updated;
-    use crate::store::seq::STAMP_BYTES;
 
     fn stamp(n: u8) -> Stamp {
         let mut stamp = [0; STAMP_BYTES];

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_kit::TransactionContext as _;
+use flatbed_store::error::Result;
+use flatbed_store::instruments::Instruments;
+use flatbed_store::keys::{KeyRange, RootKeys};
+use flatbed_store::proto;
+use flatbed_store::root::in_use;
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction, conflict_with};
 use foundationdb::Database;
 use prost::Message;
 
-use crate::error::Result;
 use crate::layer::Inner;
-use crate::store::instruments::Instruments;
-use crate::store::keys::{KeyRange, RootKeys};
-use crate::store::proto;
-use crate::store::root::in_use;
-use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, conflict_with};
 
 /// Entries that one transaction reads or removes.
 const SWEPT_ENTRIES_MAX: usize = 1_000;

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, ViewFailure};
+use flatbed_store::error::{Error, ViewFailure};
+
 use crate::fenced::layer_with;
 use crate::group::tests::functions::Texts;
 use crate::group::tests::{define, put, rows};

@@ -6,15 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, Value, parse, write};
-use flatbed_testkit::pass;
-use futures_util::future::BoxFuture;
-use tokio::sync::Notify;
-
-use crate::view_bounds::ViewBounds;
-use crate::view_functions::{
+use flatbed_store::view_bounds::ViewBounds;
+use flatbed_store::view_functions::{
     EmittedRows, FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceInput, ReduceResults, Reduction,
     ViewFunctions,
 };
+use flatbed_testkit::pass;
+use futures_util::future::BoxFuture;
+use tokio::sync::Notify;
 
 /// Runs them, and can stop after some documents.
 #[derive(Default)]

@@ -3,14 +3,14 @@
 
 use std::sync::atomic::Ordering;
 
+use flatbed_store::error::{Error, ViewFailure};
+use flatbed_store::keys::RowKey;
+use flatbed_store::transaction::Transaction;
 use flatbed_testkit::{soon, until_some};
 
 use super::{compare, mapped, put, rows, standing, violations};
 use crate::ViewUpdate;
-use crate::error::{Error, ViewFailure};
 use crate::group::steps::Standing;
-use crate::store::keys::RowKey;
-use crate::store::transaction::Transaction;
 use crate::view_updates::views;
 
 /// In the order of ids each key sorts between the last two. Documents are entered in another order, so labels stay

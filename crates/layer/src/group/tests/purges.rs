@@ -3,6 +3,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use flatbed_store::transaction::Transaction;
+use flatbed_store::view_bounds::ViewBounds;
+use flatbed_store::view_functions::{
+    FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceResults, Reduction, ViewFunctions,
+};
 use flatbed_testkit::{Random, Storage, engine, pages_are_full, until, until_some};
 use futures_util::future::BoxFuture;
 
@@ -12,11 +17,6 @@ use crate::ViewUpdate;
 use crate::fenced::{database, layer};
 use crate::group::purges::RECORDS_MAX;
 use crate::handle::{Database, Reader};
-use crate::store::transaction::Transaction;
-use crate::view_bounds::ViewBounds;
-use crate::view_functions::{
-    FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceResults, Reduction, ViewFunctions,
-};
 use crate::view_updates::views;
 
 pub(super) async fn purge(db: &Database, id: &str) {

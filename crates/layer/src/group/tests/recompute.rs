@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use flatbed_store::transaction::Transaction;
+
 use super::functions::Texts;
 use super::{compare, define, mapped, put, standing};
 use crate::check::check_database;
-use crate::store::transaction::Transaction;
 use crate::{Layer, ViewUpdate};
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,11 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_store::error::{Result, ViewFailure};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_store::view_definition::{GroupDefinition, Signature};
 use flatbed_testkit::until;
 
 use super::functions::Texts;
 use super::{compare, define, mapped, put, violations};
-use crate::error::{Result, ViewFailure};
 use crate::fenced::database;
 use crate::group::attend::{Attended, attend_at};
 use crate::group::updater::ensure;
@@ -18,8 +20,6 @@ use crate::handle::Database;
 use crate::index::definitions::write_record;
 use crate::index::groups::{GROUPS_MAX, UNNAMED_KEPT_FOR_MS, groups_of, name_group};
 use crate::index::maintainers::Within;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::view_definition::{GroupDefinition, Signature};
 use crate::view_updates::{GroupId, views};
 
 /// Gives the first group another signature, and a name.

@@ -19,10 +19,10 @@ use crate::group::reconcile::reconcile;
 use crate::group::steps::{BEAT_INTERVAL, EnteredPurges, Hold, Step, Take, purges_of};
 use crate::handle::Database;
 use crate::view::prepare::{Emitted, prepare};
-use crate::view_functions::EmittedRows;
 use crate::view_updates::memory::UNIT_BYTES;
 use crate::view_updates::views;
 use crate::{Layer, ViewUpdate};
+use flatbed_store::view_functions::EmittedRows;
 
 /// Opens the database in a process that runs no functions.
 async fn database(storage: &Storage) -> Database {

@@ -8,6 +8,10 @@ use std::time::Duration;
 use flatbed_clock::ManualClock;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_jobs::Leases;
+use flatbed_store::due::slice_of;
+use flatbed_store::error::Result;
+use flatbed_store::transaction::{Attempt, NOT_COMMITTED, Operation, Transaction};
+use flatbed_store::view_functions::ViewFunctions;
 use flatbed_testkit::{Faults, Mortal, Storage, until};
 
 use super::functions::Texts;
@@ -15,7 +19,6 @@ use super::{compare, define, recomputed, rows, sorted, standing, violations};
 use crate::actor::Actor;
 use crate::at_once::Paced;
 use crate::background::{Background, BackgroundOptions};
-use crate::error::Result;
 use crate::fenced::{open, open_at};
 use crate::group::find::find;
 use crate::group::job::Job;
@@ -26,12 +29,9 @@ use crate::group::leases::{
 use crate::group::steps::{Step, Take, Work};
 use crate::handle::Database;
 use crate::lease::RootLeases;
-use crate::store::due::slice_of;
-use crate::store::transaction::{Attempt, NOT_COMMITTED, Operation, Transaction};
 use crate::view::build::NODES;
 use crate::view::documents::LargeReadGate;
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
-use crate::view_functions::ViewFunctions;
 use crate::view_updates::{LoadedGroup, views};
 use crate::{Authority, CreateOptions, Edit, Layer, Outcome, Refusal, ViewBounds, ViewUpdate};
 
@@ -179,7 +179,7 @@ pub(super) async fn job_by(db: &Database, design: &str, functions: &Texts) -> Jo
 }
 
 pub(super) fn prepared(job: &Job, id: &str) -> Vec<PreparedDocument> {
-    let mut rows = crate::view_functions::EmittedRows::default();
+    let mut rows = flatbed_store::view_functions::EmittedRows::default();
     rows.push("1", "2");
     vec![prepare(&job.storage, Emitted { id: id.to_owned(), trees: vec![rows], ..Emitted::default() })]
 }

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use flatbed_store::due::rounded_ms;
+use flatbed_store::transaction::Transaction;
+
 use super::{compare, define, mapped, put};
 use crate::group::attend::{Attended, attend_at};
 use crate::index::groups::{UNNAMED_KEPT_FOR_MS, groups_of};
-use crate::store::due::rounded_ms;
-use crate::store::transaction::Transaction;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_has_named_for_a_day_goes_by_itself() {

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use flatbed_clock::ManualClock;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_store::error::{Error, ViewFailure};
+use flatbed_store::waits;
 use flatbed_testkit::{pass, soon, until, until_some};
 
 use super::functions::Texts;
 use super::{compare, define, mapped, put, rows, standing};
-use crate::error::{Error, ViewFailure};
 use crate::fenced::open_at;
 use crate::handle::Reader;
-use crate::store::waits;
 use crate::view_updates::{STUCK_MAX, views};
 use crate::{FunctionFailure, Layer, Select, ViewQuery, ViewRange, ViewUpdate};
 

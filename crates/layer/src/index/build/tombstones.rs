@@ -4,17 +4,17 @@
 
 use std::collections::VecDeque;
 
+use flatbed_store::error::Result;
+use flatbed_store::proto;
+use flatbed_store::seq::Seq;
 use prost::Message;
 
 use crate::document::latest::begin_latest;
-use crate::error::Result;
 use crate::index::build::{
     CONFLICTS_BYTES, READ_BYTES_MAX, READS_AT_ONCE, Step, StepOutcome, WRITTEN_BYTES_MAX, conflict_in_both_directions,
 };
 use crate::index::kinds::DefinedIndex;
 use crate::index::maintainers::{Change, Within};
-use crate::store::proto;
-use crate::store::seq::Seq;
 
 /// The most by-seq entries that a step reads. Tests have a small limit, so that there are several steps.
 const STEP_ENTRIES_MAX: usize = if cfg!(test) { 10 } else { 5_000 };

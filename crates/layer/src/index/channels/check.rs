@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 
 use flatbed_channels::{ChannelDeparture, ChannelEntry, Periods, Stamp};
+use flatbed_store::error::Result;
+use flatbed_store::keys::{ChannelPart, PrincipalPart, unpack_principal};
+use flatbed_store::proto;
+use flatbed_store::records::since::since_each;
+use flatbed_store::records::{Info, RecordedRouting};
+use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join_all;
 use prost::Message;
 
 use crate::channels::grants::{Entitlement, thing_of};
 use crate::document::verdict::Verdict;
-use crate::error::Result;
 use crate::index::channels::{all_left, decode_stays, entry_of, names, said_of_winner, second_of};
 use crate::instance::Instance;
-use crate::store::keys::{ChannelPart, PrincipalPart, unpack_principal};
-use crate::store::proto;
-use crate::store::records::{Info, RecordedRouting};
-use crate::store::seq::{STAMP_BYTES, Seq};
-use crate::store::since::since_each;
-use crate::store::transaction::Transaction;
 
 const READ_AT_ONCE: usize = 100;
 

@@ -11,6 +11,9 @@ use std::sync::Arc;
 use flatbed_channels::{GrantedItem, Grantee, Routing};
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::RevId;
+use flatbed_store::error::Refusal;
+use flatbed_store::keys::ChannelPart;
+use flatbed_store::transaction::{self, Attempt, Operation};
 use flatbed_testkit::{Random, Storage, until};
 use futures_util::future::BoxFuture;
 use prost::Message;
@@ -18,15 +21,12 @@ use prost::Message;
 use super::*;
 use crate::asker::ReadPrincipal;
 use crate::document::edit::{Document, Edit, EditParts, GetOptions};
-use crate::error::Refusal;
 use crate::handle::Database;
 use crate::index::definitions::write_record;
 use crate::index::tests::random::with_faults;
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::layer::Layer;
 use crate::resync::ResyncAction;
-use crate::store::keys::ChannelPart;
-use crate::store::transaction::{self, Attempt, Operation};
 use crate::write::batch::resolved;
 
 const START: ResyncAction = ResyncAction::Start { is_exclusive: false };
@@ -153,7 +153,7 @@ pub(crate) async fn assert_clean(db: &Database) {
 async fn keys_of(db: &Database) -> Vec<String> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-    let range = instance.keys.subspace(crate::store::keys::Subspace::Channels);
+    let range = instance.keys.subspace(flatbed_store::keys::Subspace::Channels);
     let mut found = Vec::new();
     for page in begin_read(&trx, range).finish(&trx, 10_000_000).await.unwrap() {
         for row in &page {
@@ -300,7 +300,7 @@ async fn the_checker_finds_what_is_wrong() {
     let first = put(&db, "d", None, r#"{"channels":["A","B"],"ends":9}"#).await;
     put(&db, "d", Some(&first), r#"{"channels":["B"],"ends":9}"#).await;
     let instance = resolved(&db.inner, &db.name).await.unwrap();
-    let range = instance.keys.subspace(crate::store::keys::Subspace::Channels);
+    let range = instance.keys.subspace(flatbed_store::keys::Subspace::Channels);
     let begin = || Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     let trx = begin();
     let pages = begin_read(&trx, range).finish(&trx, 1_000_000).await.unwrap();

@@ -2,19 +2,19 @@
 
 use flatbed_collate::{SortKey, split};
 use flatbed_flatten::json::Value;
+use flatbed_store::error::Result;
+use flatbed_store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
+use flatbed_store::proto;
+use flatbed_store::records::{BodyPlace, Info};
 
 use crate::document::body;
 use crate::document::latest::begin_latest;
-use crate::error::Result;
 use crate::index::json::definition::{collation, compiled};
 use crate::index::json::entry;
 use crate::index::json::key::{Body, DocumentKey, catch_up, key_of, lacks_names};
 use crate::index::json::pivots::{LEVELS, label};
 use crate::index::json::place::Among;
 use crate::index::maintainers::Within;
-use crate::store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
-use crate::store::proto;
-use crate::store::records::{BodyPlace, Info};
 
 /// See [`crate::index::kinds::Kind::check_document`].
 pub(crate) async fn check_document(

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use flatbed_collate::Collation;
 use flatbed_flatten::json::{self, Limits, Value, parse};
 use flatbed_mango::Index;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::proto;
 
-use crate::error::{Error, Result};
 use crate::index::compiled::CompiledIndexes;
-use crate::store::proto;
 
 /// The longest definition, in bytes; a longer one is ignored.
 pub(crate) const DEFINITION_BYTES_MAX: usize = 16_000;
@@ -77,7 +77,7 @@ pub(crate) fn reordered(definition: &[u8], collation: &str) -> Option<Vec<u8>> {
 }
 
 /// Compiles the index in an entry of a database's record, whatever its collation. Callers check the collation first
-/// ([`crate::store::features::is_outdated`]).
+/// ([`flatbed_store::features::is_outdated`]).
 ///
 /// # Errors
 /// The record's bytes are not a definition.

@@ -2,9 +2,8 @@
 
 use flatbed_clock::Clock;
 use flatbed_flatten::json::{self, Limits, Value, parse};
-
-use crate::error::{Error, Result};
-use crate::store::records::is_over;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::records::is_over;
 
 /// Longer keys, as JSON text in bytes, are not repeated in the entry. A reader takes them from the document.
 const KEY_BYTES_MAX: usize = 10_000;

@@ -10,20 +10,20 @@ use flatbed_flatten::path::FIRST_FIELD_ID;
 use flatbed_flatten::{DecodeError, json_len};
 use flatbed_mango::{Exhausted, Index, IndexReader, Interrupts, Progress, RowsError, slice_steps};
 use flatbed_revtree::{DocumentId, RevId};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::proto;
+use flatbed_store::records::Info;
 use prost::Message;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::document::body::Rows;
-use crate::error::{Error, Result};
 use crate::field_names::{Fields, FieldsView};
 use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::definition::collation;
 use crate::index::json::entry;
 use crate::index::maintainers::Within;
 use crate::instance::Instance;
-use crate::store::proto;
-use crate::store::records::Info;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DocumentKey {

@@ -4,18 +4,18 @@ use flatbed_collate::CUT_BYTES;
 use flatbed_collate::label::LABEL_BYTES_MAX;
 use flatbed_flatten::json::Value;
 use flatbed_flatten::json_len;
+use flatbed_store::error::Result;
+use flatbed_store::features::{collation, is_outdated};
+use flatbed_store::keys::IndexPart;
+use flatbed_store::proto;
+use flatbed_store::records::Info;
 use futures_util::future::BoxFuture;
 
 use crate::document::edit::Edit;
-use crate::error::Result;
 use crate::index::json::{check, definition, entry, maintainer};
 use crate::index::kinds::Kind;
 use crate::index::maintainers::{IndexMaintainer, Within};
 use crate::index::prepare::Preparations;
-use crate::store::features::{collation, is_outdated};
-use crate::store::keys::IndexPart;
-use crate::store::proto;
-use crate::store::records::Info;
 
 /// The bytes of an entry beside its sort form, value and id: the mutation's frame, the root, numbers.
 const ENTRY_OVERHEAD_BYTES: u64 = 100;

@@ -11,20 +11,20 @@ use std::sync::Arc;
 use flatbed_collate::LabelPlace;
 use flatbed_flatten::json::Value;
 use flatbed_mango::Index;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::RowPlaces;
+use flatbed_store::proto;
+use flatbed_store::records::Info;
+use flatbed_store::transaction::Quiet;
 use foundationdb::future::FdbSlice;
 
 use crate::document::body::Rows;
-use crate::error::{Error, Result};
 use crate::index::json::definition::{collation, compiled};
 use crate::index::json::entry;
 use crate::index::json::key::{Body, DocumentKey, Keyed, catch_up, lacks_names};
 use crate::index::json::pivots::{LEVELS, Pivots, height};
 use crate::index::json::place::{Among, Written};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
-use crate::store::keys::RowPlaces;
-use crate::store::proto;
-use crate::store::records::Info;
-use crate::store::transaction::Quiet;
 
 /// Transaction bytes for clearing an old entry beyond those reserved, if a new entry replaces it. Nothing is reserved
 /// for an index that the new document is not in.

@@ -5,15 +5,15 @@ use std::collections::HashMap;
 
 use flatbed_collate::{Boundary, LabelPlace, Search, SortKey, split};
 use flatbed_flatten::json::Value;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
 use futures_util::future::try_join_all;
 
 use crate::document::latest::begin_latest;
-use crate::error::{Error, Result};
 use crate::index::json::entry::{self, EntryValue};
 use crate::index::json::key::{Body, key_of};
 use crate::index::json::pivots::{self, LEVELS, PAGE, Pivots};
 use crate::index::maintainers::Within;
-use crate::store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
 
 type Labels = (Vec<Vec<u8>>, bool);
 

@@ -1,17 +1,17 @@
 //! Checks a selector index: exactly the documents that its selector matches have an entry, at their own sequences. The
 //! by-seq entry names the index if a write entered the document.
 
+use flatbed_store::error::Result;
+use flatbed_store::keys::IndexPart;
+use flatbed_store::proto;
+use flatbed_store::records::Info;
+use flatbed_store::seq::Seq;
 use prost::Message;
 
 use crate::document::latest::begin_latest;
-use crate::error::Result;
 use crate::index::json::key::Body;
 use crate::index::maintainers::Within;
 use crate::index::selector::selecting::{Selecting, entry_of_document};
-use crate::store::keys::IndexPart;
-use crate::store::proto;
-use crate::store::records::Info;
-use crate::store::seq::Seq;
 
 async fn is_taken(within: &Within<'_>, index: &proto::Index, id: &str, body: Body<'_>, info: &Info) -> Result<bool> {
     let mut selecting = Selecting::of_one(index);

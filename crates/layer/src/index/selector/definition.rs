@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 use flatbed_flatten::json::{self, Limits, Value, parse};
 use flatbed_mango::{BESIDE, InvalidSelector, Selector};
 use flatbed_revtree::DESIGN;
+use flatbed_store::error::{DesignFault, Error, IndexFailure, Refusal, Result};
+use flatbed_store::features::is_outdated;
+use flatbed_store::proto;
 
-use crate::error::{DesignFault, Error, IndexFailure, Refusal, Result};
 use crate::index::compiled::CompiledIndexes;
 use crate::index::selector::kind::NAME as KIND;
-use crate::store::features::is_outdated;
-use crate::store::proto;
 
 /// The member of design documents that defines selector indexes: an object of selectors by index name.
 pub(crate) const MEMBER: &str = "selector_indexes";

@@ -1,19 +1,19 @@
 //! Implements the kind of selector indexes.
 
 use flatbed_flatten::json::Value;
+use flatbed_store::error::Result;
+use flatbed_store::features::{collation, is_outdated};
+use flatbed_store::keys::IndexPart;
+use flatbed_store::proto;
+use flatbed_store::records::Info;
 use futures_util::future::BoxFuture;
 
 use crate::document::edit::Edit;
-use crate::error::Result;
 use crate::index::json::definition::{reordered, signature_in};
 use crate::index::kinds::Kind;
 use crate::index::maintainers::{IndexMaintainer, Within};
 use crate::index::prepare::Preparations;
 use crate::index::selector::{check, definition, selecting};
-use crate::store::features::{collation, is_outdated};
-use crate::store::keys::IndexPart;
-use crate::store::proto;
-use crate::store::records::Info;
 
 /// The bytes of an entry beside its document's id: a key twice, revision, names of channels; another key that is
 /// cleared; the number in the by-seq entry.

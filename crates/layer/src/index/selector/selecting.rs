@@ -9,11 +9,15 @@ use std::sync::Arc;
 use flatbed_flatten::DecodeError;
 use flatbed_flatten::json::{self, Value};
 use flatbed_mango::{Exhausted, Interrupts, Progress, RowsError, SelectorReader, slice_steps};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::proto;
+use flatbed_store::records::{Info, revision_message};
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::Quiet;
 use foundationdb::future::FdbSlice;
 use prost::Message;
 use sha2::Digest as _;
 
-use crate::error::{Error, Result};
 use crate::field_names::{Fields, FieldsView};
 use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::key::{Body, catch_up, special, yield_if_long};
@@ -22,10 +26,6 @@ use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged,
 use crate::index::selector::definition::{Compiled, compiled};
 use crate::index::selector::kind::NAME;
 use crate::instance::Instance;
-use crate::store::proto;
-use crate::store::records::{Info, revision_message};
-use crate::store::seq::Seq;
-use crate::store::transaction::Quiet;
 
 type NextId = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
 

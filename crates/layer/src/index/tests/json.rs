@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatbed_mango::{Index, compare};
+use flatbed_store::keys::{RowPlaces, Sorted};
 use flatbed_testkit::{Random, soon};
 use futures_util::FutureExt;
 
@@ -13,7 +14,6 @@ use crate::index::json::definition::compiled;
 use crate::index::maintainers::Within;
 use crate::index::tests::random::{with_faults, workers};
 use crate::index::tests::*;
-use crate::store::keys::{RowPlaces, Sorted};
 
 pub(super) fn design(maps: &[&str]) -> String {
     let view =
@@ -151,7 +151,7 @@ async fn no_transaction_waits_for_a_turn() {
         format!(r#"{{"language":"query","views":{{"i":{{"map":{map},"options":{{}}}}}}}}"#)
     };
     let selector = |operator: &str| format!(r#"{{"selector_indexes":{{"i":{}}}}}"#, filter(operator));
-    let is_counted = crate::store::waits::are_exact();
+    let is_counted = flatbed_store::waits::are_exact();
     for (name, design) in
         [("of-fields", &json as &dyn Fn(&str) -> String), ("of-selectors", &selector as &dyn Fn(&str) -> String)]
     {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use flatbed_channels::Kind as Principal;
 use flatbed_mango::Selector;
+use flatbed_store::seq::Seq;
 use flatbed_testkit::{Random, pass, soon};
 
 use crate::asker::ReadPrincipal;
@@ -19,7 +20,6 @@ use crate::index::channels::tests::{ByBody, give_channels};
 use crate::index::selector::definition::IndexName;
 use crate::index::tests::random::{with_faults, workers};
 use crate::index::tests::*;
-use crate::store::seq::Seq;
 
 const SELECTORS: [(&str, &str); 6] = [
     ("two", r#"{"kind":"k2"}"#),
@@ -451,6 +451,6 @@ async fn writes_wait_no_more_than_without_an_index() {
     build_all(&db).await;
     let rev = put(&db, "d", Some(&rev.unwrap()), r#"{"kind":"k2","n":2}"#).await;
     let (_, with) = crate::waits::count(put(&db, "d", Some(&rev.unwrap()), r#"{"kind":"k2","n":3}"#)).await;
-    assert!(!crate::store::waits::are_exact() || with.path.depth() == without.path.depth(), "{with:?}, {without:?}");
+    assert!(!flatbed_store::waits::are_exact() || with.path.depth() == without.path.depth(), "{with:?}, {without:?}");
     assert_clean(&db).await;
 }

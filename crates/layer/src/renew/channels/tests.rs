@@ -8,6 +8,7 @@ use std::sync::Arc;
 use flatbed_channels::Kind;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::RevId;
+use flatbed_store::keys::Subspace;
 use flatbed_testkit::Random;
 
 use super::*;
@@ -19,7 +20,6 @@ use crate::index::channels::tests::{ByBody, assert_clean};
 use crate::index::tests::random::with_faults;
 use crate::layer::Layer;
 use crate::renew::renew;
-use crate::store::keys::Subspace;
 use crate::write::batch::resolved;
 use crate::{ChangesQuery, Judge};
 

@@ -8,17 +8,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use flatbed_revtree::RevId;
+use flatbed_store::error::{Error, Invalid, Refusal, Result};
+use flatbed_store::once::Once;
+use flatbed_store::records::BodyPlace;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::document::edit::{Edit, WrittenRevision, check_document_id};
 use crate::document::staging;
-use crate::error::{Error, Invalid, Refusal, Result};
 use crate::handle::Database;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
-use crate::store::once::Once;
-use crate::store::records::BodyPlace;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::{
     BATCH_DOCUMENTS_MAX, Item, PreparedEdits, TRANSACTION_BYTES_MAX, Work, WriteBatch, check_size, instance_of,
     judge_items, prepare, resolved, transaction_bytes,

@@ -15,22 +15,22 @@ use std::time::Duration;
 
 use flatbed_kit::COMMIT_UNKNOWN_RESULT;
 use flatbed_revtree::DocumentId;
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::records::BodyPlace;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_store::waits;
 use foundationdb::FdbError;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::document::edit::{Edit, Outcome};
-use crate::error::{Error, Refusal, Result};
 use crate::handle::Database;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::lanes::{Lanes, WaitingWrite};
 use crate::layer::Inner;
-use crate::store::records::BodyPlace;
-use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::store::waits;
 use crate::write::batch::{
     Item, Placed, SHARED_BODY_BYTES_MAX, Work, WriteBatch, judge_items, note, resolved, transaction_bytes, write_batch,
 };
@@ -447,7 +447,7 @@ mod tests {
     /// others.
     #[tokio::test]
     async fn who_is_refused_holds_up_nobody() {
-        if !crate::store::waits::are_exact() {
+        if !flatbed_store::waits::are_exact() {
             // With short pages the first poll of a write may end before the write waits in its lane.
             return;
         }

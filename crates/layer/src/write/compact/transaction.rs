@@ -4,18 +4,18 @@ use std::collections::HashSet;
 
 use flatbed_kit::Room;
 use flatbed_revtree::{RevId, Tree};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{Counter, DocumentKeys};
+use flatbed_store::records::{Info, RevisionRecord};
+use flatbed_store::seq::STAMP_BYTES;
+use flatbed_store::transaction::{Attempt, Operation, Quiet, Transaction};
 use foundationdb::options::ConflictRangeType;
 
 use crate::document::attachments;
 use crate::document::body::{begin_read, begin_reading};
 use crate::document::tree::{Dropped, Leaves, WholeTree, decode_leaves_and_records, decode_records, drop_revision};
-use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::keys::{Counter, DocumentKeys};
-use crate::store::records::{Info, RevisionRecord};
-use crate::store::seq::STAMP_BYTES;
-use crate::store::transaction::{Attempt, Operation, Quiet, Transaction};
 
 /// Bytes of writes beyond which a transaction takes no further revision.
 const COMPACTION_BYTES_MAX: u64 = 500_000;
@@ -226,12 +226,13 @@ impl Compact<'_> {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_flatten::json::{Limits, parse};
+    use flatbed_store::transaction;
+
     use super::*;
     use crate::document::tree::info;
     use crate::fenced::database;
-    use crate::store::transaction;
     use crate::{Database, Edit};
-    use flatbed_flatten::json::{Limits, parse};
 
     async fn write_line(db: &Database, id: &str, generations: std::ops::RangeInclusive<u64>) {
         for generation in generations {

@@ -1,14 +1,14 @@
 //! Counts the rows of a feed of channels behind a position, in as many bounded transactions as needed.
 
+use flatbed_store::error::Result;
+use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 
 use crate::channels::holding::Holding;
-use crate::error::Result;
 use crate::feed::source::channels::{Channels, MergeRow, ROUNDS_MAX, RunningMerge, reading};
 use crate::feed::source::{PendingCount, UnrestrictedSource};
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::store::transaction::Transaction;
 
 /// Limit up to which the count is exact.
 pub(super) const EXACT_MAX: usize = if cfg!(test) { 7 } else { 500 };

@@ -8,27 +8,27 @@ use flatbed_channels::{
 };
 use flatbed_clock::Clock;
 use flatbed_revtree::RevId;
+use flatbed_store::by_seq;
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::{BucketKeys, DocumentKeys, KeyRange};
+use flatbed_store::merge::Shares;
+use flatbed_store::metrics::Metrics;
+use flatbed_store::proto;
+use flatbed_store::records::since::{born, since_each};
+use flatbed_store::records::{Info, RevisionRecord, is_over, revision};
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::Transaction;
 use futures_util::future::{BoxFuture, try_join, try_join_all};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 
 use crate::document::body::begin_read;
 use crate::document::edit::check_document_id;
-use crate::error::{Error, Result};
 use crate::feed::source::channels::{MergeRow, RunningMerge};
 use crate::index::channels::decode_stays;
 use crate::instance::Instance;
 use crate::layer::Inner;
-use crate::metrics::Metrics;
 use crate::read::all_docs::PAGE_ROWS_MAX;
-use crate::store::by_seq;
-use crate::store::keys::{BucketKeys, DocumentKeys, KeyRange};
-use crate::store::merge::Shares;
-use crate::store::proto;
-use crate::store::records::{Info, RevisionRecord, is_over, revision};
-use crate::store::seq::Seq;
-use crate::store::since::{born, since_each};
-use crate::store::transaction::Transaction;
 
 pub(super) const AT_ONCE: usize = if cfg!(test) { 3 } else { 256 };
 

@@ -4,13 +4,17 @@ use std::collections::{HashSet, VecDeque};
 
 use flatbed_channels::{FeedRow, RowKind as Kind};
 use flatbed_revtree::{RevId, rank};
+use flatbed_store::error::{Error, Result};
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::records::Info;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::Transaction;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use crate::document::body::Rows;
 use crate::document::edit::Document;
 use crate::document::latest::begin_latest_of;
 use crate::document::tree::{self, Leaves};
-use crate::error::{Error, Result};
 use crate::feed::query::Extras;
 use crate::feed::row::{ChangeRow, RowKind};
 use crate::feed::source::channels::reading::{AT_ONCE, channels_of, channels_of_revision};
@@ -18,10 +22,6 @@ use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::{READ_BYTES_MAX, read_ahead, shown};
-use crate::store::keys::DocumentKeys;
-use crate::store::records::Info;
-use crate::store::seq::Seq;
-use crate::store::transaction::Transaction;
 
 /// The body of a document that the reader has lost.
 const REMOVED: &[u8] = br#""_removed":true"#;

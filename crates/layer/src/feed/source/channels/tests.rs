@@ -11,6 +11,10 @@ use flatbed_channels::{
     ALL, ChannelEntry, DocumentState, GrantedItem, Kind, Moves, Periods, Position, RowKind as Told, Stamp,
 };
 use flatbed_revtree::RevId;
+use flatbed_store::keys::pack_principal;
+use flatbed_store::proto;
+use flatbed_store::records::since::ChannelsSince;
+use flatbed_store::records::{RevisionRecord, revision_message};
 use flatbed_testkit::{number, within};
 use foundationdb::Transaction as Raw;
 use proptest::prelude::*;
@@ -24,10 +28,6 @@ use crate::feed::changes::{Changes, FollowOutcome};
 use crate::feed::query::{Documents, Extras};
 use crate::feed::row::{ChangeRow, RowKind};
 use crate::feed::source::AnySource;
-use crate::store::keys::pack_principal;
-use crate::store::proto;
-use crate::store::records::{RevisionRecord, revision_message};
-use crate::store::since::ChannelsSince;
 use crate::{CreateOptions, Database, Layer};
 
 const USER: &str = "alice";
@@ -483,12 +483,12 @@ async fn very_many_channels_are_read_by_several_transactions() {
     let begun = || layer.inner.metrics.storage().transactions.get();
     while !at_end {
         let before = begun();
-        let (page, waits) = crate::store::waits::count(changes.next_page()).await;
+        let (page, waits) = flatbed_store::waits::count(changes.next_page()).await;
         let page = page.unwrap();
         // A failure of the storage ends the page, or makes it begin again.
         let failed = waits.transactions.saturating_sub(begun() - before);
         // The ranges of a transaction, its versions, the user's rows, and the documents that rows depend on.
-        let is_exact = crate::store::waits::are_exact();
+        let is_exact = flatbed_store::waits::are_exact();
         assert!(!is_exact || waits.path.reads <= waits.transactions * (ROUNDS_MAX as u64 + 5), "{waits:?}");
         let range_reads_max = waits.transactions * (ROUNDS_MAX * reading::AT_ONCE + 3) as u64;
         assert!(!is_exact || waits.range_reads <= range_reads_max, "{waits:?}");
@@ -506,7 +506,7 @@ async fn very_many_channels_are_read_by_several_transactions() {
     for left in [0, 1, EXACT_MAX, EXACT_MAX + 1, CHANNELS - 1] {
         changes.stand_at(rows[rows.len() - 1 - left].place());
         let before = begun();
-        let (pending, waits) = crate::store::waits::count(changes.pending()).await;
+        let (pending, waits) = flatbed_store::waits::count(changes.pending()).await;
         let failed = waits.transactions.saturating_sub(begun() - before);
         let pending = pending.unwrap() as usize;
         assert!(if left > EXACT_MAX { pending > EXACT_MAX } else { pending == left }, "{left}: {pending}");

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use flatbed_store::waits::count;
+
 use super::*;
 use crate::channels::PrincipalWrite;
-use crate::waits::count;
 use crate::{GetOutcome, OpenRevs, Reader};
 
 fn user() -> PrincipalWrite {
@@ -157,7 +158,7 @@ async fn records_are_gone_through_once() {
         let (found, waits) = count(open(reader, &OpenRevs::Some(revs.clone()))).await;
         assert!(found.values().all(Option::is_some), "{found:?}");
         // A range for each body, and the tree, the winner, the records and the field names.
-        let is_exact = crate::store::waits::are_exact();
+        let is_exact = flatbed_store::waits::are_exact();
         assert!(!is_exact || waits.range_reads <= REVISIONS as u64 + 6, "{waits:?}");
         let (found, waits) = count(in_bulk(reader, &revs)).await;
         assert!(found.values().all(Option::is_some), "{found:?}");
