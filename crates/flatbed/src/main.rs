@@ -23,6 +23,7 @@ mod load_large;
 mod log_lines;
 mod log_sink;
 mod logging;
+mod notify;
 #[cfg_attr(not(feature = "otel"), path = "without/otel.rs")]
 mod otel;
 mod part;

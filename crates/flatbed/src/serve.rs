@@ -24,6 +24,7 @@ use crate::{
     gateway::{GatewayServer, GatewaySettings},
     listening::Listening,
     log_sink::LogSink,
+    notify::{ServiceState, notify},
     process,
     reload::{self, NewConfiguration, ReadConfiguration, Reload},
     renew,
@@ -275,10 +276,12 @@ pub(crate) async fn serve(
     let certificates = reload::certificates(listening);
     let (read, log_file) = (reader(read, settings, admin), settings.log_file.clone());
     let mut reload = Reload { read, configuration, certificates, sink, log_file };
+    notify(ServiceState::Ready);
     let (stop, stopped) = tokio::sync::watch::channel(());
     let stopped = Stopped(stopped);
     let shutdown = async move {
         signals.next_with(&mut reload).await;
+        notify(ServiceState::Stopping);
         drop((stop, reload));
         tracing::info!("stopping: running requests may end; a second signal stops at once");
         tokio::spawn(async move {
@@ -505,11 +508,14 @@ impl Signals {
             tokio::select! {
                 _ = self.interrupt.recv() => return,
                 _ = self.terminate.recv() => return,
-                Some(()) = self.hangup.recv() => tokio::select! {
-                    () = reload.run() => {}
-                    _ = self.interrupt.recv() => return,
-                    _ = self.terminate.recv() => return,
-                },
+                Some(()) = self.hangup.recv() => {
+                    notify(ServiceState::Reloading);
+                    tokio::select! {
+                        () = reload.run() => notify(ServiceState::Ready),
+                        _ = self.interrupt.recv() => return,
+                        _ = self.terminate.recv() => return,
+                    }
+                }
             }
         }
     }

@@ -12,6 +12,7 @@ use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_outward::Tls;
 use flatbed_worker::secret::{SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
 
+use crate::notify::{ServiceState, notify};
 use crate::serve::{ServeError, Signals, trusted};
 use crate::settings::Settings;
 
@@ -125,7 +126,9 @@ pub(crate) async fn run(
     // The reader of the first line may have closed the pipe.
     let _ = writeln!(io::stdout(), "Flatbed {} works for {} as {node}", env!("CARGO_PKG_VERSION"), server.url);
     tracing::info!(server = %server.url, node, "working");
+    notify(ServiceState::Ready);
     signals.next().await;
+    notify(ServiceState::Stopping);
     tracing::info!("stopping: batches that are under way may end; a second signal stops at once");
     tokio::select! {
         () = dispatcher.stop(jobs) => {}

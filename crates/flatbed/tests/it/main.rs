@@ -21,6 +21,7 @@ mod otel;
 mod per_user;
 mod reload;
 mod renew;
+mod service_manager;
 mod slow_followers;
 mod startup;
 mod support;
