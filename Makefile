@@ -15,12 +15,13 @@ tested := --workspace --features flatbed/test-build
 
 bindings := $(target)/bindings
 run-bindings := $(bindings)/venv/bin/python tests/bindings/run.py
+as-root := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 host = $(shell rustc -vV | sed -n 's/^host: //p')
 
 # The parts of `make test`, in their order; `.ci/run` times each.
 parts := lint test-build client-tests rust-tests doc-tests bindings-tests
 
-.PHONY: help fuzz run test parts torture test-worker $(parts) test-oracle memcheck sanitize crash mutants attack proto bench bench-worker \
+.PHONY: help fuzz run test parts packages packages-test torture test-worker $(parts) test-oracle memcheck sanitize crash mutants attack proto bench bench-worker \
   bench-engine bench-feeds bindings-library pouchdb-suites need-rust need-npm need-python
 
 help: ## list the targets
@@ -34,6 +35,18 @@ test: $(parts) ## all checks and tests
 
 parts:
 	@echo $(parts)
+
+# dpkg-deb and rpmbuild are in Debian; rpmbuild is installed where it is missing.
+packages: need-rust need-npm ## .deb, .rpm and tarball in target/packages, for packages/Containerfile too
+	command -v rpmbuild >/dev/null || $(as-root) apt-get install --yes --no-install-recommends rpm
+	cargo build --release --package flatbed
+	rm -rf $(target)/packages
+	node packages/build.mjs --program $(target)/release/flatbed --out $(target)/packages
+
+# `make test` does without, as it needs root and a mirror of Debian; tests/packages.test.mjs tests the rest.
+packages-test: packages ## install, serve, upgrade, remove and purge the .deb in a clean Debian (root, debootstrap, network)
+	command -v debootstrap >/dev/null || $(as-root) apt-get install --yes --no-install-recommends debootstrap
+	$(as-root) packages/test $(target)/packages/flatbed_*.deb
 
 # The second run of clippy checks the program without its cargo features. Its dependencies then have other features, so all crates are checked
 # again. Its tests are those of the first run.

@@ -1,0 +1,223 @@
+// The packages of packages/: what is in them, without a network and without root. A script stands in for the program, whose debug build is
+// large; the texts come from the built program itself. `make packages-test` installs a package in a clean root.
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { after, before, test } from 'node:test';
+import { gunzipSync } from 'node:zlib';
+import { build } from '../packages/build.mjs';
+import { readHelp } from '../packages/help.mjs';
+import { binary } from './server.mjs';
+
+const packages = resolve(import.meta.dirname, '../packages');
+const has = (command) => !spawnSync(command, ['--version']).error;
+/** Why a test does not run here; it says so in its output. */
+const without = (command) => (has(command) ? false : `SKIPPED: ${command} is not installed`);
+const skip = process.env.FLATBED_TEST_URL ? 'a program of its own is needed' : false;
+const noDeb = skip || without('dpkg-deb');
+
+function run(command, ...words) {
+  const { error, status, stdout, stderr } = spawnSync(command, words, { encoding: 'utf8' });
+  assert.equal(status, 0, `${command} ${words.join(' ')}: ${error ?? stderr}${stdout}`);
+  return stdout;
+}
+
+let directory;
+let help;
+let deb;
+const at = (...names) => join(directory, ...names);
+
+before(() => {
+  directory = mkdtempSync(join(tmpdir(), 'flatbed-packages-'));
+  if (skip) return;
+  help = readHelp(binary);
+  writeFileSync(at('stand-in'), '#!/bin/sh\n# GLIBC_2.35\n');
+  chmodSync(at('stand-in'), 0o755);
+  mkdirSync(at('out'));
+  if (noDeb) return;
+  [deb] = build({ program: binary, payload: at('stand-in'), out: at('out'), formats: ['deb', 'tar'], compression: 'none' });
+  run('dpkg-deb', '--raw-extract', deb, at('deb'));
+});
+after(() => rmSync(directory, { recursive: true, force: true }));
+
+test('the help texts are understood', { skip }, () => {
+  const names = help.commands.map(({ name }) => name);
+  for (const name of ['serve', 'load', 'dump', 'check', 'backup', 'restore', 'admin', 'user']) assert.ok(names.includes(name), name);
+  for (const { name, usages, options } of help.commands) {
+    assert.ok(usages.length > 0, name);
+    // Each line of an option is read as one, and none as the text of another.
+    const { stdout } = spawnSync(binary, [name, '--help'], { encoding: 'utf8' });
+    const flags = [...stdout.matchAll(/^ {2}--([a-z-]+)/gm)].map(([, flag]) => flag);
+    for (const flag of flags) assert.ok(options.some((option) => option.flag === flag), `${name} --${flag}`);
+    for (const { flag, help: text } of options) assert.doesNotMatch(text, / --config FILE /, `${name} --${flag}`);
+  }
+  const { verbs } = help.commands.find(({ name }) => name === 'admin');
+  assert.deepEqual(verbs, ['add', 'remove', 'list']);
+});
+
+test('the package of Debian: control fields, files, owners and modes', { skip: noDeb }, () => {
+  const field = (name) => run('dpkg-deb', '--field', deb, name).trim();
+  assert.equal(field('Package'), 'flatbed');
+  assert.equal(field('Version'), help.version);
+  assert.match(field('Depends'), /^libc6 \(>= 2\.35\), libgcc-s1, passwd, init-system-helpers /);
+  assert.match(field('Description'), /CouchDB/);
+  const lines = run('dpkg-deb', '--contents', deb).trim().split('\n');
+  const files = new Map(lines.map((line) => [line.split(' ./').at(-1), line]));
+  const pages = ['flatbed', ...help.commands.map(({ name }) => `flatbed-${name}`)].map((name) => `usr/share/man/man1/${name}.1.gz`);
+  for (const [path, mode] of [
+    ['usr/bin/flatbed', '-rwxr-xr-x'],
+    ['etc/flatbed/flatbed.toml', '-rw-r-----'],
+    ['usr/lib/systemd/system/flatbed.service', '-rw-r--r--'],
+    ['usr/share/bash-completion/completions/flatbed', '-rw-r--r--'],
+    ['usr/share/zsh/vendor-completions/_flatbed', '-rw-r--r--'],
+    ['usr/share/fish/vendor_completions.d/flatbed.fish', '-rw-r--r--'],
+    ['usr/share/doc/flatbed/copyright', '-rw-r--r--'],
+    ['usr/share/doc/flatbed/installation.md', '-rw-r--r--'],
+    ...pages.map((page) => [page, '-rw-r--r--']),
+  ]) assert.match(files.get(path) ?? '', new RegExp(`^${mode} root/root `), path);
+  assert.equal(readFileSync(at('deb/DEBIAN/conffiles'), 'utf8'), '/etc/flatbed/flatbed.toml\n');
+  for (const script of ['postinst', 'prerm', 'postrm']) {
+    assert.equal(statSync(at('deb/DEBIAN', script)).mode & 0o777, 0o755, script);
+    run('sh', '-n', at('deb/DEBIAN', script));
+  }
+});
+
+test('the man pages name each command and option', { skip: noDeb }, () => {
+  const page = (name) => gunzipSync(readFileSync(at('deb/usr/share/man/man1', `${name}.1.gz`)), 'utf8').toString().replaceAll('\\-', '-');
+  for (const { name, options } of help.commands) {
+    assert.match(page('flatbed'), new RegExp(`^\\.B ${name}$`, 'm'));
+    for (const { flag } of options) assert.ok(page(`flatbed-${name}`).includes(`.B --${flag}`), `${name} --${flag}`);
+  }
+});
+
+test('groff reads the man pages without a warning', { skip: noDeb || without('groff') }, () => {
+  for (const name of readdirSync(at('deb/usr/share/man/man1'))) {
+    const input = gunzipSync(readFileSync(at('deb/usr/share/man/man1', name)));
+    const { status, stderr } = spawnSync('groff', ['-man', '-Tascii', '-ww', '-z'], { input, encoding: 'utf8' });
+    assert.equal(`${status} ${stderr}`, '0 ', name);
+  }
+});
+
+test('the configuration file has each setting, and the program reads it with all of them', { skip: noDeb }, () => {
+  const text = readFileSync(at('deb/etc/flatbed/flatbed.toml'), 'utf8');
+  const settings = help.commands.find(({ name }) => name === 'serve').options.map(({ flag }) => flag.replaceAll('-', '_'));
+  for (const key of settings.filter((flag) => !['config', 'ignore_stored_config', 'limits', 'worker'].includes(flag))) {
+    const [, , short] = key.match(/^(worker|syncstorage)_(.*)$/) ?? [];
+    assert.match(text, new RegExp(`^#?${short ?? key} = `, 'm'), key);
+  }
+  const used = text.split('\n').filter((line) => line !== '' && !line.startsWith('#'));
+  assert.deepEqual(used, ['data_dir = "/var/lib/flatbed"']);
+  // The program reads the file before the command fails, for want of the database or of a directory that it may use.
+  const read = (content) => {
+    const file = at('flatbed.toml');
+    writeFileSync(file, content);
+    const { stderr } = spawnSync(binary, ['check', 'none', '--config', file, '--data-dir', at('data')], { encoding: 'utf8' });
+    return stderr;
+  };
+  assert.match(read('nothing = 1\n'), /unknown key/);
+  // A cluster file and a data directory exclude each other.
+  const all = text.replace(/^#(?! )/gm, '').replace(/^cluster_file = .*$/m, '');
+  assert.doesNotMatch(read(text), /configuration file/);
+  assert.doesNotMatch(read(all), /configuration file|unknown/);
+  assert.match(read(all.replace(/^connections = .*$/m, 'connections = "many"')), /connections in .*flatbed\.toml: "many" is not/);
+  assert.doesNotMatch(read(all), / in .*flatbed\.toml/, 'the program takes the examples');
+});
+
+test('the completions of bash', { skip: noDeb || without('bash') }, () => {
+  const file = at('deb/usr/share/bash-completion/completions/flatbed');
+  const complete = (...words) => run('bash', '-c', `source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _flatbed; echo "\${COMPREPLY[*]}"`, file, ...words).trim();
+  assert.equal(complete('flatbed', 'du'), 'dump');
+  assert.equal(complete('flatbed', 'admin', 'a'), 'add');
+  assert.equal(complete('flatbed', 'serve', '--data-'), '--data-dir');
+  assert.equal(complete('flatbed', 'serve', '--data-dir', at('st')), at('stand-in'));
+});
+
+for (const [shell, file] of [['zsh', 'zsh/vendor-completions/_flatbed'], ['fish', 'fish/vendor_completions.d/flatbed.fish']]) {
+  test(`${shell} reads its completions`, { skip: noDeb || without(shell) }, () => run(shell, '-n', at('deb/usr/share', file)));
+}
+
+test('fish completes commands and options', { skip: noDeb || without('fish') }, () => {
+  const file = at('deb/usr/share/fish/vendor_completions.d/flatbed.fish');
+  const complete = (line) => run('fish', '--no-config', '-c', `source ${file}; complete -C '${line}'`).split('\n').map((row) => row.split('\t')[0]);
+  assert.deepEqual(complete('flatbed du'), ['dump', '']);
+  assert.ok(complete('flatbed serve --data').includes('--data-dir'));
+});
+
+test('systemd takes the unit', { skip: noDeb || without('systemd-analyze') }, () => {
+  // The program must exist where the unit says, so a copy names another one.
+  const unit = readFileSync(at('deb/usr/lib/systemd/system/flatbed.service'), 'utf8');
+  assert.match(unit, /^ExecStart=\/usr\/bin\/flatbed serve --config \/etc\/flatbed\/flatbed\.toml$/m);
+  mkdirSync(at('unit'));
+  writeFileSync(at('unit/flatbed.service'), unit.replace('/usr/bin/flatbed', '/bin/true').replace(/^Documentation=.*\n/m, ''));
+  const verify = (file) => {
+    const { stderr } = spawnSync('systemd-analyze', ['verify', '--man=no', at('unit', file)], { encoding: 'utf8' });
+    // Units of this machine may have faults of their own.
+    return stderr.split('\n').filter((line) => line.includes(file));
+  };
+  assert.deepEqual(verify('flatbed.service'), []);
+  writeFileSync(at('unit/faulty.service'), '[Service]\nExecStart=/bin/true\nProtectSytem=strict\n');
+  assert.equal(verify('faulty.service').length, 1, 'a fault is found');
+});
+
+const asRoot = process.getuid?.() === 0 ? [] : ['fakeroot'];
+test('an upgrade keeps a changed configuration file, and a removal too', { skip: noDeb || without(asRoot[0] ?? 'dpkg') }, () => {
+  // The scripts make a user and want the root of a system: packages/test runs them. Here dpkg handles the files alone.
+  const packed = (version, more) => {
+    const root = at(`files-${version}`);
+    run('cp', '-a', at('deb'), root);
+    for (const script of ['postinst', 'prerm', 'postrm']) rmSync(join(root, 'DEBIAN', script));
+    const control = join(root, 'DEBIAN/control');
+    writeFileSync(control, readFileSync(control, 'utf8').replace(/^Version: .*$/m, `Version: ${version}`).replace(/^Depends: .*\n/m, ''));
+    const file = join(root, 'etc/flatbed/flatbed.toml');
+    writeFileSync(file, readFileSync(file, 'utf8') + more);
+    run('dpkg-deb', '--root-owner-group', '-Znone', '--build', root, at(`${version}.deb`));
+    return at(`${version}.deb`);
+  };
+  const root = at('root');
+  for (const name of ['updates', 'info', 'triggers']) mkdirSync(join(root, 'var/lib/dpkg', name), { recursive: true });
+  for (const name of ['status', 'available']) writeFileSync(join(root, 'var/lib/dpkg', name), '');
+  // dpkg wants these programs to exist, and calls none of them.
+  mkdirSync(at('bin'));
+  for (const name of ['ldconfig', 'start-stop-daemon']) symlinkSync('/bin/true', at('bin', name));
+  const dpkg = (...words) => {
+    const options = [`--root=${root}`, '--force-not-root', '--force-confold', '--force-script-chrootless', `--log=${at('dpkg.log')}`];
+    const env = { ...process.env, PATH: `${process.env.PATH}:/usr/sbin:/sbin:${at('bin')}` };
+    const [command, ...line] = [...asRoot, 'dpkg', ...options, ...words];
+    const { status, stdout, stderr } = spawnSync(command, line, { encoding: 'utf8', env });
+    assert.equal(status, 0, `dpkg ${words.join(' ')}: ${stderr}${stdout}`);
+  };
+  const file = join(root, 'etc/flatbed/flatbed.toml');
+  dpkg('--install', packed('1', ''));
+  assert.ok(existsSync(join(root, 'usr/bin/flatbed')));
+  writeFileSync(file, 'listen = "127.0.0.1:1"\n');
+  dpkg('--install', packed('2', '# newer\n'));
+  assert.equal(readFileSync(file, 'utf8'), 'listen = "127.0.0.1:1"\n');
+  assert.match(readFileSync(`${file}.dpkg-dist`, 'utf8'), /# newer\n$/);
+  dpkg('--remove', 'flatbed');
+  assert.ok(!existsSync(join(root, 'usr/bin/flatbed')) && existsSync(file));
+  dpkg('--purge', 'flatbed');
+  assert.ok(!existsSync(file));
+});
+
+test('the tarball', { skip: noDeb || without('tar') }, () => {
+  const [name] = readdirSync(at('out')).filter((file) => file.endsWith('.tar.gz'));
+  const files = run('tar', '--list', '--file', at('out', name)).split('\n').map((file) => file.split('/').slice(1).join('/'));
+  for (const file of ['bin/flatbed', 'etc/flatbed/flatbed.toml', 'LICENSE', 'share/flatbed/Containerfile', 'share/flatbed/kustomize/kustomization.yaml']) {
+    assert.ok(files.includes(file), file);
+  }
+});
+
+test('the image and the manifests agree with the program', { skip }, () => {
+  const image = readFileSync(join(packages, 'Containerfile'), 'utf8');
+  const manifest = readFileSync(join(packages, 'kustomize/deployment.yaml'), 'utf8');
+  assert.match(image, /^USER 5984:5984$/m);
+  assert.match(image, /GET \/_up HTTP/);
+  assert.match(manifest, /runAsNonRoot: true/);
+  const known = help.commands.find(({ name }) => name === 'serve').options.map(({ flag }) => `FLATBED_${flag.replaceAll('-', '_').toUpperCase()}`);
+  const named = new Set(`${image}${manifest}`.match(/\bFLATBED_[A-Z_]+/g));
+  for (const name of named) assert.ok(known.includes(name) || name === 'FLATBED_ADMIN', name);
+  const listed = readFileSync(join(packages, 'kustomize/kustomization.yaml'), 'utf8').match(/^ {2}- (\S+)$/gm).map((line) => line.slice(4)).sort();
+  assert.deepEqual(listed, readdirSync(join(packages, 'kustomize')).filter((file) => file !== 'kustomization.yaml').sort());
+});
