@@ -46,7 +46,7 @@ export function readHelp(program) {
 
 function commandOf(name, text) {
   const lines = text.split('\n');
-  const isUsage = (line) => line.startsWith(`flatbed ${name}`) && lines.some((other) => other === line);
+  const isUsage = (line) => line.startsWith(`flatbed ${name}`);
   const usages = lines.filter(isUsage).map((line) => line.split(/: /)[0]);
   const verbs = new Set(usages.flatMap((usage) => usage.split(' ')[2]?.match(/^[a-z|]+$/)?.[0].split('|') ?? []));
   const options = optionsOf(text);
