@@ -192,7 +192,7 @@ fn log_file(config: Option<&ConfigFile>) {
         Some(config) => tracing::info!(file = %config.absolute_path().display(), "read the configuration file"),
         None => {
             let [here, system] = config_file::DEFAULT_PATHS;
-            tracing::info!("no configuration file is named, and neither {here} nor {system} exists");
+            tracing::debug!("no configuration file is named, and neither {here} nor {system} exists");
         }
     }
 }
