@@ -1,6 +1,6 @@
 //! Requests as a surface receives them, with bodies read within limits.
 
-use std::io::Read;
+use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -12,6 +12,12 @@ use hyper::{HeaderMap, Method, StatusCode, Version, header};
 use crate::arriving::{RequestBody, TextBuffer};
 use crate::body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, STEP_BYTES, too_large};
 use crate::refused::{Refused, Result};
+
+/// Compressed bytes that are inflated at once, to at most about 64 kB.
+const INFLATED_AT_ONCE: usize = 4 * 1024;
+
+/// The work between two yields, in inflated bytes. A compressed byte counts 16, since it may inflate to none.
+const INFLATED_SLICE: usize = STEP_BYTES / 2;
 
 const SKIP_MAX: Duration = Duration::from_secs(30);
 
@@ -196,26 +202,36 @@ impl Request {
     }
 }
 
-/// Inflates a gzip body and reserves memory before it grows. Yields between steps, since a small body may become
-/// large.
+/// Inflates a gzip body and reserves memory before it grows. Yields between slices, since a small body may become
+/// large, and gzip members may be empty.
 async fn inflate(bytes: &[u8], bytes_max: usize, mut grow: impl FnMut(usize) -> Result<()>) -> Result<Bytes> {
-    let mut decoder = flate2::read::MultiGzDecoder::new(bytes);
-    let mut out = Vec::new();
-    let mut reserved = 0;
+    let invalid = || Refused::bad_request("The request's body is no gzip");
+    let mut decoder = flate2::write::MultiGzDecoder::new(Vec::<u8>::new());
+    let (mut left, mut reserved) = (bytes, 0);
     loop {
-        if out.len() + STEP_BYTES > reserved {
+        if decoder.get_ref().len() + STEP_BYTES > reserved {
             // The capacity of a growing vector is at most twice its length.
             grow(2 * STEP_BYTES)?;
             reserved += STEP_BYTES;
         }
-        let before = out.len();
-        let read = (&mut decoder).take(STEP_BYTES as u64).read_to_end(&mut out);
-        read.map_err(|_| Refused::bad_request("The request's body is no gzip"))?;
-        if out.len() > bytes_max {
-            return Err(too_large());
+        if left.is_empty() {
+            // The decoder holds less than a step back.
+            let out = decoder.finish().map_err(|_| invalid())?;
+            return if out.len() > bytes_max { Err(too_large()) } else { Ok(out.into()) };
         }
-        if out.len() == before {
-            return Ok(out.into());
+        let mut work = 0;
+        while work < INFLATED_SLICE && !left.is_empty() {
+            let before = decoder.get_ref().len();
+            let some = left.get(..INFLATED_AT_ONCE.min(left.len())).unwrap_or_default();
+            let consumed = decoder.write(some).map_err(|_| invalid())?;
+            if consumed == 0 {
+                return Err(invalid());
+            }
+            left = left.get(consumed..).unwrap_or_default();
+            work += 1024 + 16 * consumed + decoder.get_ref().len().saturating_sub(before);
+        }
+        if decoder.get_ref().len() > bytes_max {
+            return Err(too_large());
         }
         tokio::task::yield_now().await;
     }
@@ -225,7 +241,8 @@ async fn inflate(bytes: &[u8], bytes_max: usize, mut grow: impl FnMut(usize) -> 
 mod tests {
     use super::*;
     use crate::body_memory::busy;
-    use std::io::Write;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
@@ -250,5 +267,27 @@ mod tests {
         );
         assert!(inflate(&gzip(b"{}")[..10], 1_000, |_| Ok(())).await.is_err());
         assert_eq!(&inflate(&gzip(b"{}"), 1_000, |_| Ok(())).await.unwrap()[..], b"{}");
+        for invalid in [&b""[..], b"x", &[&gzip(b"{}")[..], b"x"].concat()[..]] {
+            assert_eq!(inflate(invalid, 1_000, |_| Ok(())).await.unwrap_err().status, StatusCode::BAD_REQUEST);
+        }
+    }
+
+    /// The runtime here has one thread: the other task runs only if inflating yields.
+    #[tokio::test]
+    async fn empty_members_yield() {
+        let members = gzip(b"").repeat(10_000);
+        let runs = Arc::new(AtomicUsize::new(0));
+        let other = tokio::spawn({
+            let runs = runs.clone();
+            async move {
+                loop {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        assert_eq!(inflate(&members, 1_000, |_| Ok(())).await.unwrap().len(), 0);
+        other.abort();
+        assert!(runs.load(Ordering::SeqCst) > 50);
     }
 }
