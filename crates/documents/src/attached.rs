@@ -25,6 +25,9 @@ pub fn base64(bytes: &[u8]) -> String {
 /// The number of base64 digits decoded at a time; a multiple of four.
 const BASE64_PIECE: usize = 64 * 1024;
 
+/// Stored bytes that are inflated at a time: gzip members may be empty.
+const INFLATED_AT_ONCE: usize = 16 * 1024;
+
 /// A member of `_attachments`.
 pub struct AttachmentMember<'v> {
     /// The attachment's name.
@@ -379,7 +382,7 @@ async fn data(
         let stored = reader.next().await?;
         let is_complete = stored.is_none();
         plain.add(stored);
-        while plain.write_to(&mut rest)? {
+        while plain.write_next(&mut rest).await? {
             let whole = rest.len() / 3 * 3;
             base64_of(rest.get(..whole).unwrap_or_default(), sender).await?;
             rest.drain(..whole);
@@ -407,13 +410,20 @@ pub(crate) enum Plain {
     Gzip(Box<flate2::bufread::MultiGzDecoder<Stored>>),
 }
 
-/// Bytes read from the storage and not yet consumed. At their end a read returns `WouldBlock` until the data is
-/// complete.
+/// Bytes read from the storage and not yet consumed. A read returns `WouldBlock` at their end, until the data is
+/// complete, and after `allowed` bytes.
 #[derive(Default)]
 pub(crate) struct Stored {
     bytes: Vec<u8>,
     taken: usize,
+    allowed: usize,
     is_complete: bool,
+}
+
+impl Stored {
+    fn rest(&self) -> &[u8] {
+        self.bytes.get(self.taken..).unwrap_or_default()
+    }
 }
 
 impl Read for Stored {
@@ -427,14 +437,19 @@ impl Read for Stored {
 
 impl BufRead for Stored {
     fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
-        match self.bytes.get(self.taken..) {
-            Some(rest) if !rest.is_empty() || self.is_complete => Ok(rest),
+        let rest = self.rest();
+        if rest.is_empty() && self.is_complete {
+            return Ok(rest);
+        }
+        match rest.get(..rest.len().min(self.allowed)) {
+            Some(allowed) if !allowed.is_empty() => Ok(allowed),
             _ => Err(ErrorKind::WouldBlock.into()),
         }
     }
 
     fn consume(&mut self, count: usize) {
         self.taken += count;
+        self.allowed = self.allowed.saturating_sub(count);
     }
 }
 
@@ -449,19 +464,32 @@ impl Plain {
 
     /// Adds stored bytes after [`Plain::write_to`] has returned false; `None` marks the end.
     pub(crate) fn add(&mut self, bytes: Option<Vec<u8>>) {
-        let stored = match self {
-            Plain::Identity(stored) => stored,
-            Plain::Gzip(decoder) => decoder.get_mut(),
-        };
         let is_complete = bytes.is_none();
-        *stored = Stored { bytes: bytes.unwrap_or_default(), taken: 0, is_complete };
+        *self.stored() = Stored { bytes: bytes.unwrap_or_default(), taken: 0, allowed: 0, is_complete };
     }
 
-    /// Appends up to one piece to `out`. Returns false when it has consumed all added bytes.
+    fn stored(&mut self) -> &mut Stored {
+        match self {
+            Plain::Identity(stored) => stored,
+            Plain::Gzip(decoder) => decoder.get_mut(),
+        }
+    }
+
+    /// Appends as [`Plain::write_to`] does, and yields if it inflates.
+    pub(crate) async fn write_next(&mut self, out: &mut Vec<u8>) -> std::result::Result<bool, Interrupted> {
+        let is_more = self.write_to(out)?;
+        if is_more && matches!(self, Plain::Gzip(_)) {
+            tokio::task::yield_now().await;
+        }
+        Ok(is_more)
+    }
+
+    /// Appends up to one piece to `out`, which may be empty. Returns false when it has consumed all added bytes.
     pub(crate) fn write_to(&mut self, out: &mut Vec<u8>) -> std::result::Result<bool, Interrupted> {
         let has = out.len();
         out.resize(has + CHUNK_BYTES, 0);
         let free = out.get_mut(has..).unwrap_or_default();
+        self.stored().allowed = if matches!(self, Plain::Gzip(_)) { INFLATED_AT_ONCE } else { CHUNK_BYTES };
         let read = match self {
             Plain::Identity(stored) => stored.read(free),
             Plain::Gzip(decoder) => decoder.read(free),
@@ -469,7 +497,7 @@ impl Plain {
         out.truncate(has + read.as_ref().map_or(0, |count| *count));
         match read {
             Ok(count) => Ok(count > 0),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(!self.stored().rest().is_empty()),
             Err(_) => Err(damaged()),
         }
     }
@@ -532,5 +560,19 @@ mod tests {
         }
         plain.add(None);
         assert!(plain.write_to(&mut out).is_err());
+    }
+
+    #[tokio::test]
+    async fn empty_members_are_inflated_in_steps() {
+        let empty = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best()).finish().unwrap();
+        let mut plain = Plain::new(true);
+        plain.add(Some(empty.repeat(10_000)));
+        let (mut steps, mut out) = (0, Vec::new());
+        while plain.write_next(&mut out).await.is_ok_and(|is_more| is_more) {
+            steps += 1;
+        }
+        assert_eq!((steps, out.len()), (empty.len() * 10_000 / INFLATED_AT_ONCE, 0));
+        plain.add(None);
+        assert!(plain.write_to(&mut out).is_ok_and(|is_more| !is_more));
     }
 }

@@ -107,7 +107,7 @@ async fn send(
         let is_complete = stored.is_none();
         shrink(&mut room, CHUNK_BYTES + stored.as_ref().map_or(0, Vec::len));
         plain.add(stored);
-        while plain.write_to(&mut out)? {
+        while plain.write_next(&mut out).await? {
             let is_more = pass(&out, sender);
             out.clear();
             sender.send_if_full().await?;
