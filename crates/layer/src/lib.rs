@@ -72,6 +72,7 @@ pub use confirmed::{ClosedReasons, RecordState, SecurityOf, SettingsState};
 pub use database::{DatabaseInfo, PartitionInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use database_names::NameRange;
 pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, Revpos, check_list};
+pub use document::coding::InflationBound;
 pub use document::edit::{
     Conflicts, DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, WrittenRevision,
     check_document_id, check_partition, check_partitioned_id, partition_of,

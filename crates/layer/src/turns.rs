@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use flatbed_store::error::{Error, Result};
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
+use crate::document::coding::{CodingTurns, coding_turns};
+
 /// The number of databases that run slow selectors in parallel.
 const SELECTING_AT_ONCE: usize = 2;
 
@@ -21,6 +23,8 @@ pub(crate) struct Turns {
     /// Permits to compile or match slow selectors of indexes.
     pub selecting: Arc<Semaphore>,
     selecting_waiters: Arc<AtomicUsize>,
+    /// Turns of databases and clients that compress or inflate attachments.
+    pub coding: Arc<CodingTurns>,
 }
 
 impl Default for Turns {
@@ -32,6 +36,7 @@ impl Default for Turns {
             judged_reads: Semaphore::new(12),
             selecting: Arc::new(Semaphore::new(SELECTING_AT_ONCE)),
             selecting_waiters: Arc::default(),
+            coding: coding_turns(),
         }
     }
 }

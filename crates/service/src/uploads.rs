@@ -1,7 +1,7 @@
 //! Attachment data that is uploaded before its documents are written.
 
 use async_recursion::async_recursion as boxed;
-use flatbed_layer::{Result, SmallUpload, StagedUpload, Upload};
+use flatbed_layer::{InflationBound, Result, SmallUpload, StagedUpload, Upload};
 use tokio::time::Instant;
 
 use crate::database::Writer;
@@ -18,6 +18,7 @@ pub struct Uploads {
     kept: Vec<SmallUpload>,
     kept_data: Vec<StagedUpload>,
     kept_bytes: usize,
+    inflation: InflationBound,
     /// When the staged data was last renewed, or the upload began.
     renewed_at: Instant,
 }
@@ -31,6 +32,7 @@ impl Uploads {
             kept: Vec::new(),
             kept_data: Vec::new(),
             kept_bytes: 0,
+            inflation: InflationBound::default(),
             renewed_at: database.clock().now(),
         }
     }
@@ -46,10 +48,12 @@ impl Uploads {
         Ok(())
     }
 
-    /// Begins an upload; [`Uploads::finish`] follows.
+    /// Begins an upload; [`Uploads::finish`] follows. All uploads of this set share an [`InflationBound`].
     #[boxed]
     pub async fn begin(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
-        self.database.upload(content_type, is_gzip).await
+        let mut upload = self.database.upload(content_type, is_gzip).await?;
+        upload.bound_inflation(&self.inflation);
+        Ok(upload)
     }
 
     /// Completes an upload.

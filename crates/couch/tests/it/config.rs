@@ -1,5 +1,7 @@
 //! `_node/_local/_config` and other endpoints that CouchDB's tools call.
 
+use std::io::Write;
+
 use crate::support::{Answer, Client, Running, ServerOptions, Store, soon, within_a_second};
 use flatbed_auth::PasswordHash;
 use flatbed_testkit::until;
@@ -252,6 +254,16 @@ async fn couchdbs_limits_of_sizes_hold() {
         assert_eq!(value(&mut client, "DELETE", key, "").await, (200, json!("2000")));
         assert_eq!(put(path, &document).await.0, 201, "{key}");
     }
+    // The limit of attachments holds for inflated bytes.
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(&[0; 5_000]).unwrap();
+    let sent = encoder.finish().unwrap();
+    let gzip = [ROOT, ("content-type", "x/y"), ("content-encoding", "gzip")];
+    assert_eq!(value(&mut client, "PUT", "/couchdb/max_attachment_size", "\"2000\"").await.0, 200);
+    let refused = server.connect().await.call("PUT", "/db/e/file", &gzip, &sent).await;
+    assert_eq!((refused.status, refused.text("error").as_str()), (413, "attachment_too_large"));
+    assert_eq!(value(&mut client, "DELETE", "/couchdb/max_attachment_size", "").await.0, 200);
+    assert_eq!(server.connect().await.call("PUT", "/db/e/file", &gzip, &sent).await.status, 201);
     let too_small = config(&mut client, "PUT", "/couchdb/max_document_size", "\"999\"").await;
     assert_eq!(too_small.status, 400);
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod attachments;
 pub(crate) mod body;
+pub(crate) mod coding;
 pub(crate) mod edit;
 pub(crate) mod fields;
 pub(crate) mod latest;

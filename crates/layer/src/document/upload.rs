@@ -1,20 +1,18 @@
 //! Uploads of attachment data: split into chunks, hashed, compressed as by CouchDB, staged in many transactions.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::error::{Refusal, Result};
 use flatbed_store::once::random_id;
 use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
-use flate2::write::MultiGzDecoder;
-use flate2::{Compression, GzBuilder, write::GzEncoder};
 use md5::{Digest, Md5};
 use sha2::Sha256;
 use tokio::time::Instant;
 
 use crate::actor::Actor;
+use crate::document::coding::{Coded, Coding, CodingWriter, InflationBound};
 use crate::document::staging::{self, Stage};
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
@@ -31,14 +29,8 @@ const SMALL_BYTES: usize = 16 * 1024;
 /// If a transaction's chunks take longer than this to arrive, each chunk is staged when it is complete.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The largest attachment in bytes, as stored.
+/// The largest attachment in bytes, as stored and inflated.
 pub const ATTACHMENT_BYTES_MAX: u64 = 1 << 30;
-
-/// CouchDB's level of compression.
-const GZIP_LEVEL: u32 = 8;
-
-/// "Unix", as in CouchDB's gzip header.
-const GZIP_SYSTEM: u8 = 3;
 
 /// Staged data, for an edit that adds it to a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,35 +135,13 @@ impl Operation for StageSmall<'_> {
     }
 }
 
-/// The encoding of the bytes as sent and as stored.
-enum Coder {
-    Identity,
-    Compress(Box<GzEncoder<Vec<u8>>>),
-    /// Sent compressed; decompressed only to learn the length.
-    Compressed(Box<MultiGzDecoder<Count>>),
-}
-
-#[derive(Default)]
-struct Count(u64);
-
-impl Write for Count {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// A running upload. If it is dropped before it is complete it removes its staged data; after a crash the sweeper does.
 pub struct Upload {
     inner: Arc<Inner>,
     instance: Arc<Instance>,
     actor: Actor,
     blob_id: Vec<u8>,
-    coder: Coder,
+    coding: Coding,
     pending: Vec<u8>,
     chunks: u32,
     is_staged: bool,
@@ -200,13 +170,10 @@ impl Upload {
         content_type: &str,
         is_gzip: bool,
     ) -> Result<Upload> {
-        let coder = if is_gzip {
-            Coder::Compressed(Box::new(MultiGzDecoder::new(Count::default())))
-        } else if is_compressible(content_type) {
-            let builder = GzBuilder::new().operating_system(GZIP_SYSTEM);
-            Coder::Compress(Box::new(builder.write(Vec::new(), Compression::new(GZIP_LEVEL))))
-        } else {
-            Coder::Identity
+        let coding = match (is_gzip, is_compressible(content_type)) {
+            (true, _) => Coding::compressed(),
+            (false, true) => Coding::compress(),
+            (false, false) => Coding::Identity,
         };
         let staged_at = inner.clock.now();
         Ok(Upload {
@@ -214,7 +181,7 @@ impl Upload {
             instance,
             actor,
             blob_id: random_id()?.to_vec(),
-            coder,
+            coding,
             pending: Vec::new(),
             chunks: 0,
             is_staged: false,
@@ -227,10 +194,16 @@ impl Upload {
         })
     }
 
-    /// Adds bytes.
+    /// Bounds what this and other gzip attachments of its request inflate to. Precedes the first bytes.
+    pub fn bound_inflation(&mut self, bound: &InflationBound) {
+        self.coding.bound_by(bound);
+    }
+
+    /// Adds bytes. If the write fails or is dropped, later ones fail.
     ///
     /// # Errors
-    /// [`Refusal::AttachmentTooLarge`], [`Refusal::InvalidAttachment`] for invalid gzip, [`Refusal::UploadSwept`].
+    /// [`Refusal::AttachmentTooLarge`], also for the inflated bytes, [`Refusal::InvalidAttachment`] for invalid gzip,
+    /// [`Refusal::UploadSwept`].
     #[boxed]
     pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sent += bytes.len() as u64;
@@ -239,17 +212,9 @@ impl Upload {
             return Err(Refusal::AttachmentTooLarge { bytes_max }.into());
         }
         self.sent_md5.update(bytes);
-        match &mut self.coder {
-            Coder::Identity => self.pending.extend_from_slice(bytes),
-            Coder::Compress(encoder) => {
-                encoder.write_all(bytes).map_err(|error| Error::Corrupt(error.to_string()))?;
-                self.pending.append(encoder.get_mut());
-            }
-            Coder::Compressed(decoder) => {
-                decoder.write_all(bytes).map_err(|_| Refusal::InvalidAttachment)?;
-                self.pending.extend_from_slice(bytes);
-            }
-        }
+        let (turns, database) = (&self.inner.turns.coding, self.instance.name.as_str());
+        let writer = CodingWriter { turns, database, actor: &self.actor };
+        self.coding.write(bytes, bytes_max, writer, &mut self.pending).await?;
         while self.pending.len() >= CHUNK_BYTES * CHUNKS_STAGED_AT_ONCE {
             self.stage(CHUNK_BYTES * CHUNKS_STAGED_AT_ONCE).await?;
         }
@@ -287,17 +252,9 @@ impl Upload {
     /// As [`Upload::write`].
     #[boxed]
     pub async fn complete(mut self) -> Result<(StagedUpload, Option<SmallUpload>)> {
-        let (mut length, mut gzip) = (self.sent, true);
-        match std::mem::replace(&mut self.coder, Coder::Identity) {
-            Coder::Identity => gzip = false,
-            Coder::Compress(encoder) => {
-                let rest = encoder.finish().map_err(|error| Error::Corrupt(error.to_string()))?;
-                self.pending.extend_from_slice(&rest);
-            }
-            Coder::Compressed(decoder) => {
-                length = decoder.finish().map_err(|_| Refusal::InvalidAttachment)?.0;
-            }
-        }
+        let Coded { rest, inflated, gzip } = self.coding.finish(self.inner.sizes.attachment())?;
+        self.pending.extend_from_slice(&rest);
+        let length = inflated.unwrap_or(self.sent);
         let unstaged = if !self.is_staged && self.pending.len() <= SMALL_BYTES {
             let bytes = std::mem::take(&mut self.pending);
             self.digest(&bytes);

@@ -1,9 +1,15 @@
 //! Attachments: stored once, referenced by documents, removed with the last reference.
 
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::support::*;
 use flatbed_layer::check::check_database;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, Refusal, Result, RevId};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 async fn data(db: &Database, content_type: &str, bytes: &[u8]) -> AttachmentEdit {
     let mut upload = db.upload(content_type, false).await.unwrap();
@@ -141,6 +147,64 @@ async fn text_is_compressed_as_couchdb_does() {
         upload.finish().await.map(|_| ())
     };
     assert!(matches!(bad.await, Err(Error::Refused(Refusal::InvalidAttachment))));
+}
+
+fn gzip_of_zeros(bytes: usize) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(&vec![0; bytes]).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// The runtime here has one thread: the other task runs only if the upload yields.
+#[tokio::test]
+async fn an_upload_that_inflates_yields() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    let bomb = gzip_of_zeros(20_000_000);
+    assert!(bomb.len() < 30_000);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let other = tokio::spawn({
+        let runs = runs.clone();
+        async move {
+            loop {
+                runs.fetch_add(1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    let mut upload = db.upload("x/y", true).await.unwrap();
+    let before = runs.load(Ordering::SeqCst);
+    upload.write(&bomb).await.unwrap();
+    let seen = runs.load(Ordering::SeqCst) - before;
+    other.abort();
+    // It has about twenty slices.
+    assert!(seen >= 15, "{seen}");
+    let uploaded = upload.finish().await.unwrap();
+    assert_eq!((uploaded.length, uploaded.sent_length()), (20_000_000, bomb.len() as u64));
+    let edit = AttachmentEdit::Data { content_type: "x/y".into(), revpos: None, data: uploaded };
+    put_with(&db, "a", None, vec![("z", edit)]).await.unwrap();
+    assert_eq!(stored(&db, "a", None, "z").await.unwrap(), bomb);
+}
+
+#[tokio::test]
+async fn the_limit_holds_for_inflated_bytes() {
+    let store = Store::new();
+    let layer = store.layer().await;
+    let db = create(&layer, "db", None).await;
+    layer.bound_sizes(8_000_000, 1_000_000, 0);
+    for (bytes, fits) in [(1_000_000, true), (1_000_001, false), (20_000_000, false)] {
+        let mut upload = db.upload("x/y", true).await.unwrap();
+        let uploaded = async {
+            upload.write(&gzip_of_zeros(bytes)).await?;
+            upload.finish().await
+        };
+        match uploaded.await {
+            Ok(uploaded) => assert!(fits && uploaded.length == bytes as u64, "{bytes}"),
+            Err(Error::Refused(Refusal::AttachmentTooLarge { bytes_max: 1_000_000 })) => assert!(!fits, "{bytes}"),
+            Err(error) => panic!("{bytes}: {error}"),
+        }
+    }
 }
 
 /// The check reads blobs and their staging records in different transactions.
