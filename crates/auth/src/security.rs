@@ -77,6 +77,14 @@ impl Default for Security {
 }
 
 impl Security {
+    /// Returns the names of the administrators, sorted; those of the members if no administrator has a name.
+    pub fn owner_names(&self) -> Vec<&str> {
+        let of = if self.admins.names.is_empty() { &self.members } else { &self.admins };
+        let mut names: Vec<&str> = of.names.iter().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Parses a security object. Without `members`, `readers` is read, the name that CouchDB used earlier. Takes time
     /// and memory in proportion to the object.
     ///

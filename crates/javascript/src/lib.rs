@@ -26,6 +26,7 @@ mod machine;
 mod memory;
 mod message;
 mod nursery;
+mod owners;
 mod pool;
 mod process;
 mod queue;
@@ -120,8 +121,9 @@ impl Default for RunnerOptions {
 pub struct Caller {
     /// The number of the request.
     pub number: u64,
-    /// The number of the client. Its calls take turns with those of other clients across all databases. Without a
-    /// client, calls take turns by database only.
+    /// The number of the client that waits: a user or a network. Its calls take turns with those of other clients
+    /// across all databases. Without a client, calls take turns by the owner of their database only, which
+    /// [`Runner::set_owner`] sets.
     pub client: Option<u64>,
 }
 

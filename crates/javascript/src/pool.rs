@@ -19,8 +19,9 @@ use crate::error::{Error, Result};
 use crate::figures::{CallClass, KillCause};
 use crate::late::LateCalls;
 use crate::nursery::Nursery;
+use crate::owners::DatabaseOwners;
 use crate::process::POLL_INTERVAL;
-use crate::queue::{LONG, Lane, Queue, QueueFull, QueueOptions};
+use crate::queue::{CallOwners, LONG, Lane, Queue, QueueFull, QueueOptions};
 use crate::records::{CallEnd, SHORT};
 use crate::report::KillReport;
 use crate::thread::Thread;
@@ -59,6 +60,7 @@ pub(crate) struct PoolOptions {
     pub(crate) loaded_max: usize,
     /// True if slow databases may use all usual threads but one while no other database needs them.
     pub(crate) lends: bool,
+    pub(crate) owners: Arc<DatabaseOwners>,
 }
 
 pub(crate) struct Task {
@@ -251,9 +253,10 @@ impl Pool {
     pub(crate) async fn run_counted(self: &Arc<Self>, task: Task, spent: &mut Duration) -> Result<Answer> {
         let (answer, mut answered) = oneshot::channel();
         let (asked, turn, state) = (Instant::now(), task.design.turn.clone(), Arc::new(JobState::default()));
-        let (time_max, client) = (task.time_max, task.caller.client);
+        let of_database = self.options.owners.find(&task.design.database);
+        let (time_max, owners) = (task.time_max, CallOwners { client: task.caller.client, of_database });
         let job = Job { task, state: state.clone(), asked, answer };
-        let id = self.push(&turn, client, job, asked)?;
+        let id = self.push(&turn, owners, job, asked)?;
         let ticket = Ticket { pool: self, turn, id, state };
         // The waiting callers also check on the threads.
         loop {
@@ -274,9 +277,9 @@ impl Pool {
         }
     }
 
-    fn push(&self, turn: &Arc<str>, client: Option<u64>, job: Job, now: Instant) -> Result<u64> {
+    fn push(&self, turn: &Arc<str>, owners: CallOwners, job: Job, now: Instant) -> Result<u64> {
         let mut queue = lock(&self.queue);
-        let id = queue.push(turn, client, job).map_err(|QueueFull| Error::Busy)?;
+        let id = queue.push(turn, owners, job).map_err(|QueueFull| Error::Busy)?;
         self.wake(&queue, now);
         Ok(id)
     }

@@ -1,9 +1,10 @@
 //! The queue of calls that wait for a thread.
 //!
-//! Turns are fair by database and by client, so neither many calls of one database nor many databases of one client
-//! delay the others. Databases with long calls in the last while share a separate thread and lose the usual ones. Of
-//! the usual ones one is left to databases whose last call was short, so those do not wait for databases whose calls
-//! begin to be long, however many these are.
+//! Turns go by owner first, then by database. A call has two owners: the client that waits for it, and the owner of
+//! its database. So neither many databases of one owner nor many clients of one database delay the others. Databases
+//! with long calls in the last while share a separate thread and lose the usual ones. Of the usual ones one is left to
+//! databases whose last call was short, so those do not wait for databases whose calls begin to be long, however many
+//! these are.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +19,8 @@ const WAITING_MAX: usize = 16_384;
 /// The most waiting calls of one database. A change is filtered for all its followers at once.
 const WAITING_OF_ONE_MAX: usize = 4_096;
 
-const WAITING_OF_CLIENT_MAX: usize = WAITING_MAX / 2;
+/// The most waiting calls of one client, or of one owner of databases without a client.
+const WAITING_OF_OWNER_MAX: usize = WAITING_MAX / 2;
 
 /// A call that uses more processor time makes its database slow.
 pub(crate) const LONG: Duration = Duration::from_millis(300);
@@ -44,10 +46,19 @@ pub(crate) enum Lane {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueFull;
 
-/// The client of a call, or its database if the client is unknown.
+/// The known owners of a call.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CallOwners {
+    /// The client that waits for the call.
+    pub(crate) client: Option<u64>,
+    /// The owner of the database. `None`: the database is its own owner.
+    pub(crate) of_database: Option<u64>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Owner {
     Client(u64),
+    OfDatabase(u64),
     Database(Arc<str>),
 }
 
@@ -55,6 +66,8 @@ enum Owner {
 struct OwnerTurn {
     waiting: usize,
     number: u64,
+    /// True if it has had no turn since it began to wait.
+    is_new: bool,
 }
 
 /// A waiting database.
@@ -82,23 +95,27 @@ pub(crate) struct QueueOptions {
     pub(crate) lent_max: usize,
     /// The most usual threads of all databases whose last call was not short.
     pub(crate) shared_max: usize,
-    /// True if each third turn is that of the database that came last. Where calls have no client, a database that
-    /// comes behind hundreds does not wait for all of them.
+    /// True if each fourth turn is that of the database that came last, first of owners that had no turn yet. Where
+    /// calls have no client, an owner that comes behind hundreds does not wait for all of them.
     pub(crate) takes_newest: bool,
 }
 
 #[derive(Debug)]
 struct WaitingCall<J> {
     id: u64,
+    /// The client, or else the owner of the database.
     owner: Owner,
+    /// The owner of the database, if it is not `owner`.
+    further: Option<Owner>,
     job: J,
 }
 
 /// The queue. `J` is a call.
 ///
-/// Turns alternate between databases and owners. Let N be the number of waiting databases or of waiting owners,
-/// whichever is smaller. The first call of a database that is the only database of its owner waits for at most 2 N
-/// others.
+/// The next call is the one whose owners had their last turns earliest: the later of the two turns decides, then the
+/// other one, then the time since which the database waits. So an owner waits for about one call of each other owner,
+/// however many databases they have. By this rule alone a call could wait forever if other calls of both of its owners
+/// always come before it, so each fourth turn goes by database alone.
 #[derive(Debug)]
 pub(crate) struct Queue<J> {
     options: QueueOptions,
@@ -123,11 +140,15 @@ impl<J> Queue<J> {
         Queue { options, waiting, turns, owners, last_turn, taken, count, next_id, running, records, slow }
     }
 
-    pub(crate) fn push(&mut self, database: &Arc<str>, client: Option<u64>, job: J) -> Result<u64, QueueFull> {
+    pub(crate) fn push(&mut self, database: &Arc<str>, owners: CallOwners, job: J) -> Result<u64, QueueFull> {
         let of_one = self.waiting.get(database).map_or(0, VecDeque::len);
-        let owner = client.map_or_else(|| Owner::Database(database.clone()), Owner::Client);
+        let of_database = owners.of_database.map_or_else(|| Owner::Database(database.clone()), Owner::OfDatabase);
+        let (owner, further) = match owners.client {
+            Some(client) => (Owner::Client(client), Some(of_database)),
+            None => (of_database, None),
+        };
         let of_owner = self.owners.get(&owner).map_or(0, |turn| turn.waiting);
-        if self.count >= WAITING_MAX || of_one >= WAITING_OF_ONE_MAX || of_owner >= WAITING_OF_CLIENT_MAX {
+        if self.count >= WAITING_MAX || of_one >= WAITING_OF_ONE_MAX || of_owner >= WAITING_OF_OWNER_MAX {
             return Err(QueueFull);
         }
         if of_one == 0 {
@@ -136,9 +157,11 @@ impl<J> Queue<J> {
         self.next_id += 1;
         self.count += 1;
         self.last_turn += 1;
-        let new = OwnerTurn { waiting: 0, number: self.last_turn };
-        self.owners.entry(owner.clone()).or_insert(new).waiting += 1;
-        let call = WaitingCall { id: self.next_id, owner, job };
+        for owner in [Some(&owner), further.as_ref()].into_iter().flatten() {
+            let new = OwnerTurn { waiting: 0, number: self.last_turn, is_new: true };
+            self.owners.entry(owner.clone()).or_insert(new).waiting += 1;
+        }
+        let call = WaitingCall { id: self.next_id, owner, further, job };
         self.waiting.entry(database.clone()).or_default().push_back(call);
         Ok(self.next_id)
     }
@@ -157,6 +180,7 @@ impl<J> Queue<J> {
         } else if had_turn {
             self.last_turn += 1;
             turn.number = self.last_turn;
+            turn.is_new = false;
         }
     }
 
@@ -170,6 +194,7 @@ impl<J> Queue<J> {
         }
         self.count -= 1;
         self.left(&call.owner, false);
+        call.further.iter().for_each(|owner| self.left(owner, false));
     }
 
     /// Returns the index in `turns` of the next call for a thread.
@@ -179,22 +204,42 @@ impl<J> Queue<J> {
     }
 
     fn place(&self, lane: Lane, may: impl Fn(&Turn) -> bool) -> Option<usize> {
-        let mut places = self.turns.iter().enumerate().filter(|(_, turn)| may(turn));
-        let kind = self.taken % if self.options.takes_newest { 3 } else { 2 };
-        let next = match kind {
-            1 => places.min_by_key(|(_, turn)| self.owner_turn(&turn.database)),
-            2 if lane == Lane::Usual => {
-                let first = places.next()?;
-                places.rfind(|(_, turn)| turn.is_new).or(Some(first))
+        let next = match self.taken % 4 {
+            2 if self.options.takes_newest && lane == Lane::Usual => {
+                self.newest(&may).or_else(|| self.first_by_owner(&may))
             }
-            _ => places.next(),
+            3 => self.places(&may).next(),
+            _ => self.first_by_owner(&may),
         };
         next.map(|(place, _)| place)
     }
 
-    fn owner_turn(&self, database: &Arc<str>) -> Option<u64> {
+    fn places<'q>(&'q self, may: &'q impl Fn(&Turn) -> bool) -> impl Iterator<Item = (usize, &'q Turn)> {
+        self.turns.iter().enumerate().filter(move |(_, turn)| may(turn))
+    }
+
+    fn first_by_owner<'q>(&'q self, may: &'q impl Fn(&Turn) -> bool) -> Option<(usize, &'q Turn)> {
+        self.places(may).min_by_key(|(_, turn)| self.owner_turns(&turn.database))
+    }
+
+    /// Returns the database that came last and had no turn yet, first of owners that had none.
+    fn newest<'q>(&'q self, may: &'q impl Fn(&Turn) -> bool) -> Option<(usize, &'q Turn)> {
+        let new = self.places(may).filter(|(_, turn)| turn.is_new);
+        new.max_by_key(|(place, turn)| (self.has_new_owner(&turn.database), *place))
+    }
+
+    /// Returns the numbers of the last turns of the owners of a database's next call, the later one first.
+    fn owner_turns(&self, database: &Arc<str>) -> Option<(u64, u64)> {
         let call = self.waiting.get(database)?.front()?;
-        self.owners.get(&call.owner).map(|turn| turn.number)
+        let number = |owner: &Owner| self.owners.get(owner).map_or(0, |turn| turn.number);
+        let first = number(&call.owner);
+        let second = call.further.as_ref().map_or(first, number);
+        Some((first.max(second), first.min(second)))
+    }
+
+    fn has_new_owner(&self, database: &Arc<str>) -> bool {
+        let call = self.waiting.get(database).and_then(VecDeque::front);
+        call.and_then(|call| self.owners.get(&call.owner)).is_some_and(|turn| turn.is_new)
     }
 
     pub(crate) fn has(&self, lane: Lane, now: Instant) -> bool {
@@ -206,7 +251,7 @@ impl<J> Queue<J> {
         let place = self.next(lane, now)?;
         let database = self.turns.remove(place)?.database;
         let calls = self.waiting.get_mut(&database)?;
-        let WaitingCall { owner, job, .. } = calls.pop_front()?;
+        let WaitingCall { owner, further, job, .. } = calls.pop_front()?;
         self.count -= 1;
         self.taken = self.taken.wrapping_add(1);
         if calls.is_empty() {
@@ -215,6 +260,7 @@ impl<J> Queue<J> {
             self.add_turn(&database, false);
         }
         self.left(&owner, true);
+        further.iter().for_each(|owner| self.left(owner, true));
         if lane == Lane::Usual {
             let class = self.class(&database, now);
             self.running.push(UsualCall { database, class });
@@ -327,6 +373,12 @@ mod tests {
         Queue::new(QueueOptions { of_one_max, lent_max: 0, shared_max: usize::MAX, takes_newest: false })
     }
 
+    const UNKNOWN: CallOwners = CallOwners { client: None, of_database: None };
+
+    fn of_client(client: u64) -> CallOwners {
+        CallOwners { client: Some(client), ..UNKNOWN }
+    }
+
     fn names<const N: usize>(names: [&str; N]) -> [Arc<str>; N] {
         names.map(Into::into)
     }
@@ -336,10 +388,10 @@ mod tests {
         let [a, b] = names(["a", "b"]);
         let (mut queue, now) = (queue(1), Instant::now());
         for n in 0..3 {
-            queue.push(&a, None, n).unwrap();
+            queue.push(&a, UNKNOWN, n).unwrap();
         }
         for n in 10..12 {
-            queue.push(&b, None, n).unwrap();
+            queue.push(&b, UNKNOWN, n).unwrap();
         }
         let mut order = Vec::new();
         while let Some(job) = queue.take(Lane::Usual, now) {
@@ -355,9 +407,9 @@ mod tests {
     fn calls_before(others: impl Iterator<Item = (String, u64)>, (database, client): (&str, u64)) -> usize {
         let (mut queue, now) = (queue(usize::MAX), Instant::now());
         for (database, client) in others {
-            queue.push(&database.into(), Some(client), false).unwrap();
+            queue.push(&database.into(), of_client(client), false).unwrap();
         }
-        queue.push(&database.into(), Some(client), true).unwrap();
+        queue.push(&database.into(), of_client(client), true).unwrap();
         let calls: Vec<bool> = std::iter::from_fn(|| queue.take(Lane::Usual, now)).collect();
         assert!(queue.waiting.is_empty() && queue.turns.is_empty() && queue.owners.is_empty() && queue.count == 0);
         calls.iter().position(|is_last| *is_last).unwrap()
@@ -374,15 +426,83 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_with_one_database_waits_for_one_call_of_another_with_many() {
+        type NoisyOwners<'o> = &'o dyn Fn(u64) -> CallOwners;
+        let owned = |client, of_database| CallOwners { client, of_database };
+        let noisy: [(NoisyOwners<'_>, CallOwners); 5] = [
+            // Maps: the owner of the databases decides.
+            (&|_| owned(None, Some(1)), owned(None, Some(2))),
+            (&|_| owned(None, Some(1)), UNKNOWN),
+            // A user with many databases, and many users of databases of one owner.
+            (&|_| owned(Some(1), None), owned(Some(2), None)),
+            (&|n| owned(Some(n), Some(1)), owned(Some(1_000), Some(2))),
+            // A user of all databases, among them the other owner's.
+            (&|_| owned(Some(1), Some(1)), owned(Some(1), Some(2))),
+        ];
+        for (at, (noisy, quiet)) in noisy.iter().enumerate() {
+            for takes_newest in [false, true] {
+                let mut queue = queue(usize::MAX);
+                queue.options.takes_newest = takes_newest;
+                for n in 0..100 {
+                    queue.push(&format!("noisy{n}").into(), noisy(n), false).unwrap();
+                }
+                queue.push(&"quiet".into(), *quiet, true).unwrap();
+                let order: Vec<bool> = std::iter::from_fn(|| queue.take(Lane::Usual, Instant::now())).collect();
+                assert_eq!(order.iter().position(|is_quiet| *is_quiet), Some(1), "{at} {takes_newest}");
+                assert!(order.len() == 101 && queue.owners.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn the_newest_turn_is_not_for_further_databases_of_an_owner_that_had_turns() {
+        let now = Instant::now();
+        let mut queue = Queue::new(QueueOptions { takes_newest: true, ..queue::<usize>(1).options });
+        let of = |owner| CallOwners { of_database: Some(owner), ..UNKNOWN };
+        for n in 0..20 {
+            queue.push(&format!("first{n}").into(), of(n), 0).unwrap();
+            queue.push(&format!("second{n}").into(), of(n), 0).unwrap();
+        }
+        let _ = [(); 2].map(|()| queue.take(Lane::Usual, now));
+        queue.push(&"quiet".into(), UNKNOWN, 1).unwrap();
+        for n in 0..20 {
+            queue.push(&format!("third{n}").into(), of(0), 0).unwrap();
+        }
+        assert_eq!(queue.take(Lane::Usual, now), Some(1));
+    }
+
+    /// Calls of its client in another database, and of another client in its database's owner, come before it.
+    #[test]
+    fn a_call_of_busy_owners_does_not_wait_forever() {
+        let (mut queue, now) = (queue(usize::MAX), Instant::now());
+        let [x_b, y_a, x_a] = names(["x_b", "y_a", "x_a"]);
+        let owned = |client, of_database| CallOwners { client: Some(client), of_database: Some(of_database) };
+        let push = |queue: &mut Queue<u8>, job| match job {
+            0 => queue.push(&x_b, owned(1, 2), 0).unwrap(),
+            _ => queue.push(&y_a, owned(2, 1), 1).unwrap(),
+        };
+        for job in [0, 1, 0, 1] {
+            push(&mut queue, job);
+        }
+        queue.push(&x_a, owned(1, 1), 2).unwrap();
+        let mut turns = 0;
+        while let Some(job) = queue.take(Lane::Usual, now).filter(|job| *job != 2) {
+            push(&mut queue, job);
+            turns += 1;
+            assert!(turns < 20, "it waits forever");
+        }
+    }
+
+    #[test]
     fn a_client_leaves_room_to_others() {
         let mut queue = queue(2);
         let of = |n: usize| Arc::<str>::from(format!("db{}", n % 100));
-        let ids: Vec<u64> = (0..WAITING_OF_CLIENT_MAX).map(|n| queue.push(&of(n), Some(1), n).unwrap()).collect();
-        assert_eq!(queue.push(&of(0), Some(1), 0), Err(QueueFull));
-        queue.push(&of(0), Some(2), 0).unwrap();
+        let ids: Vec<u64> = (0..WAITING_OF_OWNER_MAX).map(|n| queue.push(&of(n), of_client(1), n).unwrap()).collect();
+        assert_eq!(queue.push(&of(0), of_client(1), 0), Err(QueueFull));
+        queue.push(&of(0), of_client(2), 0).unwrap();
         queue.remove(&of(0), ids[0]);
-        queue.push(&of(0), Some(1), 0).unwrap();
-        assert_eq!(queue.push(&of(0), Some(1), 0), Err(QueueFull));
+        queue.push(&of(0), of_client(1), 0).unwrap();
+        assert_eq!(queue.push(&of(0), of_client(1), 0), Err(QueueFull));
     }
 
     #[test]
@@ -409,19 +529,19 @@ mod tests {
         let [a, b, c] = names(["a", "b", "c"]);
         let (mut queue, now) = (queue(2), Instant::now());
         for n in 0..4 {
-            queue.push(&a, None, n).unwrap();
+            queue.push(&a, UNKNOWN, n).unwrap();
         }
         let usual = |queue: &mut Queue<i32>| queue.take(Lane::Usual, now);
         assert_eq!([(); 3].map(|()| usual(&mut queue)), [Some(0), Some(1), None]);
-        queue.push(&b, None, 10).unwrap();
+        queue.push(&b, UNKNOWN, 10).unwrap();
         assert!(queue.waits(Lane::Usual, now) && !queue.waits(Lane::Slow, now));
         assert_eq!(usual(&mut queue), Some(10));
         for (database, ran) in [(&a, LONG), (&b, LONG)] {
             queue.finished(database, Lane::Usual, Unproven, ran, now);
         }
-        queue.push(&b, None, 11).unwrap();
-        queue.push(&c, None, 20).unwrap();
-        queue.push(&c, None, 21).unwrap();
+        queue.push(&b, UNKNOWN, 11).unwrap();
+        queue.push(&c, UNKNOWN, 20).unwrap();
+        queue.push(&c, UNKNOWN, 21).unwrap();
         assert_eq!([(); 3].map(|()| usual(&mut queue)), [Some(20), Some(21), None]);
         assert!(!queue.waits(Lane::Usual, now) && queue.waits(Lane::Slow, now));
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(2), Some(11)]);
@@ -433,10 +553,10 @@ mod tests {
         queue.finished(&c, Lane::Usual, Unproven, Duration::ZERO, now);
         assert!(queue.has(Lane::Usual, now));
         assert_eq!(usual(&mut queue), Some(3));
-        queue.push(&b, None, 12).unwrap();
+        queue.push(&b, UNKNOWN, 12).unwrap();
         assert_eq!(usual(&mut queue), None);
-        queue.push(&a, None, 4).unwrap();
-        queue.push(&a, None, 5).unwrap();
+        queue.push(&a, UNKNOWN, 4).unwrap();
+        queue.push(&a, UNKNOWN, 5).unwrap();
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(12), Some(4)]);
         queue.finished(&a, Lane::Usual, Unproven, Duration::ZERO, now);
         assert!(!queue.waits(Lane::Slow, now + SLOW_FOR));
@@ -448,13 +568,13 @@ mod tests {
         let ([short, first], now) = (names(["short", "long0"]), Instant::now());
         let mut queue = Queue::new(QueueOptions { shared_max: 2, ..queue::<i32>(3).options });
         for n in 0..60 {
-            queue.push(&format!("long{n}").into(), None, n).unwrap();
+            queue.push(&format!("long{n}").into(), UNKNOWN, n).unwrap();
         }
         queue.record(&short, Duration::ZERO, CallEnd::Whole, now);
         assert_eq!([(); 3].map(|()| queue.take(Lane::Usual, now)), [Some(0), Some(1), None]);
         assert!(!queue.has(Lane::Usual, now) && !queue.wants_place(&first, Short, now));
         assert!(queue.wants_place(&first, Unproven, now));
-        queue.push(&short, None, 100).unwrap();
+        queue.push(&short, UNKNOWN, 100).unwrap();
         assert!(queue.wants_place(&first, Short, now) && !queue.wants_place(&short, Short, now));
         assert_eq!(queue.take(Lane::Usual, now), Some(100));
         queue.finished(&first, Lane::Usual, Unproven, Duration::ZERO, now);
@@ -466,14 +586,14 @@ mod tests {
         let ([a, b, c, d], now) = (names(["a", "b", "c", "d"]), Instant::now());
         let mut queue = Queue::new(QueueOptions { lent_max: 1, shared_max: 1, ..queue::<i32>(2).options });
         for (n, database) in (0..).zip([&a, &b, &c]) {
-            queue.push(database, None, n).unwrap();
+            queue.push(database, UNKNOWN, n).unwrap();
         }
         assert!(!queue.has(Lane::Slow, now));
         assert_eq!([(); 2].map(|()| queue.take(Lane::Usual, now)), [Some(0), None]);
         queue.slow_down(&c, now);
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(2), Some(1)]);
         queue.finished(&a, Lane::Usual, Unproven, Duration::ZERO, now);
-        queue.push(&d, None, 3).unwrap();
+        queue.push(&d, UNKNOWN, 3).unwrap();
         assert_eq!(queue.take(Lane::Slow, now), None);
         assert_eq!(queue.take(Lane::Usual, now), Some(3));
     }
@@ -482,7 +602,7 @@ mod tests {
     fn a_database_that_comes_last_does_not_wait_for_all_others() {
         let now = Instant::now();
         let mut queue = Queue::new(QueueOptions { takes_newest: true, ..queue::<usize>(1).options });
-        let push = |queue: &mut Queue<usize>, n: usize| queue.push(&format!("db{n}").into(), None, n).unwrap();
+        let push = |queue: &mut Queue<usize>, n: usize| queue.push(&format!("db{n}").into(), UNKNOWN, n).unwrap();
         for n in 0..=100 {
             push(&mut queue, n);
         }
@@ -500,13 +620,13 @@ mod tests {
     fn few_wait_and_who_leaves_makes_room() {
         let (mut queue, now) = (queue(2), Instant::now());
         let [a] = names(["a"]);
-        let ids: Vec<u64> = (0..WAITING_OF_ONE_MAX).map(|n| queue.push(&a, None, n).unwrap()).collect();
-        assert_eq!(queue.push(&a, None, 0), Err(QueueFull));
+        let ids: Vec<u64> = (0..WAITING_OF_ONE_MAX).map(|n| queue.push(&a, UNKNOWN, n).unwrap()).collect();
+        assert_eq!(queue.push(&a, UNKNOWN, 0), Err(QueueFull));
         queue.remove(&a, ids[0]);
         queue.remove(&a, ids[0]);
-        queue.push(&a, None, 0).unwrap();
+        queue.push(&a, UNKNOWN, 0).unwrap();
         let mut others = 0;
-        while queue.push(&format!("b{others}").into(), None, others).is_ok() {
+        while queue.push(&format!("b{others}").into(), UNKNOWN, others).is_ok() {
             others += 1;
         }
         assert_eq!(others, WAITING_MAX - WAITING_OF_ONE_MAX);

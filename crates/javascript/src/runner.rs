@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::figures::FunctionFigures;
 use crate::machine::{Code, MachineKind};
 use crate::nursery::Nursery;
+use crate::owners::DatabaseOwners;
 use crate::pool::{Pool, PoolOptions, Task};
 use crate::report::KillReport;
 use crate::room::Rooms;
@@ -51,6 +52,7 @@ struct Handle {
     lists: Arc<Pool>,
     callers: AtomicU64,
     rooms: Rooms,
+    owners: Arc<DatabaseOwners>,
 }
 
 impl Drop for Handle {
@@ -72,7 +74,7 @@ impl Runner {
         let code = Code::compile(options.memory_max).map_err(std::io::Error::other)?;
         let (nursery, report) = (Nursery::start(&code, options.memory_all_max)?, Arc::<KillReport>::default());
         let (threads, maps) = (options.threads.max(1), options.map_threads.max(1));
-        let (slice, wait_max) = (options.slice, options.wait_max);
+        let (slice, wait_max, owners) = (options.slice, options.wait_max, Arc::<DatabaseOwners>::default());
         let calls = PoolOptions {
             name: "javascript",
             threads,
@@ -84,6 +86,7 @@ impl Runner {
             spared_for: Duration::ZERO,
             loaded_max: 2,
             lends: false,
+            owners: owners.clone(),
         };
         // Lists wait more than they run.
         let lists = PoolOptions {
@@ -113,6 +116,7 @@ impl Runner {
             nursery,
             callers: AtomicU64::new(0),
             rooms: Rooms::new(),
+            owners,
         };
         Ok(Runner { handle: Arc::new(handle), options })
     }
@@ -135,6 +139,13 @@ impl Runner {
 
     pub(crate) fn rooms(&self) -> &Rooms {
         &self.handle.rooms
+    }
+
+    /// Sets the owner of a database by a number. Calls take turns by owner, so many databases of one owner have no
+    /// more turns than one. `database`: as of [`Design::new`]. `None`: the database is its own owner, as it is at
+    /// first. The owners of the last 8,192 databases are kept, at least.
+    pub fn set_owner(&self, database: &str, owner: Option<u64>) {
+        self.handle.owners.set(database, owner);
     }
 
     /// Returns a new caller without a client.

@@ -76,6 +76,8 @@ pub struct SyncWrite {
     pub meta: Option<String>,
     /// The writer; `None` for an administrator, who meets all requirements.
     pub writer: Option<Arc<Writer>>,
+    /// The number of the client that waits, as of [`Caller::client`].
+    pub client: Option<u64>,
     /// The length of the document's id, which counts in the size of its rows.
     pub id_bytes: usize,
     /// The current Unix time, in seconds.
@@ -151,9 +153,9 @@ impl Runner {
         slice: Duration,
     ) -> Result<RoutedPart> {
         let step_max = self.options.validation_max;
+        let caller = Caller { client: only_client(&writes), ..SHARED_CALLER };
         let ask = EngineRequest::Route { writes, slice, step_max };
-        let task =
-            Task { design: function.design.clone(), caller: SHARED_CALLER, ask, time_max: step_max + slice, step_max };
+        let task = Task { design: function.design.clone(), caller, ask, time_max: step_max + slice, step_max };
         match self.pool(&task.ask).run(task).await {
             Ok(Answer::Routed(part)) => Ok(part),
             Ok(_) => Err(Error::OutOfResources),
@@ -161,6 +163,12 @@ impl Runner {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Returns the client of all writes; `None` if they have several.
+fn only_client(writes: &VecDeque<SyncWrite>) -> Option<u64> {
+    let client = writes.front()?.client?;
+    writes.iter().all(|write| write.client == Some(client)).then_some(client)
 }
 
 pub(crate) struct Compiled {

@@ -133,6 +133,38 @@ async fn no_number_of_endless_databases_keeps_another_waiting() {
     drop((hostile, maps));
 }
 
+/// Sixty databases of one owner have calls all the time. A database of another owner does not wait for all of them.
+#[tokio::test]
+async fn many_databases_of_one_owner_do_not_delay_another_owners() {
+    const DATABASES: usize = 60;
+    let runner = Runner::new(RunnerOptions { threads: 1, wait_max: PATIENCE, ..RunnerOptions::default() });
+    let runner = runner.expect("threads");
+    let busy = "function (doc) { var begun = Date.now(); while (Date.now() - begun < 5) {} return true; }";
+    let (mut noisy, answers) = (tokio::task::JoinSet::new(), Arc::new(AtomicUsize::new(0)));
+    for n in 0..DATABASES {
+        let database = format!("noisy{n}");
+        runner.set_owner(&database, Some(1));
+        let (runner, design, answers) = (runner.clone(), design(&database, busy), Arc::clone(&answers));
+        noisy.spawn(async move {
+            loop {
+                let _ = run(&runner, &design).await;
+                answers.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    until("all are called", async || answers.load(Ordering::Relaxed) >= DATABASES).await;
+    let (quiet, mut before) = (design("quiet", QUICK), Vec::new());
+    for _ in 0..11 {
+        let begun = answers.load(Ordering::Relaxed);
+        assert_eq!(soon(run(&runner, &quiet)).await, Ok(vec![true]));
+        before.push(answers.load(Ordering::Relaxed) - begun);
+    }
+    before.sort_unstable();
+    // The median: this program may have slept in some rounds.
+    assert!(before[5] < DATABASES / 3, "{before:?}");
+    drop(noisy);
+}
+
 /// The options of a runner with two threads and endless slices.
 fn patient_options() -> RunnerOptions {
     let (slice, batch_max, wait_max) = (FOREVER, FOREVER, PATIENCE);

@@ -95,7 +95,7 @@ pub struct User {
     pub fence: Option<UserFence>,
     /// The stored setting that proves them instead.
     pub setting: Option<Arc<SettingFence>>,
-    /// A number of the client, by which clients take turns in judging. `None`: unknown.
+    /// A number of the client, a user or a network, by which clients take turns in judging. `None`: unknown.
     pub client: Option<u64>,
 }
 

@@ -173,6 +173,8 @@ pub(crate) struct Inner {
     pub states: Slots<Inner>,
     /// Replaces a database's indexes of another collation by this program's, one call at a time in each process.
     pub reorder_indexes: for<'a> fn(&'a Inner, &'a str) -> BoxFuture<'a, Result<()>>,
+    /// Notes a database's `_security`, which is new to this process.
+    pub note_security: fn(&Inner, &Instance),
     /// Becomes true when the server stops.
     pub closing: watch::Sender<bool>,
     /// Semaphores of kinds of work.
@@ -288,6 +290,10 @@ impl Inner {
             trx.is_pinned() || self.databases.get(name).is_some_and(|cached| *cached.seen.version() > *version);
         if !is_past {
             let seen = self.confirmed.see(version, as_of_us);
+            let known = self.databases.get(name).map(|cached| cached.instance.security.clone());
+            if !known.is_some_and(|known| Arc::ptr_eq(&known, &instance.security)) {
+                (self.note_security)(self, &instance);
+            }
             self.databases.insert(name.to_owned(), CachedDatabase { seen, instance: instance.clone() });
             self.make_room();
         }

@@ -205,6 +205,7 @@ fn folders_know_only_those_below_them() {
             "judge",
             &[
                 "slots",
+                "confirmed",
                 "actor",
                 "instance",
                 "layer",

@@ -27,7 +27,8 @@ use crate::index::definitions::reorder_alone;
 use crate::index_builds::{IndexBuild, IndexBuilds};
 use crate::index_waits::{IndexWait, IndexWaits};
 use crate::instance::RUN_BYTES_MAX;
-use crate::judge::judgement::{AppointedJudge, Judge};
+use crate::judge::ask::named_by;
+use crate::judge::judgement::{AppointedJudge, Judge, judge_of};
 use crate::layer::{Inner, Layer, LayerOptions};
 use crate::resyncs::{ResyncTask, Resyncs};
 use crate::size_bounds::SizeBounds;
@@ -66,6 +67,11 @@ impl Layer {
             metrics,
             states: Slots::with(AppointedJudge(judge)),
             reorder_indexes: |inner, name| Box::pin(reorder_alone(inner, name)),
+            note_security: |inner, instance| {
+                if let Some(judge) = judge_of(inner) {
+                    judge.note_security(&named_by(&instance.name, instance.incarnation()), &instance.security);
+                }
+            },
             closing: watch::Sender::new(false),
             turns: Turns::default(),
             namespaces: Namespaces::default(),

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::designs::{DesignError, Designs, HeldDesign};
 use crate::json_out;
-use crate::turns::{Origin, client_number};
+use crate::turns::Origin;
 
 /// The most design documents that are parsed in parallel for their rewrites.
 const PARSED_AT_ONCE: usize = 2;
@@ -65,7 +65,7 @@ impl Answering {
 
     pub(crate) async fn begin(&self, origin: &Origin, database: &Reader, design: &str) -> Result<DesignFunctions> {
         let held = self.designs.read(origin, database, &design_id(design)).await?;
-        let caller = Caller { client: Some(client_number(origin.address)), ..self.runner.caller() };
+        let caller = Caller { client: Some(origin.client.number()), ..self.runner.caller() };
         Ok(DesignFunctions { of: self.clone(), held, caller })
     }
 }

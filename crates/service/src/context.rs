@@ -28,7 +28,7 @@ use crate::server::{Databases, ServerAdministration};
 use crate::sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
 use crate::sign_in::{CheckOptions, SessionBegun, SignIn, network};
 use crate::standing::{Claims, IdentifiedRequest, RightsBasis, SignInError, Standing};
-use crate::turns::Origin;
+use crate::turns::{Origin, TurnClient};
 use crate::user_documents::UserDocuments;
 use crate::watching::{GrantedRights, RightsWatch, Watching};
 
@@ -387,7 +387,8 @@ impl Context {
 
     /// The origin of the client's work in a database, for fair turns.
     pub(crate) fn origin(&self, database: &str) -> Origin {
-        Origin { address: self.address, database: database.into() }
+        let client = TurnClient::of(self.principal().name.as_deref(), self.address);
+        Origin { client, database: database.into() }
     }
 
     /// Compiles a selector for a feed of a database.

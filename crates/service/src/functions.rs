@@ -9,12 +9,13 @@ use flatbed_javascript::{
 use flatbed_layer::json::{self, Object, Value};
 use flatbed_layer::{
     Attachment, AttachmentEdit, DesignFault, Document, Edit, Error as LayerError, Judge, Judgement, NotJudged, Reader,
-    Refusal, RevId, Room, Rule, USERS, User, Verdict, WORKER, Writing,
+    Refusal, RevId, Room, Rule, SecurityOf, USERS, User, Verdict, WORKER, Writing,
 };
 
 use crate::function_limit::unless_ended;
 use crate::json_out;
-use crate::rights::Rights;
+use crate::rights::{Rights, parsed};
+use crate::turns::owner_number;
 use crate::user_documents::UsersRule;
 use crate::worker_documents::{DocumentCheck, WorkerRule};
 
@@ -92,6 +93,10 @@ impl Judge for Functions {
         })
     }
 
+    fn note_security(&self, database: &str, security: &SecurityOf) {
+        self.runner.set_owner(database, owner_number(&security.parsed(parsed)));
+    }
+
     fn load(&self, design: &Document, database: &str) -> Arc<dyn Rule> {
         let mut text = Vec::new();
         json_out::document(design, &mut text);
@@ -155,6 +160,7 @@ impl SyncFunctionRule {
             old: write.old.filter(|_| self.function.may_read_old()).map(replaced_text),
             meta: None,
             writer: write.writer.cloned(),
+            client: write.user.client,
             id_bytes: write.edit.id.len(),
             now_s: write.now_s,
         }

@@ -290,7 +290,8 @@ impl Rights {
             roles.insert(0, ADMIN_ROLE.to_owned());
         }
         let (fence, setting) = (self.standing.fence(), self.standing.setting());
-        User { name: principal.name.clone(), roles, fence, setting, client: self.users.client() }
+        let client = self.users.client(principal.name.as_deref());
+        User { name: principal.name.clone(), roles, fence, setting, client }
     }
 }
 

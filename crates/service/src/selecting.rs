@@ -1,6 +1,6 @@
 //! Compiles and matches the selectors of feeds and queries. Slow work runs on blocking threads.
 //!
-//! A few such tasks run in parallel, in turns by address and by database. The work owns its turn, not the request: a
+//! A few such tasks run in parallel, in turns by client and by database. The work owns its turn, not the request: a
 //! dropped request stops its work, and the turn ends then.
 
 use std::borrow::Cow;
@@ -476,7 +476,7 @@ mod tests {
     use super::*;
 
     fn origin() -> Origin {
-        Origin { address: std::net::IpAddr::from([127, 0, 0, 1]).into(), database: "db".into() }
+        Origin::at([127, 0, 0, 1], "db")
     }
 
     fn selectors() -> Selectors {
@@ -605,7 +605,7 @@ mod tests {
         let rows = vec![row(Some(format!(r#""a":"{}c""#, "b".repeat(100_000))))];
         let large = tokio::spawn(async move { selecting.pass(rows).await });
         until("the large document waits", async || selectors.matching.waiting() == 1).await;
-        let neighbour = Origin { address: std::net::IpAddr::from([10, 0, 0, 1]).into(), database: "other".into() };
+        let neighbour = Origin::at([10, 0, 0, 1], "other");
         let mut turn = Box::pin(selectors.matching.wait(neighbour.turn_keys()));
         assert!((&mut turn).now_or_never().is_none());
         drop(held);

@@ -20,9 +20,9 @@ use flatbed_layer::{
 
 use crate::configuration::Configuration;
 use crate::rights::{parsed, refusal};
-use crate::sign_in::SignIn;
+use crate::sign_in::{SignIn, network};
 use crate::standing::SignInError;
-use crate::turns::client_number;
+use crate::turns::TurnClient;
 
 /// The most passwords in a request of a user who is no administrator.
 const PASSWORDS_MAX: usize = 20;
@@ -55,9 +55,10 @@ impl UserDocuments {
         UserDocuments { peer, ..self.clone() }
     }
 
-    /// The client's number, which decides its turn in calls of functions.
-    pub(crate) fn client(&self) -> Option<u64> {
-        self.peer.map(|peer| client_number(peer.into()))
+    /// The number of the client that decides its turn in calls of functions: of the user, else of the network.
+    pub(crate) fn client(&self, user: Option<&str>) -> Option<u64> {
+        let is_known = user.is_some() || self.peer.is_some();
+        is_known.then(|| TurnClient::of(user, network(self.peer)).number())
     }
 
     pub(crate) fn seen_by(&self, principal: &Principal) -> Arc<dyn DocumentFilter> {

@@ -12,6 +12,7 @@ use flatbed_store::error::{NotJudged, Refusal};
 use futures_util::future::{BoxFuture, join_all};
 
 use crate::actor::User;
+use crate::confirmed::SecurityOf;
 use crate::document::edit::{Document, Edit};
 use crate::document::verdict::Verdict;
 use crate::layer::Inner;
@@ -22,6 +23,10 @@ pub trait Judge: Send + Sync {
     /// Returns the rule of a design document. `database` identifies the database, and distinguishes it from earlier
     /// ones of the same name.
     fn load(&self, design: &Document, database: &str) -> Arc<dyn Rule>;
+
+    /// Notes the `_security` of a database that this process reads for the first time, or that has changed; `database`
+    /// as of [`Judge::load`]. Must not block.
+    fn note_security(&self, _database: &str, _security: &SecurityOf) {}
 
     /// Returns a further rule for a database with special meaning to the program, in addition to its design documents.
     fn of_database(&self, _name: &str) -> Option<Arc<dyn Rule>> {

@@ -1,9 +1,9 @@
 //! A write commits only under the functions of design documents and the `_security` that judged it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::support::{Store, assert_clean, create, get, put, soon};
-use flatbed_layer::{Document, Error, Judge, Judgement, Refusal, Rule, Verdict, Writing};
+use flatbed_layer::{Document, Error, Judge, Judgement, Refusal, Rule, SecurityOf, Verdict, Writing};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
@@ -103,4 +103,43 @@ async fn a_changed_security_holds_for_the_next_write_everywhere() {
     // Writes of the server are not judged.
     put(&own, "own", None, "{}").await.unwrap();
     assert_clean(&two, &own).await;
+}
+
+type NotedSecurity = (String, Option<Vec<u8>>);
+
+/// Keeps what it is told of `_security`.
+#[derive(Clone, Default)]
+struct Notes(Arc<Mutex<Vec<NotedSecurity>>>);
+
+impl Judge for Notes {
+    fn note_security(&self, database: &str, security: &SecurityOf) {
+        self.0.lock().unwrap().push((database.to_owned(), security.bytes().map(<[u8]>::to_vec)));
+    }
+
+    fn load(&self, _: &Document, _: &str) -> Arc<dyn Rule> {
+        Arc::new(Gate::new())
+    }
+
+    fn caller(&self) -> u64 {
+        0
+    }
+}
+
+#[tokio::test]
+async fn the_judge_is_told_of_a_security_that_is_new_to_the_process_once() {
+    let store = Store::new();
+    let notes = Notes::default();
+    let (one, two) = (store.layer_judged_by(Notes::default()).await, store.layer_judged_by(notes.clone()).await);
+    let own = create(&one, "db", None).await;
+    let other = two.database("db");
+    for security in [OPEN, CLOSED] {
+        own.set_security(security).await.unwrap();
+        for n in 0..3 {
+            put(&other, &format!("{}{n}", security.len()), None, "{}").await.unwrap();
+        }
+    }
+    let noted = notes.0.lock().unwrap().clone();
+    assert!(noted.iter().all(|(database, _)| *database == noted[0].0 && database.starts_with("db/")), "{noted:?}");
+    let told: Vec<_> = noted.iter().map(|(_, security)| security.as_deref()).collect();
+    assert_eq!(told, [Some(OPEN), Some(CLOSED)]);
 }

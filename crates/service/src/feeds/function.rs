@@ -13,7 +13,7 @@ use crate::feeds::{FeedError, Result};
 use crate::functions::complete_request;
 use crate::json_out;
 use crate::rights::Rights;
-use crate::turns::{Origin, client_number};
+use crate::turns::Origin;
 
 /// The most documents per call, and the most bytes of them (one document may exceed it).
 const DOCUMENTS_AT_ONCE: usize = 100;
@@ -79,7 +79,7 @@ impl Filters {
             FilterKind::Filter { .. } => &["filters", &name],
             FilterKind::View => &["views", &name, "map"],
         };
-        let caller = Caller { client: Some(client_number(origin.address)), ..self.runner.caller() };
+        let caller = Caller { client: Some(origin.client.number()), ..self.runner.caller() };
         match self.runner.find(&held.design, caller, path).await {
             Err(FunctionError::Missing) => {
                 let top = path.first().copied().unwrap_or_default();

@@ -222,13 +222,26 @@ async fn feeds_share_what_they_filter_by() {
     assert_eq!(store.service.feeds().held_bytes(), 0);
 }
 
+#[tokio::test]
+async fn a_signed_in_user_takes_the_same_turns_at_all_addresses() {
+    let store = Store::new().await;
+    let at = |name: Option<&str>, host: u8| {
+        let principal = name.map_or_else(Principal::anonymous, |name| Principal::user(name, [], SignedIn::Password));
+        let context = store.service.context(Standing::new(principal, RightsBasis::Nothing));
+        context.from_peer(Some(std::net::IpAddr::from([10, 0, 0, host]))).origin("db")
+    };
+    assert_eq!(at(Some("anna"), 1), at(Some("anna"), 2));
+    assert_ne!(at(Some("anna"), 1), at(Some("bob"), 1));
+    assert_ne!(at(None, 1), at(None, 2));
+}
+
 /// A client that reads many design documents does not delay others.
 #[tokio::test]
 async fn design_documents_are_read_in_turns() {
     let store = Store::new().await;
     store.put("_design/d", r#"{"filters":{"all":"function () { return true; }"}}"#).await;
     let turns = store.service.feeds().reading().clone();
-    let noisy = Origin { address: std::net::IpAddr::from([10, 0, 0, 1]).into(), database: "noisy".into() };
+    let noisy = Origin::at([10, 0, 0, 1], "noisy");
     let mut held = Vec::new();
     for _ in 0..4 {
         held.push(turns.wait(noisy.turn_keys()).await.unwrap());
