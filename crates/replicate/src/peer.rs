@@ -295,8 +295,8 @@ impl Peer {
     /// Checks that the database exists; `create`: creates it if it is missing.
     pub(crate) async fn open(&self, create: bool) -> Result<()> {
         let mut answer = self.call(Method::GET, "", None).await?;
-        // Sync Gateway has databases with a slash at their end.
-        if matches!(answer.status, 301 | 302 | 307 | 308) {
+        // Sync Gateway has databases with a slash at their end, and says so by 301.
+        if matches!(answer.status, 301 | 308) {
             answer = self.call(Method::GET, "/", None).await?;
         }
         if answer.status == 404 && create {
