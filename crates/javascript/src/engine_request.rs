@@ -12,7 +12,7 @@ use crate::message::Output;
 use crate::rows::Rows;
 use crate::sync::{SyncDecision, SyncWrite, routed};
 use crate::together::WritesPart;
-use crate::validate::{WriteContext, WriteTexts};
+use crate::writes::{WriteContext, WriteTexts};
 use crate::{cut, failure, whole};
 
 pub(crate) enum EngineRequest {

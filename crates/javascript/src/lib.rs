@@ -47,6 +47,7 @@ mod transform;
 mod validate;
 mod wire;
 mod work;
+mod writes;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -64,7 +65,8 @@ pub use rows::Rows;
 pub use runner::Runner;
 pub use sync::{SyncDecision, SyncFunction, SyncRefusal, SyncWrite};
 pub use transform::TransformFunction;
-pub use validate::{Validation, WriteContext, WriteTexts};
+pub use validate::Validation;
+pub use writes::{WriteContext, WriteTexts};
 
 use engine_request::{Answer, EngineRequest};
 

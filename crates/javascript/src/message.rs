@@ -14,8 +14,8 @@ use crate::list::ListPart;
 use crate::machine::{Code, MachineKind};
 use crate::sync::{SyncOutcome, SyncWrite};
 use crate::sync_output::{OUTPUT_BYTES_MAX, OUTPUT_ENTRIES_MAX, SyncOutput};
-use crate::validate::TOLD_BYTES_MAX;
 use crate::wire::{Frame, FrameReader};
+use crate::writes::TOLD_BYTES_MAX;
 
 pub(crate) struct Setup<'f> {
     pub(crate) memory_max: usize,

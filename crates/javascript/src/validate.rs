@@ -4,7 +4,6 @@
 //! all writes share go to the process once, and are parsed for each write.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -13,11 +12,8 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::pool::Task;
 use crate::together::{SLICE, all_in_parts};
+use crate::writes::{WriteContext, WriteTexts};
 use crate::{Caller, Design, Runner};
-
-/// The longest text that says what a function has thrown, in bytes: a name and a reason of 4,000 characters, all
-/// escaped.
-pub(crate) const TOLD_BYTES_MAX: usize = 64 << 10;
 
 /// The arguments of `validate_doc_update`, as JSON texts.
 #[derive(Debug, Clone, Copy)]
@@ -30,24 +26,6 @@ pub struct Validation<'a> {
     pub user: &'a str,
     /// The database's `_security`.
     pub security: &'a str,
-}
-
-/// The arguments of `validate_doc_update` that all writes of a request share, as JSON texts. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct WriteContext {
-    /// The writer: `{"db":...,"name":...,"roles":[...]}`.
-    pub user: Arc<str>,
-    /// The database's `_security`.
-    pub security: Arc<str>,
-}
-
-/// The other arguments, as JSON texts.
-#[derive(Debug, Clone)]
-pub struct WriteTexts {
-    /// The new document.
-    pub document: String,
-    /// The revision that it replaces, if any.
-    pub old: Option<String>,
 }
 
 impl Runner {

@@ -154,7 +154,7 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 50] = [
+    let table: [(&str, &[&str]); 51] = [
         ("slots", &[]),
         ("field_names", &[]),
         ("at_once", &[]),
@@ -164,7 +164,8 @@ fn folders_know_only_those_below_them() {
         ("confirmed", &[]),
         ("actor", &["confirmed"]),
         ("instance", &["slots", "field_names", "confirmed"]),
-        ("layer", &["slots", "turns", "confirmed", "instance"]),
+        ("size_bounds", &[]),
+        ("layer", &["slots", "size_bounds", "turns", "confirmed", "instance"]),
         ("index_builds", &["slots", "layer"]),
         ("index_waits", &["slots", "layer", "index_builds"]),
         ("held", &["slots", "instance", "layer"]),
@@ -224,6 +225,8 @@ fn folders_know_only_those_below_them() {
             "open",
             &[
                 "slots",
+                "size_bounds",
+                "document",
                 "turns",
                 "confirmed",
                 "actor",

@@ -3,7 +3,7 @@ use flatbed_testkit::Random;
 use super::*;
 use crate::engine_request::ReduceRequest;
 use crate::list::Link;
-use crate::validate::{WriteContext, WriteTexts};
+use crate::writes::{WriteContext, WriteTexts};
 
 fn replies() -> Vec<Reply> {
     let errors = [

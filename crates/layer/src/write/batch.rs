@@ -5,7 +5,6 @@ mod together;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use flatbed_kit::Room;
 use flatbed_revtree::RevId;
@@ -15,7 +14,6 @@ use flatbed_store::once::random_id;
 use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::SemaphorePermit;
 
 use crate::actor::Actor;
 use crate::admission::PendingAdmissions;
@@ -32,7 +30,6 @@ use crate::index::maintainers::{Maintainers, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::judge::ask::{self, Asked, JudgedEdit};
-use crate::judge::judgement::judge_of;
 use crate::judge::rights::Fences;
 use crate::layer::Inner;
 use crate::size_limit::{self, Growth};
@@ -40,6 +37,7 @@ use crate::write::document_write::DocumentWrite;
 use crate::write::partition_limit::FullPartitions;
 use crate::write::plan::{Contribution, EditPlan, Planner};
 use crate::write::retries::WriteRetries;
+use crate::write::work::Work;
 
 pub(crate) use all::write_all;
 
@@ -60,52 +58,12 @@ const BATCHES_AT_ONCE: usize = 4;
 /// Failures after which a transaction takes half of its documents, and half of the rest at each further failure.
 const WHOLE_FAILURES_MAX: u32 = 4;
 
-/// Leaves after whose reading a request takes turns with others like it, one transaction at a time: together they use
-/// one processor.
-const LEAVES_BEFORE_TURNS: u64 = 500_000;
-
 /// Leaves beyond which a document is written in a transaction of its own request, because it reads all of them.
 const SHARED_LEAVES_MAX: u32 = 100;
 
 /// Bytes of the winner's body beyond which a document is written in a transaction of its own request, because the edit
 /// may move the body. New bodies have the same limit.
 const SHARED_BODY_BYTES_MAX: u64 = 32_000;
-
-/// The work of a request's edits. Counts the leaves that they have read: an edit reads all leaves of its document,
-/// whatever its own size. The task outlives its client, so the work itself must be bounded.
-#[derive(Debug)]
-pub(crate) struct Work {
-    /// The request, for the functions that judge its edits ([`Judge::caller`]). All batches share it, because
-    /// functions are loaded anew for each caller.
-    caller: u64,
-    leaves: AtomicU64,
-    leaves_max: u64,
-}
-
-impl Work {
-    pub(crate) fn new(inner: &Inner) -> Work {
-        let caller = judge_of(inner).map_or(0, |judge| judge.caller());
-        Work { caller, leaves: AtomicU64::new(0), leaves_max: inner.options.leaves_read_max }
-    }
-
-    /// Counts an edit of a document with this many leaves.
-    fn begin_edit(&self, leaves: u32) -> Result<()> {
-        // A single leaf comes with the document.
-        if leaves < 2 {
-            return Ok(());
-        }
-        let before = self.leaves.fetch_add(u64::from(leaves), Ordering::Relaxed);
-        if before >= self.leaves_max { Err(Refusal::TooManyEdits.into()) } else { Ok(()) }
-    }
-
-    /// Waits for a turn, if the request has read many leaves.
-    async fn turn<'i>(&self, inner: &'i Inner) -> Option<SemaphorePermit<'i>> {
-        if self.leaves.load(Ordering::Relaxed) < LEAVES_BEFORE_TURNS {
-            return None;
-        }
-        inner.turns.heavy_writes.acquire().await.ok()
-    }
-}
 
 pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Result<WrittenRevision> {
     let (inner, name) = (&*database.inner, &*database.name);

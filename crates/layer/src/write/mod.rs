@@ -9,3 +9,4 @@ pub(crate) mod plan;
 pub(crate) mod purge;
 mod retries;
 pub(crate) mod winner;
+mod work;

@@ -239,8 +239,7 @@ fn the_others() {
     let mut written: Value = serde_json::from_slice(&written.write(None)).unwrap();
     written["type"] = "checkpoint".into();
     assert!(matches!(read_of(&written), Ok(Document::Checkpoint(_))));
-    let long =
-        br#"{"_id":"checkpoint::c","type":"checkpoint","client_id":"c","SGs_Seq":12345678901234567890123,"time":1}"#;
+    let long = br#"{"type":"checkpoint","client_id":"c","SGs_Seq":12345678901234567890123,"time":1,"remote":1}"#;
     let seq = "12345678901234567890123";
     assert!(matches!(read(long), Ok(Document::Checkpoint(checkpoint)) if checkpoint.seq.as_str() == seq));
     let seeds = json!({"type": "checkpoint", "client_id": "changes_worker", "SGs_Seq": "1500", "time": 1_768_521_600, "remote": 42});

@@ -16,7 +16,7 @@ pub type Series = BTreeMap<(String, BTreeMap<String, String>), f64>;
 /// The seconds between the two scrapes, as the rules see it.
 const RANGE_SECONDS: f64 = 300.0;
 
-/// What an expression is evaluated on.
+/// The samples on which an expression is evaluated.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     pub before: Series,

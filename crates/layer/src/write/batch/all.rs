@@ -20,10 +20,11 @@ use crate::index::kinds;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::write::batch::{
-    BATCH_DOCUMENTS_MAX, Item, PreparedEdits, TRANSACTION_BYTES_MAX, Work, WriteBatch, check_size, instance_of,
-    judge_items, prepare, resolved, transaction_bytes,
+    BATCH_DOCUMENTS_MAX, Item, PreparedEdits, TRANSACTION_BYTES_MAX, WriteBatch, check_size, instance_of, judge_items,
+    prepare, resolved, transaction_bytes,
 };
 use crate::write::retries::WriteRetries;
+use crate::write::work::Work;
 
 /// The state of the operation over all its attempts.
 struct Attempts {

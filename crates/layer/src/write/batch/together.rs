@@ -32,9 +32,10 @@ use crate::instance::Instance;
 use crate::lanes::{Lanes, WaitingWrite};
 use crate::layer::Inner;
 use crate::write::batch::{
-    Item, Placed, SHARED_BODY_BYTES_MAX, Work, WriteBatch, judge_items, note, resolved, transaction_bytes, write_batch,
+    Item, Placed, SHARED_BODY_BYTES_MAX, WriteBatch, judge_items, note, resolved, transaction_bytes, write_batch,
 };
 use crate::write::retries::WriteRetries;
+use crate::write::work::Work;
 
 /// Attempts of a shared transaction: with contended documents each attempt conflicts on one of them.
 const ATTEMPTS_MAX: u32 = 2;
