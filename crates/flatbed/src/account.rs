@@ -1,8 +1,10 @@
-//! `flatbed admin` and `flatbed user`: changes of administrators and users in the storage itself.
+//! `flatbed admin` and `flatbed user`: changes of administrators and users, in the storage itself or by a running server.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use fdb_embedded::OpenError;
 use flatbed_auth::{PasswordHash, SALT_BYTES, users};
+use flatbed_client::Url;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
     AllDocsQuery, Authority, CreateOptions, Database, Document, Edit, Error, GetOptions, Layer, NotFound, Refusal,
@@ -10,7 +12,9 @@ use flatbed_layer::{
 };
 use flatbed_service::configuration::{ADMINS, ChangedBy, Configuration, Values};
 
-use crate::{settings::Settings, storage::Storage};
+use crate::settings::Settings;
+use crate::storage::{Storage, StorageError};
+use crate::{account_over_http, data_directory};
 
 /// The longest password, in bytes.
 const PASSWORD_BYTES_MAX: u64 = 4_096;
@@ -31,18 +35,45 @@ pub(crate) enum Account {
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Makes a change. Passwords are read from stdin; a terminal is prompted for them.
+/// The servers that a command names.
+#[derive(Debug)]
+pub(crate) struct NamedServers {
+    /// `--url`: the server that makes the change, in place of the storage.
+    pub url: Option<Url>,
+    /// `FLATBED_URL`, for its name and password.
+    pub of_environment: Option<Url>,
+}
+
+/// Makes a change, in the storage of the settings or, if `--url` names one, by a server. If a server of this machine has
+/// the embedded engine's directory open, that server makes the change. Passwords are read from stdin; a terminal is
+/// prompted for them.
 ///
 /// # Errors
-/// If the storage cannot be opened or written, the account does not exist, or it exists already.
-pub(crate) async fn account(what: Account, settings: &Settings) -> Result<()> {
+/// If the storage cannot be opened or written, the server refuses the change, the account does not exist, or it exists
+/// already.
+pub(crate) async fn account(what: Account, servers: NamedServers, settings: &Settings) -> Result<()> {
     let password = match &what {
         Account::AddAdmin(_) | Account::AddUser(..) | Account::Password(_) => Some(password()?),
         _ => None,
     };
-    let storage = Storage::open(settings).await?;
+    let password = password.unwrap_or_default();
+    if let Some(url) = &servers.url {
+        return Ok(account_over_http::change(url, what, &password).await?);
+    }
+    let storage = match Storage::open(settings).await {
+        Err(StorageError::InUse(OpenError::InUse(directory))) => {
+            let Some(url) = data_directory::server_of(&directory) else {
+                let directory = directory.display();
+                return Err(format!("{directory} is in use by another process: give --url URL of its server").into());
+            };
+            let has_same_address = |named: &Url| named.authority() == url.authority();
+            let url = servers.of_environment.filter(has_same_address).unwrap_or(url);
+            return Ok(account_over_http::change(&url, what, &password).await?);
+        }
+        storage => storage?,
+    };
     let (layer, authority) = Layer::open(storage.database(), settings.layer_options(), None).await?;
-    let done = change(&layer, &authority, what, password.unwrap_or_default()).await;
+    let done = change(&layer, &authority, what, password).await;
     layer.shutdown();
     drop((layer, authority));
     storage.close();

@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Account {
         /// The change.
         what: Account,
+        /// The server that makes the change, in place of the storage.
+        url: Option<String>,
         /// The settings, which name the storage.
         given: CommandSettings,
     },
@@ -241,10 +243,12 @@ fn renew(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
 
 fn account(command: &'static str, parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
     let (mut given, mut words, mut roles) = (CommandSettings::default(), Vec::new(), Vec::new());
+    let mut url = None;
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Print(account_help())),
             Long("role") if command == "user" => roles.push(parser.value()?.string()?),
+            Long("url") => url = Some(parser.value()?.string()?),
             Long(flag) => {
                 let flag = flag.to_owned();
                 given.take(&flag, Takes::Storage, parser)?;
@@ -265,7 +269,7 @@ fn account(command: &'static str, parser: &mut lexopt::Parser) -> Result<Command
         ("admin", _) => return Err(UsageError::Missing { command, missing: "what to do: add, remove or list" }),
         _ => return Err(UsageError::Missing { command, missing: "what to do: add, remove, list or password" }),
     };
-    Ok(Command::Account { what, given })
+    Ok(Command::Account { what, url, given })
 }
 
 fn secret(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
@@ -505,8 +509,9 @@ fn account_help() -> String {
          flatbed user remove|password NAME [OPTIONS]\n\
          flatbed user list [OPTIONS]\n\n\
          Changes users, and the administrators of all servers, in the storage itself. A password is read from stdin, or\n\
-         prompted for on a terminal. Running servers on a cluster notice within a second; on the embedded engine the\n\
-         server must be stopped. Administrators in a configuration file are not affected.\n\n{}",
+         prompted for on a terminal. Running servers on a cluster notice within a second. If a server has the embedded\n\
+         engine's directory open, that server makes the change. Administrators in a configuration file are not affected.\n\n  \
+         --url URL              make the change by this server, http://[name:password@]host:port, not in the storage\n{}",
         setting_lines(Takes::Storage)
     )
 }
@@ -527,7 +532,8 @@ flatbed load DB FILE... [OPTIONS]
 
 FILE holds JSON Lines, or one JSON array of objects, or one object; - is stdin. The database is created if it is missing.
 Documents with _revisions, as flatbed dump writes them, are stored under these revisions, beside existing ones. A new
-database gets _security, _revs_limit, partitions and channels from a dump that begins with them.
+database gets _security, _revs_limit, partitions and channels from a dump that begins with them. A server that does not
+accept connections yet has 10 s to start.
 Exit status: 0 all loaded, 1 some documents failed (each is reported), 2 not loaded.
 
   --url URL        the server: http://[name:password@]host:port [FLATBED_URL, else http://127.0.0.1:5984]

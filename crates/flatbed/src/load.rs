@@ -24,6 +24,7 @@ use crate::{
     dump_format::{self, Head, Line, document_path},
     load_large::{LargeDocument, LargeInput, large},
     progress::{self, Progress, Unit},
+    starting,
 };
 
 const BATCH_DOCUMENTS_MAX: usize = 500;
@@ -89,7 +90,7 @@ pub(crate) enum LoadError {
 pub(crate) async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
     let database = encode_segment(&options.database);
     // Reading waits for input, so a server that does not answer is reported first.
-    let first = Connection::open(url).await?;
+    let first = starting::connect(url).await?;
 
     // Successive edits of one document must keep their order.
     let connections = if options.keep_rev { 1 } else { CONNECTIONS };

@@ -1,6 +1,7 @@
 //! The program: command line, configuration, storage, signals and log, around the HTTP server and the document layer.
 
 mod account;
+mod account_over_http;
 mod allocator;
 mod backup;
 mod bus_error;
@@ -9,8 +10,8 @@ mod cli;
 mod config_file;
 mod data_directory;
 mod dump;
-mod environment;
 mod dump_format;
+mod environment;
 #[cfg_attr(not(feature = "gateway"), path = "without/gateway.rs")]
 mod gateway;
 mod import;
@@ -36,6 +37,7 @@ mod restore;
 mod secret;
 mod serve;
 mod settings;
+mod starting;
 mod storage;
 #[cfg_attr(not(feature = "firefox"), path = "without/syncstorage.rs")]
 mod syncstorage;
@@ -141,10 +143,14 @@ fn run() -> Result<bool, Box<dyn Error>> {
             runtime.block_on(renew::renew(&settings))?;
             Ok(true)
         }
-        Command::Account { what, given } => {
+        Command::Account { what, url, given } => {
             let (settings, _) = settle(given, &variables)?;
             let _log = logging::start(&settings, runtime.handle())?;
-            runtime.block_on(account::account(what, &settings))?;
+            let url = url.as_deref().map(Url::parse).transpose()?;
+            // It is of use only if it names the storage's server, so another form of it is no defect here.
+            let of_environment = variables.get("FLATBED_URL").and_then(|url| Url::parse(url).ok());
+            let servers = account::NamedServers { url, of_environment };
+            runtime.block_on(account::account(what, servers, &settings))?;
             Ok(true)
         }
         Command::RotateSecret(given) => {

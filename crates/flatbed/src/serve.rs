@@ -248,6 +248,7 @@ pub(crate) async fn serve(
     if connections_max < wanted {
         tracing::warn!(connections_max, descriptors, "few file descriptors: the limit of connections is lowered");
     }
+    storage.record_server(&server.listening());
     for listen in server.listening() {
         // On stdout, whatever the log's level: scripts that let the system choose the port read it here.
         println!("Flatbed {} serves {listen} from {storage}", env!("CARGO_PKG_VERSION"));
@@ -316,6 +317,7 @@ pub(crate) async fn serve(
     layer.shutdown();
     layer.until_groups_released().await;
     drop(layer);
+    storage.forget_server();
     storage.close();
     tracing::info!("stopped");
     Ok(())

@@ -11,6 +11,7 @@ use std::{
 use fdb_capi::cluster_file::{self, ClusterFile, ClusterFileError};
 use fdb_embedded::{Buggify, EnvironmentError, OpenError, OpenOptions, SimulatedCluster, Stats};
 use flatbed_couch::{MetricSources, StorageHealth};
+use flatbed_http::Listen;
 use flatbed_metrics::{Family, Kind, Value};
 use foundationdb::{
     Database, FdbError,
@@ -64,6 +65,8 @@ pub(crate) struct Storage {
     database: Arc<Database>,
     network: NetworkAutoStop,
     description: String,
+    /// The embedded engine's directory; `None` on a cluster.
+    directory: Option<PathBuf>,
     health: StorageHealth,
     figures: MetricSources,
 }
@@ -135,7 +138,8 @@ impl Storage {
         // SAFETY: the pointer was just made by the backend that answers in this process, and has this one owner.
         let database = unsafe { Database::new_from_pointer(pointer) };
         let description = format!("the embedded engine in {}", directory.display());
-        Ok(Storage { database: Arc::new(database), network, description, health, figures })
+        let directory = Some(directory.to_owned());
+        Ok(Storage { database: Arc::new(database), network, description, directory, health, figures })
     }
 
     async fn cluster(path: &Path, library: Option<PathBuf>) -> Result<Storage, StorageError> {
@@ -154,7 +158,7 @@ impl Storage {
         let description = format!("the cluster of {}", path.display());
         // The health of a cluster is seen only by a request.
         let (health, figures) = (StorageHealth::new("cluster"), MetricSources::default());
-        Ok(Storage { database: Arc::new(database), network, description, health, figures })
+        Ok(Storage { database: Arc::new(database), network, description, directory: None, health, figures })
     }
 
     /// Returns the database, which must be dropped everywhere before [`Storage::close`].
@@ -170,6 +174,21 @@ impl Storage {
     /// Returns the engine's metrics, which must be dropped as the database is.
     pub(crate) fn figures(&self) -> MetricSources {
         self.figures.clone()
+    }
+
+    /// Records the server's address in the embedded engine's directory. Without it, commands cannot ask the server by
+    /// themselves, so a failure is only logged.
+    pub(crate) fn record_server(&self, listening: &[Listen]) {
+        let recorded = self.directory.as_deref().map(|directory| data_directory::record_server(directory, listening));
+        if let Some(Err(error)) = recorded {
+            tracing::warn!(%error, "the server's address cannot be written into the data directory");
+        }
+    }
+
+    /// Removes the record.
+    pub(crate) fn forget_server(&self) {
+        // A record that stays names a server that no longer has the directory open, so no command reads it.
+        let _ = self.directory.as_deref().map(data_directory::forget_server);
     }
 
     /// Closes the database and stops the network thread.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::support::{flatbed, storage};
+use crate::support::{Server, flatbed, has_engine, storage};
 
 /// Returns the command's output. Panics if it fails, unless its message contains `fails`.
 fn done(data: &Path, arguments: &[&str], password: &str, fails: Option<&str>) -> String {
@@ -55,4 +55,44 @@ fn accounts_are_added_and_removed() {
     done(&data, &["user", "remove", "carl"], "", None);
     assert_eq!(done(&data, &["user", "list"], "", None), "");
     done(&data, &["user", "add", "carl"], "secret\n", None);
+}
+
+/// The embedded engine's directory admits one process, so the server that has it makes the change.
+#[test]
+fn a_running_server_makes_the_change() {
+    if !has_engine() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let server = Server::start(&data);
+    done(&data, &["user", "list"], "", None);
+    done(&data, &["user", "add", "carl", "--role", "r"], "secret\n", None);
+    done(&data, &["user", "add", "carl"], "secret\n", Some("there is a user"));
+    done(&data, &["user", "add", "a\nb"], "secret\n", Some("control characters"));
+    done(&data, &["user", "add", "_x"], "secret\n", Some("may not start with underscore"));
+    done(&data, &["user", "password", "bea"], "secret\n", Some("there is no user"));
+    done(&data, &["user", "password", "carl"], "secret2\n", None);
+    assert_eq!(done(&data, &["user", "list"], "", None), "carl\n");
+    assert_eq!(done(&data, &["admin", "list"], "", None), "");
+    done(&data, &["admin", "add", "anna"], "secret\n", None);
+
+    // From now on only the administrator may.
+    done(&data, &["admin", "list"], "", Some("admits its administrators alone"));
+    let url = format!("http://anna:secret@{}", server.url.authority());
+    let by_anna = |words: &[&str], password, fails| done(&data, &[words, &["--url", &url]].concat(), password, fails);
+    assert_eq!(by_anna(&["admin", "list"], "", None), "anna\n");
+    by_anna(&["admin", "remove", "bea"], "", Some("unknown_config_value"));
+    by_anna(&["admin", "remove", "anna"], "", Some("the last administrator"));
+    by_anna(&["admin", "add", "bea"], "secret\n", None);
+    by_anna(&["user", "remove", "carl"], "", None);
+    by_anna(&["user", "remove", "carl"], "", Some("there is no user"));
+    assert_eq!(by_anna(&["user", "list"], "", None), "");
+    let mut command = flatbed();
+    command.args(["admin", "list"]).args(storage(&data)).env("FLATBED_URL", &url).stdin(Stdio::null());
+    assert_eq!(command.output().unwrap().stdout, b"anna\nbea\n");
+
+    // A server that was killed leaves its address behind, which no command uses.
+    server.kill();
+    assert_eq!(done(&data, &["admin", "list"], "", None), "anna\nbea\n");
 }

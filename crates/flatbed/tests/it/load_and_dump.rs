@@ -1,10 +1,16 @@
 //! Real documents in by `flatbed load`, out by `flatbed dump`, and in again.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Output};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Output, Stdio},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 
-use crate::support::{Server, call, faults, run};
+use crate::support::{Server, call, faults, flatbed, run, storage};
 use hyper::Method;
 use serde_json::Value;
 
@@ -158,6 +164,32 @@ async fn all_leaves_come_back_with_their_attachments() {
     assert_eq!(loaded.status.code(), Some(1), "{}", text(&loaded));
     assert!(text(&loaded).contains("leaves.jsonl:1: 412 "), "{}", text(&loaded));
     assert!(text(&loaded).contains("1 documents loaded"), "{}", text(&loaded));
+}
+
+#[test]
+fn load_waits_for_a_server_that_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    // The port refuses connections until the server listens: this socket has it, and never listens.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    let url = format!("http://{address}");
+    let mut load = flatbed()
+        .args(["load", "db", SAMPLE, "--url", &url])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(load.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.starts_with(&format!("no server answers at {url} yet")), "{said}");
+    let data = storage(&directory.path().join("data"));
+    let listen = ["--listen".to_owned(), address];
+    let _server = Server::start_with(&data.iter().chain(&listen).map(String::as_str).collect::<Vec<_>>());
+    let loaded = load.wait_with_output().unwrap();
+    assert!(loaded.status.success() && text(&loaded).starts_with("92 documents loaded"), "{}", text(&loaded));
 }
 
 /// A dump warns about properties of the database that its documents do not contain.
