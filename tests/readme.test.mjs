@@ -1,15 +1,21 @@
 // The examples of README.md and of docs/, page by page, in the order in which they stand.
 //
-// A fence of `sh` or `js` runs, unless a reason follows: "```sh untested: REASON". The examples of a page are one script, so later ones see the
-// data and the shell variables of earlier ones. The script stops at the first command that fails, and curl fails at an error of the server.
+// A fence of `sh` runs, unless a reason follows: "```sh untested: REASON". A fence of `js` is the file that the paragraph before it names:
+// "In a file `notes.mjs`:". The examples of a page are one script, so later ones see the data and the shell variables of earlier ones. The
+// script stops at the first command that fails, and curl fails at an error of the server.
+//
+// A page that runs `flatbed serve` begins in an empty directory and without a server. It has what an installation leaves: `flatbed` in
+// PATH, curl, Node.js, and `npm` and `npx`, which take packages from the tests' own in place of the network. Ports are replaced by free
+// ones. Other pages have a server, and `tests` as in the repository.
 import assert from 'node:assert/strict';
-import { execFile, spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { test } from 'node:test';
-import { binary, startServer } from './server.mjs';
-import { PATIENCE_MS, until } from './waiting.mjs';
+import { binary, ownPort, startServer } from './server.mjs';
+import { PATIENCE_MS } from './waiting.mjs';
 
 const repository = resolve(import.meta.dirname, '..');
 const skip = process.env.FLATBED_TEST_URL ? 'a server of its own is needed'
@@ -26,34 +32,47 @@ const UNTESTED = 'untested: ';
 const EXAMPLE = '--- example at line ';
 const ANSWER_ENDS = '--- end of an answer';
 
-/** The fenced blocks of a page: `{ line, language, reason, text }`; `line` is that of the opening fence. */
+/** The ports of servers, as the pages have them. */
+const PORTS = [5984, 4984, 4985];
+
+/** The fenced blocks of a page: `{ line, language, reason, text, file }`; `line` is that of the opening fence. */
 function blocks(page) {
   const found = [];
   let open;
+  let before = '';
   textOf(page).split('\n').forEach((text, at) => {
     if (!text.startsWith('```')) {
       open?.lines.push(text);
+      if (!open && text !== '') before = text;
     } else if (open) {
       found.push({ ...open, text: `${open.lines.join('\n')}\n` });
-      open = undefined;
+      [open, before] = [undefined, ''];
     } else {
       const [language, ...words] = text.slice(3).split(' ');
-      open = { line: at + 1, language, reason: words.join(' '), lines: [] };
+      const file = before.match(/`([\w-]+\.mjs)`:$/)?.[1];
+      open = { line: at + 1, language, reason: words.join(' '), file, lines: [] };
     }
   });
   assert.equal(open, undefined, `${page}: a fence is not closed`);
   return found;
 }
 
-/** How the server of a page is started; `files` is a directory for it. */
-const options = {
-  'docs/users-and-tls.md': () => ({ env: { FLATBED_ADMIN: 'anna:PASSWORD' } }),
-  'docs/sync-gateway.md': () => ({ gateway: true }),
-  'docs/worker.md': (files) => ({ env: { FLATBED_WORKER: 'true', FLATBED_WORKER_FILES: files } }),
-};
-
 /** What the examples of a page must have done. `answers(text)` is what curl printed in the example that has this text. */
 const checks = {
+  'README.md': ({ answers }) => {
+    const { docs } = JSON.parse(answers('/_find')[0]);
+    assert.deepEqual(docs, [{ name: 'Chrome Android' }, { name: 'Firefox for Android' }]);
+  },
+  'docs/getting-started.md': ({ answers, stdout }) => {
+    assert.equal(JSON.parse(answers('"edited": true')[0]).rev[0], '2');
+    assert.match(stdout, /^1 sent, 1 received$/m);
+    assert.deepEqual(JSON.parse(answers('/_all_dbs')[0]).filter((name) => !name.startsWith('_')), ['browsers', 'browsers-flat', 'notes']);
+  },
+  'docs/web-apps.md': ({ answers, stdout }) => {
+    assert.match(stdout, /^success$/m);
+    assert.equal(JSON.parse(answers('cors/origins')[0]), '*');
+    assert.match(stdout, /text: 'written offline'/);
+  },
   'docs/views-and-queries.md': ({ answers }) => {
     const [made, mobile, count, deprecated] = answers('/_find').map((answer) => JSON.parse(answer));
     assert.equal(made.result, 'created');
@@ -70,22 +89,16 @@ const checks = {
     assert.deepEqual(JSON.parse(answers('/_all_docs')[0]).rows.map(({ id }) => id), ['one']);
     assert.match(stdout, /^\[ 'one' \]$/m);
   },
-  'docs/worker.md': async ({ files }) => {
-    const file = join(files, 'orders.jsonl');
-    const lines = await until(() => existsSync(file) && readFileSync(file, 'utf8').match(/^.+$/gm));
-    assert.equal(JSON.parse(lines[0]).id, '1');
+  'docs/worker.md': ({ directory }) => {
+    const [line] = readFileSync(join(directory, 'worker-files/orders.jsonl'), 'utf8').split('\n');
+    assert.equal(JSON.parse(line).id, '1');
   },
 };
 
-/** One script of a page's examples; those in JavaScript become files beside it. */
+/** One script of a page's examples, in `directory`. */
 function script(examples, directory, here) {
-  const parts = examples.map(({ line, language, text }) => {
-    let code = here(text);
-    if (language === 'js') {
-      const file = `line-${line}.mjs`;
-      writeFileSync(join(directory, file), code);
-      code = `"$NODE" ${file}\n`;
-    }
+  const parts = examples.map(({ line, language, text, file }) => {
+    const code = language === 'js' ? `cat > ${file} <<'END OF THE FILE'\n${here(text)}END OF THE FILE\n` : here(text);
     return `echo '${EXAMPLE}${line}'\n${code}`;
   });
   const file = join(directory, 'page.sh');
@@ -93,48 +106,96 @@ function script(examples, directory, here) {
   return file;
 }
 
-/** Runs a page's examples on a server of their own, in a directory that looks like the repository's. */
+/** The programs of an installation, in `directory`: `flatbed`, and npm and npx without a network. */
+function install(directory) {
+  mkdirSync(directory);
+  symlinkSync(binary, join(directory, 'flatbed'));
+  symlinkSync(process.execPath, join(directory, 'node'));
+  const packages = join(repository, 'tests', 'node_modules');
+  const write = (name, text) => writeFileSync(join(directory, name), `#!/bin/sh\nset -eu\n${text}`, { mode: 0o755 });
+  write('npm', `[ "$1" = install ] && shift
+mkdir -p node_modules
+for name; do
+  test -d '${packages}'/"$name"
+  ln -sfn '${packages}'/"$name" node_modules/"$name"
+done
+`);
+  write('npx', `name=$1; shift\nexec '${packages}'/.bin/"$name" "$@"\n`);
+}
+
+/** Returns whether a page starts a server of its own. */
+const startsServer = (examples) => examples.some(({ text }) => /^flatbed serve\b.*&$/m.test(text));
+
+/** Runs a page's examples, in the directory and with the server that the comment at the top describes. */
 async function run(page, examples) {
-  const directory = mkdtempSync(join(tmpdir(), 'flatbed-page-'));
-  const at = (name) => join(directory, name);
-  ['bin', 'files'].forEach((name) => mkdirSync(at(name)));
-  symlinkSync(binary, at('bin/flatbed'));
-  symlinkSync(join(repository, 'tests'), at('tests'));
-  symlinkSync(join(repository, 'tests', 'node_modules'), at('node_modules'));
-  writeFileSync(at('.curlrc'), `silent\nshow-error\nfail\nwrite-out = "\\n${ANSWER_ENDS}\\n"\n`);
-  const server = await startServer(options[page]?.(at('files')));
+  const outside = mkdtempSync(join(tmpdir(), 'flatbed-page-'));
+  const directory = join(outside, 'empty');
+  mkdirSync(directory);
+  install(join(outside, 'bin'));
+  writeFileSync(join(outside, '.curlrc'), `silent\nshow-error\nfail\nwrite-out = "\\n${ANSWER_ENDS}\\n"\n`);
+  let server;
+  const ports = new Map();
+  if (startsServer(examples)) {
+    for (const port of PORTS) ports.set(`${port}`, await ownPort());
+  } else {
+    server = await startServer();
+    ports.set('5984', new URL(server.url).port);
+    symlinkSync(join(repository, 'tests'), join(directory, 'tests'));
+  }
+  const here = (text) => text.replace(/\b(127\.0\.0\.1|localhost):(\d+)\b/g, (all, host, port) => (ports.has(port) ? `${host}:${ports.get(port)}` : all));
+  const address = `127.0.0.1:${ports.get('5984')}`;
+  // No variable of the test's own environment but these, so that the text has to set what its commands need.
+  const env = {
+    PATH: `${join(outside, 'bin')}:${process.env.PATH}`, HOME: outside, CURL_HOME: outside, FLATBED_URL: `http://${address}`, FLATBED_LISTEN: address,
+  };
+  // Servers that the script starts are in its process group.
+  const child = spawn('sh', ['-ex', script(examples, outside, here)], { cwd: directory, env, detached: true });
+  const output = { stdout: '', stderr: '' };
+  for (const name of ['stdout', 'stderr']) child[name].setEncoding('utf8').on('data', (text) => { output[name] += text; });
+  // What a reader types at a prompt.
+  child.stdin.on('error', () => {}).end('PASSWORD\n');
+  const closed = once(child, 'close');
   try {
-    const addresses = { 5984: server.url, 4984: server.publicUrl, 4985: server.adminUrl };
-    const here = (text) => text.replace(/127\.0\.0\.1:(5984|4984|4985)\b/g, (_, port) => new URL(addresses[port]).host);
-    const env = {
-      ...process.env, PATH: `${at('bin')}:${process.env.PATH}`, CURL_HOME: directory, FLATBED_URL: server.url, NODE: process.execPath,
-    };
-    const { error, stdout, stderr } = await new Promise((done) => {
-      const settings = { cwd: directory, env, timeout: PATIENCE_MS, maxBuffer: 1 << 28 };
-      execFile('sh', ['-ex', script(examples, directory, here)], settings, (error, stdout, stderr) => done({ error, stdout, stderr }));
-    });
-    const lines = stdout.match(new RegExp(`(?<=^${EXAMPLE})\\d+$`, 'gm'));
-    assert.ok(!error, `${page}:${lines?.at(-1)}: ${stderr.slice(-4_000)}`);
+    const timer = setTimeout(() => process.kill(-child.pid, 'SIGKILL'), PATIENCE_MS);
+    const [code] = await once(child, 'exit');
+    clearTimeout(timer);
+    const lines = output.stdout.match(new RegExp(`(?<=^${EXAMPLE})\\d+$`, 'gm'));
+    assert.equal(code, 0, `${page}:${lines?.at(-1)}: ${output.stderr.slice(-4_000)}`);
+    end(child.pid);
+    await closed;
+    const stdout = output.stdout.replace(/^Flatbed \S+ serves .*\n/gm, '');
     const answers = (text) => {
       const { line } = examples.find((example) => example.text.includes(text));
-      const output = stdout.split(`${EXAMPLE}${line}\n`)[1].split(EXAMPLE)[0];
-      return output.split(`\n${ANSWER_ENDS}\n`).slice(0, -1);
+      const printed = stdout.split(`${EXAMPLE}${line}\n`)[1].split(EXAMPLE)[0];
+      return printed.split(`\n${ANSWER_ENDS}\n`).slice(0, -1);
     };
-    await checks[page]?.({ answers, stdout, files: at('files') });
+    await checks[page]?.({ answers, stdout, directory });
   } finally {
-    await server.stop();
-    rmSync(directory, { recursive: true, force: true });
+    end(child.pid);
+    await closed;
+    await server?.stop();
+    rmSync(outside, { recursive: true, force: true });
+  }
+}
+
+/** Ends the processes of a group, if there are any. */
+function end(group) {
+  try {
+    process.kill(-group, 'SIGTERM');
+  } catch (error) {
+    if (error.code !== 'ESRCH') throw error;
   }
 }
 
 for (const page of pages) {
   const all = blocks(page);
   test(`${page}: each example runs or says why not`, () => {
-    for (const { line, language, reason } of all) {
+    for (const { line, language, reason, file } of all) {
       const where = `${page}:${line}`;
       assert.ok([...RUN, ...SHOWN].includes(language), `${where}: the language is ${language || 'missing'}`);
       const isSaid = RUN.includes(language) && reason.startsWith(UNTESTED) && reason.length > UNTESTED.length;
       assert.ok(reason === '' || isSaid, `${where}: ${reason}`);
+      assert.ok(language !== 'js' || reason !== '' || file, `${where}: the line before names no file`);
     }
   });
   const examples = all.filter(({ language, reason }) => RUN.includes(language) && reason === '');
