@@ -33,7 +33,7 @@ const EXAMPLE = '--- example at line ';
 const ANSWER_ENDS = '--- end of an answer';
 
 /** The ports of servers, as the pages have them. */
-const PORTS = [5984, 4984, 4985];
+const PORTS = [5984, 5985, 4984, 4985];
 
 /** The fenced blocks of a page: `{ line, language, reason, text, file }`; `line` is that of the opening fence. */
 function blocks(page) {
@@ -205,6 +205,17 @@ for (const page of pages) {
 test('the index lists every page', () => {
   const index = textOf('docs/README.md');
   for (const name of docs) assert.ok(name === 'README.md' || index.includes(`](${name})`), name);
+});
+
+test('capacity.md has the counts of the waits', () => {
+  const rowsOf = (page) => textOf(page).split('\n').filter((line) => line.startsWith('| ')).map((line) => line.slice(2, -2).split(' | '));
+  const waits = new Map();
+  for (const [operation, ...counts] of rowsOf('crates/layer/tests/it/waits.md')) if (!waits.has(operation)) waits.set(operation, counts);
+  const [head, ...others] = rowsOf('docs/capacity.md').slice(rowsOf('docs/capacity.md').findIndex(([first]) => first === 'operation'));
+  const columns = head.slice(1).map((name) => waits.get('operation').indexOf(name));
+  const rows = others.slice(0, others.findIndex(([first]) => first === 'load'));
+  assert.ok(rows.length >= 20 && !columns.includes(-1), head);
+  for (const [operation, ...counts] of rows) assert.deepEqual(counts, columns.map((at) => waits.get(operation)?.[at]), operation);
 });
 
 test('every command and setting is documented', { skip }, () => {
