@@ -14,6 +14,7 @@ import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync,
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { test } from 'node:test';
+import { noCertificates } from './accounts.mjs';
 import { binary, ownPort, startServer } from './server.mjs';
 import { PATIENCE_MS } from './waiting.mjs';
 
@@ -33,7 +34,7 @@ const EXAMPLE = '--- example at line ';
 const ANSWER_ENDS = '--- end of an answer';
 
 /** The ports of servers, as the pages have them. */
-const PORTS = [5984, 5985, 4984, 4985];
+const PORTS = [5984, 5985, 4984, 4985, 8000];
 
 /** The fenced blocks of a page: `{ line, language, reason, text, file }`; `line` is that of the opening fence. */
 function blocks(page) {
@@ -88,6 +89,9 @@ const checks = {
   'docs/sync-gateway.md': ({ answers, stdout }) => {
     assert.deepEqual(JSON.parse(answers('/_all_docs')[0]).rows.map(({ id }) => id), ['one']);
     assert.match(stdout, /^\[ 'one' \]$/m);
+  },
+  'docs/firefox-sync.md': ({ answers }) => {
+    assert.match(answers('--retry')[0], /https:\/\/sync\.example\.org\/1\.0\/sync\/1\.5/);
   },
   'docs/worker.md': ({ directory }) => {
     const [line] = readFileSync(join(directory, 'worker-files/orders.jsonl'), 'utf8').split('\n');
@@ -199,7 +203,8 @@ for (const page of pages) {
     }
   });
   const examples = all.filter(({ language, reason }) => RUN.includes(language) && reason === '');
-  if (examples.length > 0) test(`${page}: examples`, { skip }, () => run(page, examples));
+  const lacks = skip || (examples.some(({ text }) => text.includes('openssl ')) && noCertificates);
+  if (examples.length > 0) test(`${page}: examples`, { skip: lacks }, () => run(page, examples));
 }
 
 test('the index lists every page', () => {

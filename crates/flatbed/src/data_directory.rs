@@ -96,7 +96,7 @@ pub(crate) fn server_of(directory: &Path) -> Option<Url> {
 
 /// Returns the address at which this machine reaches a listener: a loopback address if it listens on all addresses.
 fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
+    let ip: IpAddr = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
