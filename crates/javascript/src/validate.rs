@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::pool::Task;
 use crate::together::{SLICE, all_in_parts};
-use crate::writes::{WriteContext, WriteTexts};
+use crate::writes::{TOLD_BYTES_MAX, WriteContext, WriteTexts};
 use crate::{Caller, Design, Runner};
 
 /// The arguments of `validate_doc_update`, as JSON texts.

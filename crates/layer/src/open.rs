@@ -42,8 +42,8 @@ impl Layer {
     /// Without a judge, writes of users are refused in databases with validation functions.
     ///
     /// # Errors
-    /// [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::Renewing`], [`Error::StampsAhead`],
-    /// [`Error::Storage`].
+    /// [`crate::Error::FormatTooNew`], [`crate::Error::FormatTooOld`], [`crate::Error::Renewing`],
+    /// [`crate::Error::StampsAhead`], [`crate::Error::Storage`].
     #[boxed]
     pub async fn open(
         db: Arc<Fdb>,
@@ -113,7 +113,7 @@ impl Layer {
     /// Reads a key of the root, to check that the storage answers reads. Does not write.
     ///
     /// # Errors
-    /// [`Error::Storage`], after about 30 s at most.
+    /// [`crate::Error::Storage`], after about 30 s at most.
     #[boxed]
     pub async fn ping(&self) -> Result<()> {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut Ping { keys: &self.inner.keys }).await

@@ -37,7 +37,7 @@ use crate::write::document_write::DocumentWrite;
 use crate::write::partition_limit::FullPartitions;
 use crate::write::plan::{Contribution, EditPlan, Planner};
 use crate::write::retries::WriteRetries;
-use crate::write::work::Work;
+pub(crate) use crate::write::work::Work;
 
 pub(crate) use all::write_all;
 

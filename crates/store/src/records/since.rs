@@ -31,7 +31,7 @@ const UNKNOWN: u32 = 1;
 const FIRST: u32 = 2;
 
 impl ChannelsSince {
-    /// Decodes the stored form. Unreadable parts become [`At::Unknown`].
+    /// Decodes the stored form. Unreadable parts count as unknown.
     pub fn decode(places: Vec<u32>, stamps: &[u8]) -> ChannelsSince {
         let (stamps, _) = stamps.as_chunks::<STAMP_BYTES>();
         let at = |place: u32| match place {
