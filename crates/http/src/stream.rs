@@ -40,10 +40,13 @@ impl Stream {
         }
     }
 
-    /// Returns true if the peer has reset the connection, even if bytes before that are unread.
+    /// Returns true if the connection is gone, for example reset by the peer, even if bytes before that are unread.
     pub(crate) fn is_reset(&self) -> bool {
-        let error = each!(self.transport(), Transport { Tcp, Unix }, inner => inner.take_error());
-        !matches!(error, Ok(None))
+        match self.transport() {
+            // Not `SO_ERROR`: it also reports that a router or firewall refused a packet, which TCP survives.
+            Transport::Tcp(stream) => stream.peer_addr().is_err(),
+            Transport::Unix(stream) => !matches!(stream.take_error(), Ok(None)),
+        }
     }
 }
 
@@ -108,5 +111,33 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_shutdown(context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_testkit::until;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reset_is_seen_behind_unread_bytes_and_an_end_and_stays() {
+        for ends_first in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (server, _) = listener.accept().await.unwrap();
+            let server = Stream::Plain(Transport::Tcp(server));
+            client.write_all(b"unread").await.unwrap();
+            if ends_first {
+                client.shutdown().await.unwrap();
+            }
+            assert!(!server.is_reset(), "ends first: {ends_first}");
+            client.set_zero_linger().unwrap();
+            drop(client);
+            until("the reset has arrived", async || server.is_reset()).await;
+            assert!(server.is_reset(), "ends first: {ends_first}");
+        }
     }
 }
