@@ -182,7 +182,7 @@ fn folders_know_only_those_below_them() {
         ("record_change", &["confirmed", "actor", "layer"]),
         ("handle", &["actor", "layer", "asker"]),
         ("forget", &["instance", "layer"]),
-        ("document", &["actor", "instance", "layer", "size_limit", "handle"]),
+        ("document", &["turns", "actor", "instance", "layer", "size_limit", "handle"]),
         ("channels", &["instance", "layer", "held", "asker", "handle"]),
         ("index", &["slots", "field_names", "instance", "layer", "document", "channels"]),
         (

@@ -6,7 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use flatbed_store::error::{Error, Result};
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
-use crate::document::coding::{CodingTurns, coding_turns};
+/// The key of a turn of compression: a database, or a client by its number.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum CodingKey {
+    Database(String),
+    Client(Option<u64>),
+}
+
+/// Turns of slices of compression.
+pub(crate) type CodingTurns = flatbed_admission::Turns<CodingKey, 2>;
+
+/// Creates turns for half of the processors. The number of requests bounds the line.
+fn coding_turns() -> Arc<CodingTurns> {
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    CodingTurns::new(processors.div_ceil(2), usize::MAX)
+}
 
 /// The number of databases that run slow selectors in parallel.
 const SELECTING_AT_ONCE: usize = 2;

@@ -10,6 +10,7 @@ use flate2::write::{GzEncoder, MultiGzDecoder};
 use flate2::{Compression, GzBuilder};
 
 use crate::actor::Actor;
+use crate::turns::{CodingKey, CodingTurns};
 
 /// CouchDB's level of compression.
 const GZIP_LEVEL: u32 = 8;
@@ -38,22 +39,6 @@ const INFLATED_FREE_BYTES: u64 = 1 << 30;
 /// The bytes to which gzip attachments may inflate for each byte sent, beyond [`INFLATED_FREE_BYTES`]. Texts inflate to
 /// less.
 const INFLATED_BY_BYTE: u64 = 32;
-
-/// The key of a turn: a database, or a client by its number.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum CodingKey {
-    Database(String),
-    Client(Option<u64>),
-}
-
-/// Turns of slices.
-pub(crate) type CodingTurns = flatbed_admission::Turns<CodingKey, 2>;
-
-/// Creates turns for half of the processors. The number of requests bounds the line.
-pub(crate) fn coding_turns() -> Arc<CodingTurns> {
-    let processors = std::thread::available_parallelism().map_or(2, usize::from);
-    CodingTurns::new(processors.div_ceil(2), usize::MAX)
-}
 
 /// The bound of the bytes to which the gzip attachments of one request inflate together: 1 GB, and 32 bytes for each
 /// byte sent. Clones count together.
