@@ -35,6 +35,10 @@ const HEAD_BYTES_MAX: usize = 4096;
 const CHANGES: usize = 1_000;
 /// The most revisions of one `_bulk_get`.
 const REVISIONS: usize = 500;
+/// The most pages behind the end of the feed that are read for documents that were edited meanwhile.
+const LATE_PAGES: usize = 100;
+/// The reason reported for a revision that did not exist any more on the last of these pages.
+const GONE: &str = "was replaced before it could be read, again and again";
 
 /// The reason why a dump is not complete.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +101,7 @@ pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
     for note in notes {
         eprintln!("{note}");
     }
-    let mut dumping = Dumping { url, database, connection, output, progress, written: 0, left_out: 0 };
+    let mut dumping = Dumping { url, database, connection, output, progress, written: 0, left_out: 0, gone: vec![] };
     let what = if options.no_rev {
         dumping.winners().await?;
         "documents"
@@ -200,6 +204,8 @@ struct Dumping<'u, W: Write> {
     written: u64,
     /// The number of revisions left out: too large for a line, or listed in the feed and refused by the server.
     left_out: u64,
+    /// The revisions of the current page of changes that did not exist any more.
+    gone: Vec<(String, String)>,
 }
 
 impl<W: Write> Dumping<'_, W> {
@@ -234,7 +240,7 @@ impl<W: Write> Dumping<'_, W> {
     /// Writes every leaf. A document that changes meanwhile comes again later in the feed, so its new leaves follow its
     /// old ones.
     async fn leaves(&mut self) -> Result<(), DumpError> {
-        let (mut since, mut done) = ("0".to_owned(), 0_u64);
+        let (mut since, mut done, mut late) = ("0".to_owned(), 0_u64, 0);
         loop {
             let page = self.changes(&since).await?;
             if since == "0" {
@@ -245,8 +251,14 @@ impl<W: Write> Dumping<'_, W> {
                 self.progress.draw(done, self.written);
             }
             done += page.rows as u64;
+            let gone = mem::take(&mut self.gone);
             if page.rows < CHANGES {
-                return Ok(());
+                late += 1;
+                // A document that was edited before its revision was read has a later place in the feed.
+                if gone.is_empty() || late > LATE_PAGES {
+                    gone.iter().for_each(|(id, rev)| self.leave_out(id, rev, GONE));
+                    return Ok(());
+                }
             }
             if page.last_seq == since {
                 return Err(DumpError::Answer);
@@ -308,7 +320,10 @@ impl<W: Write> Dumping<'_, W> {
         match answer.status {
             200 => {}
             // Edited, or purged, since the feed named it.
-            404 => return Ok(()),
+            404 => {
+                self.gone.push((id.to_owned(), rev.to_owned()));
+                return Ok(());
+            }
             _ => {
                 let text = format!("{} {}", answer.status, answer.text());
                 return Err(DumpError::Revision { id: id.to_owned(), rev: rev.to_owned(), text });
@@ -319,6 +334,7 @@ impl<W: Write> Dumping<'_, W> {
         for part in following {
             if !self.attachment(&document, &rev_text, &part).await? {
                 self.output.write_all(VOID_LINE)?;
+                self.gone.push((id.to_owned(), rev.to_owned()));
                 return Ok(());
             }
         }
@@ -408,7 +424,7 @@ impl<W: Write> Dumping<'_, W> {
                     self.written += 1;
                 }
                 // Edited, or purged, since the feed named it.
-                Revision::Missing => {}
+                Revision::Missing => self.gone.push((id.clone(), rev.clone())),
                 Revision::Unreadable(text) => self.leave_out(id, rev, &format!("is refused: {}", text_of(text))),
                 Revision::Refused(text) => {
                     return Err(DumpError::Revision { id: id.clone(), rev: rev.clone(), text: text_of(text) });

@@ -3,6 +3,9 @@
 use std::cell::Cell;
 use std::fmt::Write;
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use hyper::Method;
@@ -192,4 +195,60 @@ fn every_kind_of_document_comes_back() {
             prop_assert_eq!(before, behind);
         }
     });
+}
+
+/// Answers the requests of a dump as a server on which the only document is edited before its first revision is read.
+fn answer_with_an_edit(mut stream: &TcpStream) -> std::io::Result<()> {
+    let mut input = BufReader::new(stream);
+    loop {
+        let (mut head, mut length) = (String::new(), 0_usize);
+        while !head.ends_with("\r\n\r\n") {
+            let start = head.len();
+            if input.read_line(&mut head)? == 0 {
+                return Ok(());
+            }
+            let line = head[start..].to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+        }
+        let mut body = vec![0_u8; length];
+        input.read_exact(&mut body)?;
+        let path = head.split(' ').nth(1).unwrap();
+        let change = |rev: &str, seq: &str| {
+            let row = json!({ "id": "a", "seq": seq, "changes": [{ "rev": rev }] });
+            json!({ "results": [row], "last_seq": seq, "pending": 0 })
+        };
+        let result = |of: Value| json!({ "results": [{ "id": "a", "docs": [of] }] });
+        let answer = match path {
+            _ if path.contains("/_changes") && path.ends_with("since=0") => change("1-a", "1-x"),
+            _ if path.contains("/_changes") => change("2-b", "2-x"),
+            _ if path.contains("/_bulk_get") && String::from_utf8_lossy(&body).contains("1-a") => {
+                result(json!({ "error": { "id": "a", "rev": "1-a", "error": "not_found", "reason": "missing" } }))
+            }
+            _ if path.contains("/_bulk_get") => result(json!({ "ok": { "_id": "a", "_rev": "2-b", "n": 7 } })),
+            "/db/_revs_limit" => 1_000.into(),
+            _ => json!({}),
+        };
+        let text = answer.to_string();
+        let head =
+            format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", text.len());
+        stream.write_all((head + &text).as_bytes())?;
+    }
+}
+
+#[test]
+fn a_document_that_is_edited_at_the_end_of_a_dump_is_in_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            // A client that has all answers closes the connection.
+            let _ = answer_with_an_edit(&stream);
+        }
+    });
+    let dump = run(&["dump", "db", "--url", &url]);
+    let text = String::from_utf8_lossy(&dump.stdout);
+    assert!(dump.status.success(), "{text} {}", String::from_utf8_lossy(&dump.stderr));
+    assert!(text.contains("\"_rev\":\"2-b\"") && text.contains("\"revisions\":1,"), "{text}");
 }
