@@ -5,7 +5,7 @@
 //! file, too.
 //!
 //! A server writes its URL into the file `server`, for commands that need the running server. The file is valid while
-//! another process has the directory open: the next server replaces what a killed one has left.
+//! another process has the directory open: the next process that opens it removes what a killed server has left.
 
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -117,6 +117,9 @@ impl Storage {
             error => StorageError::Directory(error),
         })?;
         let pointer = NonNull::new(pointer).ok_or_else(|| StorageError::Path(directory.to_owned()))?;
+        // The record of a server that was killed. Commands send passwords to a recorded server while another process has
+        // the directory open, which need not be a server.
+        let _ = data_directory::forget_server(directory);
         let health = StorageHealth::new("embedded");
         // SAFETY: the pointer was just made, and is given away only below.
         let engine = unsafe { fdb_capi::engine_of(pointer.as_ptr()) };

@@ -92,7 +92,10 @@ fn a_running_server_makes_the_change() {
     command.args(["admin", "list"]).args(storage(&data)).env("FLATBED_URL", &url).stdin(Stdio::null());
     assert_eq!(command.output().unwrap().stdout, b"anna\nbea\n");
 
-    // A server that was killed leaves its address behind, which no command uses.
+    // A server that was killed leaves its address behind. The next process that opens the directory removes it: a later
+    // command that finds the directory in use must not send a password there.
     server.kill();
+    assert!(data.join("server").exists());
     assert_eq!(done(&data, &["admin", "list"], "", None), "anna\nbea\n");
+    assert!(!data.join("server").exists());
 }
