@@ -4,6 +4,7 @@ use flatbed_client::encode_segment;
 use serde_json::{Value, json};
 
 use crate::dump_format::document_path;
+use crate::import::database::copy_setting;
 use crate::import::server::{ImportError, Server, json_key};
 use crate::import::state::Unmoved;
 
@@ -49,8 +50,8 @@ fn paused(mut document: Value) -> Value {
     document
 }
 
-/// Copies the documents of a replicator database, paused. Documents that the target has stay as they are. Returns a
-/// line for each replication that was paused now.
+/// Copies the settings of a replicator database, and its documents, paused. Documents that the target has stay as they
+/// are. Returns a line for each replication that was paused now.
 pub(crate) async fn copy_replications(
     (from, to): (&mut Server, &mut Server),
     name: &str,
@@ -61,6 +62,11 @@ pub(crate) async fn copy_replications(
         match to.put(&database, &json!({})).await {
             Ok(_) | Err(ImportError::Refused { status: 412, .. }) => {}
             Err(error) => return Err(error),
+        }
+    }
+    for setting in ["_security", "_revs_limit"] {
+        if let Err(error) = copy_setting(from, to, &format!("{database}/{setting}")).await {
+            left.add(format!("{name}: {setting}: {error}"));
         }
     }
     let mut lines = Vec::new();

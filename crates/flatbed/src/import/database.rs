@@ -128,7 +128,8 @@ async fn create(to: &mut Server, database: &str, name: &str, info: &SourceInfo) 
     }
 }
 
-async fn copy_setting(from: &mut Server, to: &mut Server, path: &str) -> Result<(), ImportError> {
+/// Copies a setting of a database, which has a path of its own, if it differs.
+pub(crate) async fn copy_setting(from: &mut Server, to: &mut Server, path: &str) -> Result<(), ImportError> {
     let wanted = from.get(path).await?;
     if to.get(path).await? != wanted {
         to.put(path, &wanted).await?;

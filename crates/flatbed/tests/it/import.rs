@@ -127,6 +127,8 @@ async fn a_server_is_moved_and_a_second_run_brings_changes() {
         json!({ "admins": { "names": [], "roles": ["boss"] }, "members": { "names": ["anna"], "roles": [] } });
     ask(&mut one, Method::PUT, "/plain/_security", &security).await;
     ask(&mut one, Method::PUT, "/plain/_revs_limit", &77.into()).await;
+    ask(&mut one, Method::PUT, "/team%2F_replicator", &Value::Null).await;
+    ask(&mut one, Method::PUT, "/team%2F_replicator/_security", &security).await;
     ask(&mut one, Method::PUT, "/plain/_local/mark", &json!({ "n": 1 })).await;
     let ids = write_every_kind(&mut one, "plain").await;
     write(&mut one, "parts", &[revision("p:1", &["a"], json!({})), revision("_design/x", &["a"], json!({}))]).await;
@@ -152,7 +154,9 @@ async fn a_server_is_moved_and_a_second_run_brings_changes() {
         assert_eq!(whole(&mut other, "plain", id).await, whole(&mut one, "plain", id).await, "{id}");
     }
     let nothing = Value::Null;
-    assert_eq!(ask(&mut other, Method::GET, "/plain/_security", &nothing).await, security);
+    for path in ["/plain/_security", "/team%2F_replicator/_security"] {
+        assert_eq!(ask(&mut other, Method::GET, path, &nothing).await, security, "{path}");
+    }
     assert_eq!(ask(&mut other, Method::GET, "/plain/_revs_limit", &nothing).await, 77);
     assert_eq!(ask(&mut other, Method::GET, "/plain/_local/mark", &nothing).await["n"], 1);
     assert_eq!(ask(&mut other, Method::GET, "/parts", &nothing).await["props"]["partitioned"], true);
