@@ -1,6 +1,8 @@
 //! `flatbed check`: the layer's checker on one database, or on all that is stored, for operators.
 
 use std::error::Error;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,7 +59,7 @@ pub(crate) async fn check_all(scratch: Option<&Path>, settings: &Settings) -> Re
     if !is_in_use(&directory)? {
         return check_storage(Storage::embedded(&directory)?, settings).await;
     }
-    let copy = Scratch::below(scratch);
+    let copy = Scratch::below(scratch)?;
     let mut progress = Progress::new("copy".to_owned(), Unit::Bytes, None);
     let copied = backup(&directory, &copy.0, |copied| draw(&mut progress, copied));
     progress.clear();
@@ -69,15 +71,24 @@ pub(crate) async fn check_all(scratch: Option<&Path>, settings: &Settings) -> Re
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn below(parent: Option<&Path>) -> Scratch {
+    /// Creates a directory that only its owner may enter. Its name is random: in a directory such as `/tmp` another user
+    /// could create a name that is known before, and keep the copy in it.
+    fn below(parent: Option<&Path>) -> Result<Scratch, Box<dyn Error>> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
-        Scratch(parent.join(format!("flatbed-check-{}", std::process::id())))
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|error| error.to_string())?;
+        let path = parent.join(format!("flatbed-check-{}", u64::from_le_bytes(random)));
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        fs::create_dir_all(&parent).map_err(failed)?;
+        // It fails if the name exists.
+        DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+        Ok(Scratch(path))
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0)
+        if let Err(error) = fs::remove_dir_all(&self.0)
             && error.kind() != std::io::ErrorKind::NotFound
         {
             eprintln!("flatbed: {} is left: {error}", self.0.display());
@@ -159,5 +170,22 @@ fn verdict(report: &check::Report) -> String {
     match report.violation_count {
         0 => "clean".to_owned(),
         count => format!("{count} violations"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_scratch_directory_is_new_and_its_owners_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        let (one, other) = (Scratch::below(Some(parent.path())).unwrap(), Scratch::below(Some(parent.path())).unwrap());
+        assert_ne!(one.0, other.0);
+        assert_eq!(fs::metadata(&one.0).unwrap().permissions().mode() & 0o777, 0o700);
+        drop((one, other));
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
     }
 }
