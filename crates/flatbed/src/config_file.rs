@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Read, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -15,6 +16,8 @@ use toml_edit::{DocumentMut, Item, TableLike, Value};
 use crate::settings::{Layer, SETTINGS, SettingValue};
 
 /// The files that are read if none is named: the first one that exists.
+///
+/// The first is in the working directory.
 pub(crate) const DEFAULT_PATHS: [&str; 2] = ["flatbed.toml", "/etc/flatbed/flatbed.toml"];
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -59,6 +62,12 @@ pub(crate) enum ConfigError {
         /// The operating system's reason.
         source: io::Error,
     },
+    /// The file was not named, and another user may have put it there.
+    #[error("the configuration file {path:?} belongs to another user: name it with --config to use it")]
+    Owner {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file has more than 1 MB.
     #[error("the configuration file {path:?} is larger than 1 MB")]
     TooLarge {
@@ -96,9 +105,33 @@ impl ConfigFile {
     /// # Errors
     /// [`ConfigError`]. An unknown key is an error, so that a misspelt setting does not silently have its default.
     pub(crate) fn read(path: &Path) -> Result<ConfigFile, ConfigError> {
+        let file = File::open(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        ConfigFile::parse(path, file)
+    }
+
+    /// Reads the first file of [`DEFAULT_PATHS`] that exists. That of the working directory must belong to the user of
+    /// this process, or to root: a file in a directory such as `/tmp`, which may name a library and a data directory,
+    /// could be anyone's.
+    ///
+    /// # Errors
+    /// As [`ConfigFile::read`], and [`ConfigError::Owner`].
+    pub(crate) fn find() -> Result<Option<ConfigFile>, ConfigError> {
+        let [here, system] = DEFAULT_PATHS.map(Path::new);
+        let Some(path) = first_there(&[here, system]) else { return Ok(None) };
+        let failed = |source| ConfigError::Read { path: path.clone(), source };
+        let file = File::open(&path).map_err(failed)?;
+        // SAFETY: the call has no precondition, and always succeeds.
+        let user = unsafe { libc::geteuid() };
+        let owner = file.metadata().map_err(failed)?.uid();
+        if path == here && owner != user && owner != 0 {
+            return Err(ConfigError::Owner { path });
+        }
+        ConfigFile::parse(&path, file).map(Some)
+    }
+
+    fn parse(path: &Path, file: File) -> Result<ConfigFile, ConfigError> {
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
         let mut text = String::new();
-        let file = File::open(path).map_err(failed)?;
         file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(ConfigError::TooLarge { path: path.to_owned() });
@@ -275,7 +308,7 @@ impl ConfigFile {
 }
 
 /// Returns the first of these files that exists. A file that may exist counts: reading it then fails with the reason.
-pub(crate) fn first_there(paths: &[&Path]) -> Option<PathBuf> {
+fn first_there(paths: &[&Path]) -> Option<PathBuf> {
     paths.iter().find(|path| path.try_exists().unwrap_or(true)).map(|path| (*path).to_owned())
 }
 

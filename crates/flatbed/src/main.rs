@@ -50,13 +50,7 @@ mod worker_import;
 #[cfg(feature = "worker")]
 mod worker_process;
 
-use std::{
-    collections::HashMap,
-    error::Error,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode, sync::Arc};
 
 use cli::{Command, CommandSettings};
 use config_file::ConfigFile;
@@ -185,8 +179,10 @@ fn settle(
 ) -> Result<(Settings, Option<ConfigFile>), Box<dyn Error>> {
     part::check_variables(variables)?;
     let named = variables.get("FLATBED_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let path = given.config.or(named).or_else(|| config_file::first_there(&config_file::DEFAULT_PATHS.map(Path::new)));
-    let config = path.map(|path| ConfigFile::read(&path)).transpose()?;
+    let config = match given.config.or(named) {
+        Some(path) => Some(ConfigFile::read(&path)?),
+        None => ConfigFile::find()?,
+    };
     let of_file = config.as_ref().map(|config| config.settings.clone()).unwrap_or_default();
     let settings = Settings::resolve(&[given.settings, settings::from_environment(variables), of_file])?;
     Ok((settings, config))

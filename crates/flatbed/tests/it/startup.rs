@@ -68,6 +68,26 @@ fn start_log(directory: &std::path::Path, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn a_file_in_the_working_directory_that_another_user_owns_must_be_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("flatbed.toml");
+    fs::write(&path, "data_dir = \"of-the-file\"\n").unwrap();
+    if std::os::unix::fs::chown(&path, Some(65_534), None).is_err() {
+        println!("skipped: only root gives a file to another user");
+        return;
+    }
+    let list = |arguments: &[&str]| {
+        let output = flatbed().args(["user", "list"]).args(arguments).current_dir(directory.path()).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (is_done, said) = list(&[]);
+    assert!(!is_done && said.contains("belongs to another user"), "{said}");
+    assert!(!directory.path().join("of-the-file").exists());
+    let (is_done, said) = list(&["--config", "flatbed.toml"]);
+    assert!(is_done, "{said}");
+}
+
+#[test]
 fn a_file_in_the_working_directory_is_read_if_none_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("flatbed.toml");
