@@ -34,12 +34,24 @@ pub(crate) async fn copy_admins(from: &mut Server, to: &mut Server, left: &mut U
     Ok(())
 }
 
-/// Returns a document of a replicator database as it is written: paused, unless it has ended.
-fn paused(mut document: Value) -> Value {
+/// Returns the owner of a replication who is no administrator of the source, as `admins` lists them.
+fn other_owner<'d>(document: &'d Value, admins: Option<&Value>) -> Option<&'d str> {
+    let owner = document["owner"].as_str()?;
+    admins.and_then(|admins| admins.get(owner)).is_none().then_some(owner)
+}
+
+/// Returns a document of a replicator database as it is written: paused, unless it has ended. A replication has the
+/// rights of its owner, so that of a user must not become one of the importing administrator.
+fn paused(mut document: Value, admins: Option<&Value>) -> Value {
+    let has_other_owner = other_owner(&document, admins).is_some();
     let is_design = document["_id"].as_str().is_some_and(|id| id.starts_with('_'));
     if let Some(members) = document.as_object_mut() {
-        // The target gives the replication its owner.
-        members.retain(|name, _| !matches!(name.as_str(), "_rev" | "owner" | "_attachments"));
+        // The target gives the replication its owner, or finds the account of the owner that is named.
+        members.retain(|name, _| match name.as_str() {
+            "_rev" | "owner_account" | "_attachments" => false,
+            "owner" => has_other_owner,
+            _ => true,
+        });
         let is_completed = members.get("_replication_state").is_some_and(|state| state == "completed");
         if !is_design && !is_completed {
             members.retain(|name, _| !name.starts_with("_replication_"));
@@ -69,6 +81,8 @@ pub(crate) async fn copy_replications(
             left.add(format!("{name}: {setting}: {error}"));
         }
     }
+    // A client that may not read them knows none, and then all owners stay.
+    let admins = from.get(ADMINS).await.ok();
     let mut lines = Vec::new();
     let mut start: Option<String> = None;
     loop {
@@ -82,15 +96,16 @@ pub(crate) async fn copy_replications(
             if id == "_design/_replicator" {
                 continue;
             }
-            let written = paused(document.clone());
+            let written = paused(document.clone(), admins.as_ref());
             let is_paused = written["_replication_state"] == PAUSED;
             match to.put(&format!("{database}/{}", document_path(id)), &written).await {
                 Ok(_) if is_paused => {
-                    lines.push(format!(
-                        "{name}/{id}: {} to {}",
-                        shown(&document["source"]),
-                        shown(&document["target"])
-                    ));
+                    let (source, target) = (shown(&document["source"]), shown(&document["target"]));
+                    let owner = other_owner(document, admins.as_ref());
+                    let owner = owner.map(|owner| format!(" of {owner}")).unwrap_or_default();
+                    let line = format!("{name}/{id}: {source} to {target}{owner}");
+                    // Any user of the source chooses ids, and this is a terminal.
+                    lines.push(line.replace(char::is_control, " "));
                 }
                 Ok(_) | Err(ImportError::Refused { status: 409, .. }) => {}
                 Err(error) => left.add(format!("{name}: the replication {id:?}: {error}")),
@@ -120,17 +135,30 @@ mod tests {
 
     #[test]
     fn replications_are_paused_unless_they_ended() {
-        let running = paused(json!({ "_id": "a", "_rev": "1-a", "owner": "x", "source": "s", "continuous": true,
-            "_replication_state": "error", "_replication_id": "0a" }));
+        let running = paused(
+            json!({ "_id": "a", "_rev": "1-a", "owner": "x", "source": "s", "continuous": true,
+            "_replication_state": "error", "_replication_id": "0a" }),
+            Some(&json!({ "x": "-pbkdf2-" })),
+        );
         assert_eq!(
             running,
             json!({ "_id": "a", "source": "s", "continuous": true, "_replication_state": "failed",
                 "_replication_state_reason": PAUSED_REASON })
         );
-        let ended = paused(json!({ "_id": "a", "_replication_state": "completed", "_replication_id": "0a" }));
+        let ended = paused(json!({ "_id": "a", "_replication_state": "completed", "_replication_id": "0a" }), None);
         assert_eq!(ended["_replication_state"], "completed");
-        let design = paused(json!({ "_id": "_design/x", "views": {} }));
+        let design = paused(json!({ "_id": "_design/x", "views": {} }), None);
         assert_eq!(design, json!({ "_id": "_design/x", "views": {} }));
+    }
+
+    #[test]
+    fn a_users_replication_stays_one_of_the_user() {
+        let document = json!({ "_id": "a", "owner": "bob", "owner_account": "1-a", "source": "s" });
+        for admins in [None, Some(&json!({ "anna": "-pbkdf2-" }))] {
+            let written = paused(document.clone(), admins);
+            assert_eq!((&written["owner"], written.get("owner_account")), (&"bob".into(), None));
+        }
+        assert_eq!(paused(json!({ "_id": "a", "owner": null }), None).get("owner"), None);
     }
 
     #[test]

@@ -228,6 +228,35 @@ async fn what_was_not_moved_is_listed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_replication_of_a_user_does_not_become_one_of_an_administrator() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = Server::start(&directory.path().join("source"));
+    let target = Server::start(&directory.path().join("target"));
+    let signed = |url: &Url, name: &str| url.to_string().replace("http://", &format!("http://{name}:s3cret@"));
+    let (from, to) = (signed(&source.url, "anna"), signed(&target.url, "carl"));
+    for (server, name) in [(&source, "anna"), (&target, "carl")] {
+        let path = format!("/_node/_local/_config/admins/{name}");
+        ask(&mut server.connect().await, Method::PUT, &path, &"s3cret".into()).await;
+    }
+    let mut one = Connection::open(&Url::parse(&from).unwrap()).await.unwrap();
+    let mut other = Connection::open(&Url::parse(&to).unwrap()).await.unwrap();
+    for path in ["/_users", "/_replicator"] {
+        call(&mut one, Method::PUT, path, "").await;
+    }
+    let bob = json!({ "name": "bob", "password": "secret", "roles": [], "type": "user" });
+    ask(&mut one, Method::PUT, "/_users/org.couchdb.user:bob", &bob).await;
+    let job = json!({ "source": "x", "target": "http://127.0.0.1:9/x", "continuous": true });
+    ask(&mut one, Method::PUT, "/_replicator/of_anna", &job).await;
+    let job = json!({ "source": "x", "target": "http://127.0.0.1:9/x", "continuous": true, "owner": "bob" });
+    ask(&mut one, Method::PUT, "/_replicator/of_bob", &job).await;
+    let moved = import(&from, &to, &[]);
+    assert!(text(&moved).contains("_replicator/of_bob: x to http://127.0.0.1:9/x of bob\n"), "{}", text(&moved));
+    for (path, owner) in [("/_replicator/of_anna", "carl"), ("/_replicator/of_bob", "bob")] {
+        assert_eq!(ask(&mut other, Method::GET, path, &Value::Null).await["owner"], owner, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn administrators_are_moved_with_their_passwords() {
     let directory = tempfile::tempdir().unwrap();
     let source = Server::start(&directory.path().join("source"));
