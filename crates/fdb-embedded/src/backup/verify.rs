@@ -48,7 +48,7 @@ pub fn is_in_use(dir: &Path) -> Result<bool, OpenError> {
 /// Calls `progress` on this thread.
 ///
 /// # Errors
-/// [`OpenError::Damaged`](crate::OpenError::Damaged) names the first damaged page; else as
+/// [`OpenError::Damaged`] names the first damaged page; else as
 /// [`backup`](crate::backup()).
 pub fn check_data_file(dir: &Path, mut progress: impl FnMut(CopyProgress)) -> Result<CheckedFile, BackupError> {
     // A data directory has a lock file; a backup has none, and no writer.

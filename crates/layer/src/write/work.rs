@@ -16,7 +16,7 @@ const LEAVES_BEFORE_TURNS: u64 = 500_000;
 /// whatever its own size. The task outlives its client, so the work itself must be bounded.
 #[derive(Debug)]
 pub(crate) struct Work {
-    /// The request, for the functions that judge its edits ([`Judge::caller`]). All batches share it, because
+    /// The request, for the functions that judge its edits ([`Judge::caller`](crate::Judge::caller)). All batches share it, because
     /// functions are loaded anew for each caller.
     pub(super) caller: u64,
     leaves: AtomicU64,

@@ -9,7 +9,7 @@ use super::super::password_rules::PasswordRules;
 use super::super::settings::UuidAlgorithm;
 use super::{SettingError, SettingKey, bytes, count, flag, header, levels, list, number, set, some};
 
-/// Settings with a fixed section and key. [`apply`] handles the others.
+/// Settings with a fixed section and key. [`apply`](super::apply) handles the others.
 pub(crate) const KEYS: &[SettingKey] = &[
     SettingKey {
         section: "chttpd",
