@@ -355,7 +355,7 @@ impl Reader<'_> {
             return Err(LoadError::CutOff(path.to_owned()));
         }
         if is_dump && !has_ended {
-            // What was read is loaded.
+            // The documents read so far are loaded.
             let _ = self.flush();
             return Err(LoadError::CutOff(path.to_owned()));
         }

@@ -544,7 +544,7 @@ mod tests {
                 assert!(may(&method, &[browser, header]), "{header:?}");
             }
             assert!(may(&Method::POST, &[browser, evil, header]), "{header:?}");
-            // What the browser says comes first.
+            // The headers of the browser come first.
             for said in [("sec-fetch-site", "cross-site"), ("origin", "http://evil.example")] {
                 assert!(!may(&Method::GET, &[browser, header, said]), "{header:?} {said:?}");
             }

@@ -77,7 +77,7 @@ macro_rules! routes {
         $($target:pat => $label:expr, $methods:expr, $effect:expr, $right:expr => $handler:expr;)+
     ) => {
         $(#[$doc])*
-        #[allow(unused_mut, unused_variables)]
+        #[allow(unused_mut, unused_variables, reason = "a row uses only some of the parts of its target")]
         impl $targets {
             /// Returns the label in metrics and traces.
             pub(crate) fn route(&self) -> Route {

@@ -179,7 +179,7 @@ async fn a_server_is_moved_and_a_second_run_brings_changes() {
     assert_eq!(leaves(&mut other, "plain").await, leaves(&mut one, "plain").await);
     assert_eq!(ask(&mut other, Method::GET, "/plain/_local/mark", &nothing).await["n"], 2);
 
-    // What differs is found, on either side.
+    // Differences on either side are found.
     write(&mut other, "plain", &[revision("own", &["a"], json!({}))]).await;
     let differs = import(&from, &to, &["--verify", "--only", "plain"]);
     assert_eq!(differs.status.code(), Some(1), "{}", text(&differs));

@@ -104,7 +104,7 @@ async fn a_reload_under_load_loses_no_request() {
     configured.reload(&format!("run_bytes = 1\n{}", with_timeout(700)));
     configured.until_logged("take effect after a restart: run_bytes").await;
     assert_eq!(configured.timeout().await, "700");
-    // What cannot be used changes nothing.
+    // A broken configuration changes nothing.
     for (broken, reason) in [
         ("[chttpd_auth]\ntimeout = = 1\n", "is not TOML"),
         ("timout = 1\n", "unknown key"),

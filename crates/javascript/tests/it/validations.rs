@@ -1,5 +1,5 @@
 //! Writes of a request that `validate_doc_update` judges together.
-#![allow(clippy::expect_used)]
+#![allow(clippy::expect_used, reason = "tests")]
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn each_write_has_its_own_answer_in_order() {
     let runner = Runner::new(super::patient()).expect("threads");
     assert_eq!(runner.validate_all(&design, runner.caller(), &context(), writes).await, expected);
     assert_eq!(runner.validate_all(&design, runner.caller(), &context(), Vec::new()).await, []);
-    // What concerns the function is said about each write.
+    // An error of the function is answered for each write.
     for (text, expected) in [
         (r#"{"validate_doc_update":7}"#, Error::Missing),
         (r#"{"language":"erlang","validate_doc_update":"x"}"#, Error::Language("erlang".to_owned())),
