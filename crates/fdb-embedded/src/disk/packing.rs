@@ -12,6 +12,8 @@ use std::ops::Bound;
 use heed::types::Bytes;
 use heed::{Database, RwTxn};
 
+use crate::disk::sealed::seal_into;
+
 type Db = Database<'static, Bytes, Bytes>;
 
 /// The longest LMDB key that is moved; beside a filler a longer one would not fit into a page.
@@ -45,7 +47,12 @@ pub(crate) struct Packing {
     pause: usize,
     /// Bytes of LMDB's pages; 0 before the first probe.
     page_bytes: usize,
+    /// The last value with its checksum: a buffer that is used again.
+    sealed: Vec<u8>,
 }
+
+/// The longest buffer that is kept.
+const SEALED_KEPT_BYTES: usize = 128 << 10;
 
 impl Packing {
     /// Begins a batch in a new LMDB transaction.
@@ -53,8 +60,18 @@ impl Packing {
         self.end_run();
     }
 
-    /// Puts a record whose key is in no bucket. Must be called in key order.
+    /// Puts a record whose key is in no bucket, with its checksum. Must be called in key order.
     pub(crate) fn put(&mut self, db: &Db, txn: &mut RwTxn<'_>, key: &[u8], value: &[u8]) -> heed::Result<()> {
+        let mut sealed = std::mem::take(&mut self.sealed);
+        seal_into(&mut sealed, key, value);
+        let put = self.put_sealed(db, txn, key, &sealed);
+        if sealed.capacity() <= SEALED_KEPT_BYTES {
+            self.sealed = sealed;
+        }
+        put
+    }
+
+    fn put_sealed(&mut self, db: &Db, txn: &mut RwTxn<'_>, key: &[u8], value: &[u8]) -> heed::Result<()> {
         let bytes = key.len() + value.len() + RECORD_HEAD_BYTES;
         if self.run.as_ref().is_some_and(|run| key >= run.next.as_slice()) {
             self.end_run();

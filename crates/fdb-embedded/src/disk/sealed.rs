@@ -1,19 +1,25 @@
 //! The checksum of a stored record: the last four bytes of its LMDB value.
 //!
 //! LMDB's pages have no checksums. This one covers the LMDB key and the value, so a flipped byte in either is found
-//! when the record is read. It is half of a 64-bit xxHash3, whose cost for a record of 100 bytes is that of one missed
-//! cache line.
+//! when the record is read. It is CRC-32C, for which processors have instructions: some 20 ns for a record of 100
+//! bytes.
 
-use twox_hash::XxHash3_64;
+use crc32c::{crc32c, crc32c_append};
 
 pub(crate) const CHECKSUM_BYTES: usize = 4;
 
 /// Returns the value as it is stored under this LMDB key.
 pub(crate) fn seal(lmdb_key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::with_capacity(value.len() + CHECKSUM_BYTES);
+    seal_into(&mut sealed, lmdb_key, value);
+    sealed
+}
+
+/// Replaces the content of a buffer by the value as it is stored under this LMDB key.
+pub(crate) fn seal_into(sealed: &mut Vec<u8>, lmdb_key: &[u8], value: &[u8]) {
+    sealed.clear();
     sealed.extend_from_slice(value);
     sealed.extend_from_slice(&checksum(lmdb_key, value));
-    sealed
 }
 
 /// Returns the value that is stored under this LMDB key; `None` if the record is damaged.
@@ -32,8 +38,9 @@ pub(crate) fn unseal_unchecked(sealed: &[u8]) -> &[u8] {
 
 #[inline]
 fn checksum(lmdb_key: &[u8], value: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    let hash = XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(lmdb_key), value);
-    ((hash ^ (hash >> 32)) as u32).to_le_bytes()
+    // Key and value are adjacent on a page. The key's length keeps a byte from moving between them unnoticed.
+    let of_key = crc32c(lmdb_key) ^ lmdb_key.len() as u32;
+    crc32c_append(of_key, value).to_le_bytes()
 }
 
 #[cfg(test)]
@@ -62,10 +69,25 @@ mod tests {
         assert_eq!(unseal(b"", b"abc"), None);
     }
 
+    #[test]
+    fn a_byte_that_moves_between_key_and_value_is_found() {
+        let record = b"\x01a key and its value";
+        for at in 1..record.len() {
+            let (key, value) = record.split_at(at);
+            let sealed = seal(key, value);
+            let stored = [key, &sealed].concat();
+            for other in (1..=record.len()).filter(|&other| other != at) {
+                let (key, sealed) = stored.split_at(other);
+                assert_eq!(unseal(key, sealed), None, "{at} and {other}");
+            }
+        }
+    }
+
     /// The checksum is part of the format on disk.
     #[test]
     fn the_checksum_stays() {
-        assert_eq!(XxHash3_64::oneshot(b""), 0x2d06_8005_38d3_94c2);
-        assert_eq!(seal(b"\x01k", b"").len(), CHECKSUM_BYTES);
+        // The check value of CRC-32C (RFC 3720, appendix B.4: 32 bytes of zeros).
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(checksum(b"\x01k", b""), (crc32c(b"\x01k") ^ 2).to_le_bytes());
     }
 }

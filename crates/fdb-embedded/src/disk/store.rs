@@ -159,7 +159,7 @@ impl Store {
     pub(crate) fn put(&self, txn: &mut RwTxn<'_>, packing: &mut Packing, key: &[u8], value: &[u8]) -> StoreResult<()> {
         let place = KeyPlace::of(key);
         match place.rest {
-            None => Ok(packing.put(&self.db, txn, place.lmdb_key(), &seal(place.lmdb_key(), value))?),
+            None => Ok(packing.put(&self.db, txn, place.lmdb_key(), value)?),
             Some(rest) => self.rewrite_bucket(txn, place.lmdb_key(), rest, Some(value)),
         }
     }

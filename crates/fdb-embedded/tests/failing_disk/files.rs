@@ -7,7 +7,6 @@ use std::path::Path;
 use fdb_embedded::{Engine, OpenError, OpenOptions, RangeOptions};
 use flatbed_testkit::Random;
 use heed::types::Bytes;
-use twox_hash::XxHash3_64;
 
 use crate::common::{commit, open, range, set};
 use crate::{command, output};
@@ -125,8 +124,8 @@ fn a_file_may_end_before_pages_that_are_free() {
 
 /// A value as the engine stores it.
 fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let hash = XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(key), value);
-    [value, &((hash ^ (hash >> 32)) as u32).to_le_bytes()].concat()
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(key) ^ key.len() as u32, value);
+    [value, &checksum.to_le_bytes()].concat()
 }
 
 /// The one database of an LMDB environment.
