@@ -59,6 +59,15 @@ impl Url {
         }
     }
 
+    /// Refuses an `@` in the path. In the address of a server it ends a password with an unescaped slash, which
+    /// messages would show as a path.
+    ///
+    /// # Errors
+    /// [`UrlError::Credentials`].
+    pub fn of_server(self) -> Result<Url, UrlError> {
+        if self.prefix.contains('@') { Err(UrlError::Credentials) } else { Ok(self) }
+    }
+
     fn parse_rest(rest: &str, is_secure: bool) -> Result<Url, UrlError> {
         if rest.contains(|c: char| c.is_control() || c == ' ' || c == '?' || c == '#') {
             return Err(UrlError::Character);
@@ -208,6 +217,13 @@ mod tests {
         ] {
             assert_eq!(Url::parse(text), Err(error), "{text}");
         }
+    }
+
+    #[test]
+    fn a_password_with_a_slash_is_no_path() {
+        let parsed = |text| Url::parse(text).and_then(Url::of_server);
+        assert_eq!(parsed("http://anna:12/3@couch.example/db"), Err(UrlError::Credentials));
+        assert_eq!(parsed("http://anna:12%2F3@couch.example/db").unwrap().path(""), "/db");
     }
 
     #[test]

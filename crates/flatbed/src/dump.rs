@@ -160,7 +160,7 @@ async fn head(connection: &mut Connection, options: &Dump, path: &str) -> Result
 
 /// Returns the sync function of a database; `None` for the default one. `url`: the administrators' port.
 async fn sync_function(url: &str, path: &str) -> Result<Option<String>, DumpError> {
-    let url = Url::parse(url)?;
+    let url = Url::parse(url)?.of_server()?;
     let answer = Connection::open(&url).await?.call(Method::GET, &format!("/{path}/_config"), Bytes::new()).await?;
     if answer.status != 200 {
         return Err(DumpError::Refused { status: answer.status, text: answer.text() });

@@ -54,7 +54,7 @@ use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode, 
 
 use cli::{Command, CommandSettings};
 use config_file::ConfigFile;
-use flatbed_client::Url;
+use flatbed_client::{Url, UrlError};
 use settings::Settings;
 
 const DEFAULT_URL: &str = "http://127.0.0.1:5984";
@@ -140,9 +140,9 @@ fn run() -> Result<bool, Box<dyn Error>> {
         Command::Account { what, url, given } => {
             let (settings, _) = settle(given, &variables)?;
             let _log = logging::start(&settings, runtime.handle())?;
-            let url = url.as_deref().map(Url::parse).transpose()?;
+            let url = url.as_deref().map(server).transpose()?;
             // It is of use only if it names the storage's server, so another form of it is no defect here.
-            let of_environment = variables.get("FLATBED_URL").and_then(|url| Url::parse(url).ok());
+            let of_environment = variables.get("FLATBED_URL").and_then(|url| server(url).ok());
             let servers = account::NamedServers { url, of_environment };
             runtime.block_on(account::account(what, servers, &settings))?;
             Ok(true)
@@ -200,7 +200,11 @@ fn log_file(config: Option<&ConfigFile>) {
 }
 
 fn url(given: Option<&str>, variables: &HashMap<String, String>) -> Result<Url, Box<dyn Error>> {
-    Ok(Url::parse(url_text(given, variables))?)
+    Ok(server(url_text(given, variables))?)
+}
+
+fn server(text: &str) -> Result<Url, UrlError> {
+    Url::parse(text)?.of_server()
 }
 
 fn url_text<'t>(given: Option<&'t str>, variables: &'t HashMap<String, String>) -> &'t str {

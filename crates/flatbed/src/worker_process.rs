@@ -66,7 +66,7 @@ impl Home {
     pub(crate) fn server(self, variables: &HashMap<String, String>) -> Result<Server, ProcessError> {
         let named = |name: &str| variables.get(name).filter(|text| !text.is_empty());
         let url = self.url.or(named("FLATBED_URL").cloned()).ok_or(ProcessError::NoUrl)?;
-        let url = Url::parse_either(&url)?;
+        let url = Url::parse_either(&url)?.of_server()?;
         if url.authorization().is_some() {
             return Err(ProcessError::Credentials);
         }

@@ -26,6 +26,7 @@ mod replications;
 mod rights;
 mod selecting;
 mod server;
+mod shown_address;
 mod sign_in;
 mod standing;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use replications::{NamedOwner, OwnerAccount};
 pub use rights::{Administer, Denied, Maintain, Own, Purge, Read, ReadWhole, Right, Write};
 pub use selecting::{FeedSelector, Projection, SelectorError, SelectorOptions};
 pub use server::ServerAdministration;
+pub use shown_address::shown_address;
 pub use sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
 pub use sign_in::{CheckOptions, SessionBegun};
 pub use standing::{Claims, IdentifiedRequest, RightsBasis, SignInError, Standing};

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use flatbed_service::shown_address;
 use lexopt::prelude::*;
 
 /// The most databases that are copied at once.
@@ -60,6 +61,11 @@ pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Option<Import>, lexop
             Long("parallel") => import.parallel = parser.value()?.parse()?,
             Long("ca") => import.ca = Some(parser.value()?.into()),
             Value(value) if source.is_none() => source = Some(value.string()?),
+            // A second URL may have a password, too.
+            Value(value) => {
+                let shown = shown_address(&value.to_string_lossy());
+                return Err(format!("unexpected argument {shown:?}").into());
+            }
             other => return Err(other.unexpected()),
         }
     }
@@ -117,6 +123,7 @@ mod tests {
         assert_eq!(parsed("--help"), Ok(None));
         assert_eq!(parsed(""), Err("flatbed import needs the URL of a server".to_owned()));
         assert_eq!(parsed("http://a --parallel 0"), Err("--parallel is 1 to 64".to_owned()));
-        assert_eq!(parsed("http://a http://b"), Err("unexpected argument \"http://b\"".to_owned()));
+        let another = Err("unexpected argument \"http://b\"".to_owned());
+        assert_eq!(parsed("http://a http://anna:s3cret@b?token=s3cret"), another);
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flatbed_client::{Answer, Connection, Connector, Url, encode_segment};
 use flatbed_outward::{ConnectError, Network, Tls};
+use flatbed_service::shown_address;
 use hyper::body::Incoming;
 use hyper::{Method, Response};
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The reason why an import, or that of one database, failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImportError {
-    /// A URL is invalid.
+    /// A URL is invalid; without its secrets.
     #[error("{0:?}: {1}")]
     Url(String, flatbed_client::UrlError),
     /// A file cannot be read.
@@ -63,10 +64,8 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(url: &str, network: &Network, tls: &Tls) -> Result<Place, ImportError> {
-        let parsed = Url::parse_either(url);
-        // The text may hold a password, so only what is behind it is shown.
-        let shown = || url.rsplit_once('@').map_or(url, |(_, host)| host).to_owned();
-        let url = parsed.map_err(|error| ImportError::Url(shown(), error))?;
+        let parsed = Url::parse_either(url).and_then(Url::of_server);
+        let url = parsed.map_err(|error| ImportError::Url(shown_address(url), error))?;
         let (network, tls) = (network.clone(), tls.clone());
         let connector: Connector = Arc::new(move |url: Url| {
             let (network, tls) = (network.clone(), tls.clone());
