@@ -8,6 +8,7 @@ mod accounts;
 mod database;
 mod names;
 pub(crate) mod options;
+mod pages;
 mod server;
 mod state;
 mod sync_gateway;
@@ -25,9 +26,10 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
-use database::{SourceInfo, Ways};
+use database::{SourceInfo, USERS, Ways};
 use options::Import;
-use server::{ImportError, Place, Server, json_key};
+use pages::Pages;
+use server::{ImportError, Place, Server};
 use state::{ImportProgress, Unmoved};
 
 /// The memory for answers of both servers.
@@ -38,8 +40,6 @@ const NAMES: usize = 1_000;
 
 /// The longest URL that is read from stdin, in bytes.
 const URL_BYTES_MAX: u64 = 8 << 10;
-
-const USERS: &str = "_users";
 
 /// Copies what the options choose, and prints what was not moved. Returns whether all was moved.
 ///
@@ -154,13 +154,12 @@ fn is_of_server(name: &str) -> bool {
 /// their databases are.
 async fn choose(source: &mut Server, options: &Import, left: &mut Unmoved) -> Result<Chosen, ImportError> {
     let mut chosen = Chosen::default();
-    let mut start: Option<String> = None;
-    loop {
-        let after = start.as_ref().map(|name| format!("&skip=1&start_key={}", json_key(name))).unwrap_or_default();
-        let path = format!("/_all_dbs?limit={NAMES}{after}");
-        let page = source.get(&path).await?;
+    let mut pages = Pages::of(NAMES);
+    while let Some(query) = pages.query() {
+        let page = source.get(&format!("/_all_dbs?{query}")).await?;
         let names: Vec<&str> = page.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        for name in &names {
+        let known = pages.note(&names);
+        for name in names.iter().skip(known) {
             if is_of_server(name) || !names::is_chosen(name, &options.only, &options.except) {
                 continue;
             }
@@ -174,14 +173,6 @@ async fn choose(source: &mut Server, options: &Import, left: &mut Unmoved) -> Re
                 Ok(None) => {}
                 Err(error) => left.add(format!("{name}: {error}")),
             }
-        }
-        let last = names.last().copied();
-        match last {
-            // A server without pages answers the same names again.
-            Some(last) if names.len() == NAMES && start.as_deref().is_none_or(|start| start < last) => {
-                start = Some(last.to_owned());
-            }
-            _ => break,
         }
     }
     chosen.databases.sort_by_key(|(name, _)| name != USERS);

@@ -1,17 +1,22 @@
 //! Copies what belongs to the server: administrators, and replications, which arrive paused.
 
 use flatbed_client::encode_segment;
-use serde_json::{Value, json};
+use flatbed_service::shown_address;
+use serde_json::{Map, Value, json};
 
 use crate::dump_format::document_path;
-use crate::import::database::copy_setting;
-use crate::import::server::{ImportError, Server, json_key};
+use crate::import::database::{copy_security, copy_setting};
+use crate::import::pages::Pages;
+use crate::import::server::{ImportError, Server};
 use crate::import::state::Unmoved;
 
 const ADMINS: &str = "/_node/_local/_config/admins";
 
 /// The documents of a page of replications.
 const ROWS: usize = 100;
+
+/// The total length of a document's attachments up to which they are copied.
+const ATTACHED_BYTES_MAX: u64 = 32 << 20;
 
 /// The state that no replicator starts, with the reason for its reader.
 const PAUSED: &str = "failed";
@@ -76,21 +81,22 @@ pub(crate) async fn copy_replications(
             Err(error) => return Err(error),
         }
     }
-    for setting in ["_security", "_revs_limit"] {
-        if let Err(error) = copy_setting(from, to, &format!("{database}/{setting}")).await {
-            left.add(format!("{name}: {setting}: {error}"));
-        }
+    copy_security((&mut *from, &mut *to), &database, name, left).await?;
+    if let Err(error) = copy_setting(from, to, &format!("{database}/_revs_limit")).await {
+        left.add(format!("{name}: _revs_limit: {error}"));
     }
     // A client that may not read them knows none, and then all owners stay.
     let admins = from.get(ADMINS).await.ok();
     let mut lines = Vec::new();
-    let mut start: Option<String> = None;
-    loop {
-        let after = start.as_ref().map(|id| format!("&skip=1&startkey={}", json_key(id))).unwrap_or_default();
-        let path = format!("{database}/_all_docs?include_docs=true&limit={ROWS}{after}");
+    let mut pages = Pages::of(ROWS);
+    while let Some(query) = pages.query() {
+        let path = format!("{database}/_all_docs?include_docs=true&{query}");
         let page = from.get(&path).await?;
         let rows = page["rows"].as_array().ok_or_else(|| ImportError::Answer(path.clone()))?;
-        for document in rows.iter().filter_map(|row| row.get("doc")).filter(|document| document.is_object()) {
+        let ids: Vec<&str> = rows.iter().map(|row| row["id"].as_str().unwrap_or_default()).collect();
+        let known = pages.note(&ids);
+        let documents = rows.iter().skip(known).filter_map(|row| row.get("doc"));
+        for document in documents.filter(|document| document.is_object()) {
             let id = document["_id"].as_str().unwrap_or_default();
             // Servers make it themselves.
             if id == "_design/_replicator" {
@@ -98,7 +104,21 @@ pub(crate) async fn copy_replications(
             }
             let written = paused(document.clone(), admins.as_ref());
             let is_paused = written["_replication_state"] == PAUSED;
-            match to.put(&format!("{database}/{}", document_path(id)), &written).await {
+            let path = format!("{database}/{}", document_path(id));
+            let what = format!("{name}: the replication {id:?}");
+            let written = match with_attachments((&mut *from, &mut *to), &path, document, written).await {
+                Ok(ReplicationCopy::Whole(written)) => written,
+                Ok(ReplicationCopy::WithoutAttachments(written, bytes)) => {
+                    left.add(format!("{what}: its attachments, which have {bytes} bytes"));
+                    written
+                }
+                Ok(ReplicationCopy::Known) => continue,
+                Err(error) => {
+                    left.add(format!("{what}: its attachments: {error}"));
+                    continue;
+                }
+            };
+            match to.put(&path, &written).await {
                 Ok(_) if is_paused => {
                     let (source, target) = (shown(&document["source"]), shown(&document["target"]));
                     let owner = other_owner(document, admins.as_ref());
@@ -108,24 +128,51 @@ pub(crate) async fn copy_replications(
                     lines.push(line.replace(char::is_control, " "));
                 }
                 Ok(_) | Err(ImportError::Refused { status: 409, .. }) => {}
-                Err(error) => left.add(format!("{name}: the replication {id:?}: {error}")),
+                Err(error) => left.add(format!("{what}: {error}")),
             }
         }
-        let last = rows.last().and_then(|row| row["id"].as_str());
-        match last {
-            Some(last) if rows.len() == ROWS && start.as_deref() != Some(last) => start = Some(last.to_owned()),
-            _ => return Ok(lines),
-        }
     }
+    Ok(lines)
 }
 
-/// Returns an endpoint of a replication, without its password.
+/// The copy of a document of a replicator database.
+enum ReplicationCopy {
+    Whole(Value),
+    /// The document without its attachments, which have too many bytes: their number.
+    WithoutAttachments(Value, u64),
+    /// The target has the document.
+    Known,
+}
+
+/// Returns `written`, which the target gets for `document` of the source, with the document's attachments.
+async fn with_attachments(
+    (from, to): (&mut Server, &mut Server),
+    path: &str,
+    document: &Value,
+    mut written: Value,
+) -> Result<ReplicationCopy, ImportError> {
+    let Some(stubs) = document["_attachments"].as_object() else { return Ok(ReplicationCopy::Whole(written)) };
+    let lengths = stubs.values().filter_map(|stub| stub["length"].as_u64());
+    let bytes = lengths.fold(0, u64::saturating_add);
+    if bytes > ATTACHED_BYTES_MAX {
+        return Ok(ReplicationCopy::WithoutAttachments(written, bytes));
+    }
+    if to.find(path).await?.is_some() {
+        return Ok(ReplicationCopy::Known);
+    }
+    let wrong = || ImportError::Answer(path.to_owned());
+    let rev = document["_rev"].as_str().ok_or_else(wrong)?;
+    let found = from.get(&format!("{path}?attachments=true&rev={}", encode_segment(rev))).await?;
+    let found = found["_attachments"].as_object().ok_or_else(wrong)?;
+    let kept = |of: &Value| json!({ "content_type": of["content_type"], "data": of["data"] });
+    written["_attachments"] = found.iter().map(|(name, of)| (name.clone(), kept(of))).collect::<Map<_, _>>().into();
+    Ok(ReplicationCopy::Whole(written))
+}
+
+/// Returns an endpoint of a replication, without its secrets.
 fn shown(endpoint: &Value) -> String {
-    let text = endpoint.as_str().or_else(|| endpoint["url"].as_str()).unwrap_or("?");
-    let shown = match (text.split_once("://"), text.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, place))) => format!("{scheme}://{place}"),
-        _ => text.to_owned(),
-    };
+    let text = endpoint.as_str().or_else(|| endpoint["url"].as_str()).unwrap_or_default();
+    let shown = Some(shown_address(text)).filter(|shown| !shown.is_empty()).unwrap_or_else(|| "?".to_owned());
     shown.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
@@ -165,6 +212,8 @@ mod tests {
     fn passwords_are_not_shown() {
         assert_eq!(shown(&"https://a:s3cret@h:1/db".into()), "https://h:1/db");
         assert_eq!(shown(&json!({ "url": "http://a:p@ss@h/db", "headers": {} })), "http://h/db");
+        assert_eq!(shown(&"a:s3cret@h/db".into()), "h/db");
+        assert_eq!(shown(&json!({ "url": "http://h/db?password=s3cret&token=s3cret" })), "http://h/db");
         assert_eq!((shown(&"db".into()), shown(&Value::Null)), ("db".to_owned(), "?".to_owned()));
     }
 }

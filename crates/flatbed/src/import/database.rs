@@ -11,9 +11,13 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::dump_format::document_path;
-use crate::import::server::{ImportError, Place, Server, json_key};
+use crate::import::pages::Pages;
+use crate::import::server::{ImportError, Place, Server};
 use crate::import::state::Unmoved;
 use crate::import::unmoved;
+
+/// The database of users.
+pub(crate) const USERS: &str = "_users";
 
 /// The name under which replications of an import have their checkpoints.
 const SERVER: &str = "flatbed-import";
@@ -72,10 +76,9 @@ pub(crate) async fn copy(
     if info.has_channels {
         left.add(format!("{name}: its sync function, users and roles (import it from the administrators' port)"));
     }
-    for setting in ["_security", "_revs_limit"] {
-        if let Err(error) = copy_setting(&mut from, &mut to, &format!("{database}/{setting}")).await {
-            left.add(format!("{name}: {setting}: {error}"));
-        }
+    copy_security((&mut from, &mut to), &database, name, &mut left).await?;
+    if let Err(error) = copy_setting(&mut from, &mut to, &format!("{database}/_revs_limit")).await {
+        left.add(format!("{name}: _revs_limit: {error}"));
     }
     documents(ways, name, with_locals, progress, &mut left).await?;
     Ok(left)
@@ -137,6 +140,38 @@ pub(crate) async fn copy_setting(from: &mut Server, to: &mut Server, path: &str)
     Ok(())
 }
 
+/// Copies `_security`, before any document: the target must not show documents to more users than the source does.
+///
+/// # Errors
+/// [`ImportError::Database`]: it could not be copied, so the documents must not be. `_users` is an exception where the
+/// target fixes its `_security` and admits administrators of the server alone.
+pub(crate) async fn copy_security(
+    (from, to): (&mut Server, &mut Server),
+    database: &str,
+    name: &str,
+    left: &mut Unmoved,
+) -> Result<(), ImportError> {
+    let path = format!("{database}/_security");
+    let Err(error) = copy_setting(from, to, &path).await else { return Ok(()) };
+    if name == USERS && is_closed(&to.get(&path).await?) {
+        left.add(format!("{name}: _security: {error}"));
+        return Ok(());
+    }
+    Err(ImportError::Database(format!("not copied, because its _security could not be set: {error}")))
+}
+
+/// Returns whether a security object admits administrators of the server alone.
+fn is_closed(security: &Value) -> bool {
+    let is_empty = |list: &Value| list.is_null() || list.as_array().is_some_and(Vec::is_empty);
+    let are_admins = |roles: &Value| roles.as_array().is_some_and(|roles| roles.iter().all(|role| role == "_admin"));
+    let (members, admins) = (&security["members"], &security["admins"]);
+    is_empty(&members["names"])
+        && !is_empty(&members["roles"])
+        && are_admins(&members["roles"])
+        && is_empty(&admins["names"])
+        && (is_empty(&admins["roles"]) || are_admins(&admins["roles"]))
+}
+
 fn spec(ways: &Ways, name: &str) -> Result<Spec, ImportError> {
     let text = json!({
         "source": ways.from.endpoint(name),
@@ -195,24 +230,21 @@ async fn copy_locals(
     replication: &str,
     left: &mut Unmoved,
 ) -> Result<(), ImportError> {
-    let mut start: Option<String> = None;
-    loop {
-        let after = start.as_ref().map(|id| format!("&skip=1&startkey={}", json_key(id))).unwrap_or_default();
-        let path = format!("{database}/_local_docs?limit={LOCALS}{after}");
+    let mut pages = Pages::of(LOCALS);
+    while let Some(query) = pages.query() {
+        let path = format!("{database}/_local_docs?{query}");
         let page = from.get(&path).await?;
         let rows = page["rows"].as_array().ok_or_else(|| ImportError::Answer(path.clone()))?;
         let ids: Vec<&str> = rows.iter().filter_map(|row| row["id"].as_str()).collect();
-        for id in ids.iter().filter(|id| !is_internal(id, replication)) {
+        let known = pages.note(&ids);
+        for id in ids.iter().skip(known).filter(|id| !is_internal(id, replication)) {
             let path = format!("{database}/{}", document_path(id));
             if let Err(error) = copy_local(from, to, &path).await {
                 left.add(format!("{id} of {}: {error}", database.trim_start_matches('/')));
             }
         }
-        match ids.last() {
-            Some(last) if ids.len() == LOCALS && start.as_deref() != Some(*last) => start = Some((*last).to_owned()),
-            _ => return Ok(()),
-        }
     }
+    Ok(())
 }
 
 async fn copy_local(from: &mut Server, to: &mut Server, path: &str) -> Result<(), ImportError> {
@@ -242,6 +274,17 @@ mod tests {
             assert!(is_internal(id, "0a"), "{id}");
         }
         assert!(!is_internal("_local/0b", "0a") && !is_internal("_local/x/0a", "0a"));
+    }
+
+    #[test]
+    fn closed_security_admits_administrators_alone() {
+        let roles = json!({ "roles": ["_admin"] });
+        assert!(is_closed(&json!({ "members": roles, "admins": roles })));
+        assert!(is_closed(&json!({ "members": { "names": [], "roles": ["_admin"] } })));
+        for members in [json!({}), json!({ "roles": [] }), json!({ "roles": ["_admin", "r"] })] {
+            assert!(!is_closed(&json!({ "members": members, "admins": roles })), "{members}");
+        }
+        assert!(!is_closed(&json!({ "members": roles, "admins": { "names": ["anna"] } })) && !is_closed(&json!({})));
     }
 
     #[test]

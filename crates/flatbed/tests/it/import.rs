@@ -138,8 +138,8 @@ async fn a_server_is_moved_and_a_second_run_brings_changes() {
     call(&mut one, Method::PUT, "/_replicator", "").await;
     let anna = json!({ "name": "anna", "password": "secret", "roles": ["r"], "type": "user" });
     ask(&mut one, Method::PUT, "/_users/org.couchdb.user:anna", &anna).await;
-    let replication =
-        json!({ "source": format!("{from}/plain"), "target": "http://a:pw@127.0.0.1:9/x", "continuous": true });
+    let replication = json!({ "source": format!("{from}/plain"), "target": "http://a:pw@127.0.0.1:9/x", "continuous": true,
+        "_attachments": { "a note": attachment(b"note", 1) } });
     ask(&mut one, Method::PUT, "/_replicator/job", &replication).await;
 
     let moved = import(&from, &to, &["--local", "--verify", "--except", "le?t"]);
@@ -168,6 +168,10 @@ async fn a_server_is_moved_and_a_second_run_brings_changes() {
     let job = ask(&mut other, Method::GET, "/_replicator/job", &nothing).await;
     assert_eq!((&job["_replication_state"], &job["continuous"]), (&"failed".into(), &true.into()), "{job}");
     assert!(job["_replication_state_reason"].as_str().unwrap().contains("paused"), "{job}");
+
+    let note = ask(&mut other, Method::GET, "/_replicator/job?attachments=true", &nothing).await;
+    assert_eq!(note["_attachments"]["a note"]["data"], BASE64.encode(b"note"), "{note}");
+    assert_eq!(note["_attachments"]["a note"]["content_type"], "image/png", "{note}");
 
     // A second run brings what changed since, and lists no replication again.
     write(&mut one, "plain", &[revision("late", &["a"], json!({})), revision("gone", &["x", "y", "z"], json!({}))])
@@ -223,8 +227,65 @@ async fn what_was_not_moved_is_listed() {
     assert_eq!(none.status.code(), Some(2), "{}", text(&none));
     let unknown = import("http://127.0.0.1:1", &to, &[]);
     assert_eq!(unknown.status.code(), Some(2), "{}", text(&unknown));
-    let wrong = import("ftp://a:s3cret@h", &to, &[]);
-    assert!(wrong.status.code() == Some(2) && !text(&wrong).contains("s3cret"), "{}", text(&wrong));
+    for (url, named) in [
+        ("ftp://a:s3cret@h", "\"ftp://h\""),
+        ("a:s3cret@h:1", "\"h:1\""),
+        ("http://h/?token=s3cret", "\"http://h/\""),
+        ("http://a:12/s3cret@127.0.0.1:1", "\"http://127.0.0.1:1\""),
+    ] {
+        let wrong = import(url, &to, &[]);
+        assert!(wrong.status.code() == Some(2) && !text(&wrong).contains("s3cret"), "{}", text(&wrong));
+        assert!(text(&wrong).contains(named), "{}", text(&wrong));
+    }
+    let twice = import(&from, &to, &["http://a:s3cret@h"]);
+    assert!(!twice.status.success() && !text(&twice).contains("s3cret"), "{}", text(&twice));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_whose_security_cannot_be_set_is_not_copied() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = Server::start(&directory.path().join("source"));
+    let target = Server::start(&directory.path().join("target"));
+    let path = "/_node/_local/_config/admins/carl";
+    ask(&mut target.connect().await, Method::PUT, path, &"s3cret".into()).await;
+    let signed = |name: &str| target.url.to_string().replace("http://", &format!("http://{name}:s3cret@"));
+    let (mut one, url) = (source.connect().await, Url::parse(&signed("carl")).unwrap());
+    let mut other = Connection::open(&url).await.unwrap();
+    call(&mut other, Method::PUT, "/_users", "").await;
+    let bob = json!({ "name": "bob", "password": "s3cret", "roles": [], "type": "user" });
+    ask(&mut other, Method::PUT, "/_users/org.couchdb.user:bob", &bob).await;
+    for (database, security) in [("open", json!({})), ("same", json!({ "members": { "names": ["bob"] } }))] {
+        for server in [&mut one, &mut other] {
+            ask(server, Method::PUT, &format!("/{database}"), &Value::Null).await;
+        }
+        // Anyone reads `open` at the target, and administrators alone at the source. `same` is alike at both.
+        ask(&mut other, Method::PUT, &format!("/{database}/_security"), &security).await;
+        write(&mut one, database, &[revision("x", &["a"], json!({}))]).await;
+    }
+    ask(&mut one, Method::PUT, "/same/_security", &json!({ "members": { "names": ["bob"] } })).await;
+    for (server, security) in [(&mut one, json!({})), (&mut other, json!({ "members": { "names": ["bob"] } }))] {
+        call(server, Method::PUT, "/_replicator", "").await;
+        ask(server, Method::PUT, "/_replicator/_security", &security).await;
+    }
+    ask(&mut one, Method::PUT, "/_replicator/job", &json!({ "source": "x", "target": "http://127.0.0.1:9/x" })).await;
+
+    // Bob writes documents of both, but sets no `_security`.
+    let moved = import(&source.url.to_string(), &signed("bob"), &["--only", "open", "--only", "same"]);
+    assert_eq!(moved.status.code(), Some(1), "{}", text(&moved));
+    let said = String::from_utf8_lossy(&moved.stdout);
+    assert!(said.contains("open: not copied, because its _security could not be set: "), "{said}");
+    assert!(!said.contains("same: "), "{said}");
+    assert_eq!(call(&mut other, Method::GET, "/open/x", "").await.0, 404);
+    assert_eq!(call(&mut other, Method::GET, "/same/x", "").await.0, 200);
+    let moved = import(&source.url.to_string(), &signed("bob"), &["--only", "_replicator"]);
+    assert!(text(&moved).contains("_replicator: not copied, because its _security"), "{}", text(&moved));
+    assert_eq!(call(&mut other, Method::GET, "/_replicator/job", "").await.0, 404);
+    // An administrator sets it, and a further run copies the rest.
+    let moved = import(&source.url.to_string(), &signed("carl"), &["--only", "open"]);
+    assert!(moved.status.success(), "{}", text(&moved));
+    assert_eq!(call(&mut other, Method::GET, "/open/x", "").await.0, 200);
+    let security = ask(&mut other, Method::GET, "/open/_security", &Value::Null).await;
+    assert_eq!(security["members"]["roles"], json!(["_admin"]), "{security}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
