@@ -7,7 +7,7 @@ use hyper::header::{self, HeaderName};
 
 /// Words in header names, between hyphens or underscores, that mark a credential or a proof of identity. They also do so
 /// at the end of a word, as in `X-AccessToken`.
-const WORDS: [&str; 30] = [
+const WORDS: [&str; 39] = [
     "2fa",
     "apikey",
     "assertion",
@@ -15,9 +15,15 @@ const WORDS: [&str; 30] = [
     "authenticate",
     "authenticated",
     "authentication",
+    "authorisation",
+    "authorise",
+    "authorised",
     "authorization",
+    "authorize",
+    "authorized",
     "bearer",
     "cert",
+    "certificate",
     "cookie",
     "cookie2",
     "credential",
@@ -26,7 +32,10 @@ const WORDS: [&str; 30] = [
     "dpop",
     "jwt",
     "oidc",
+    "macaroon",
     "otp",
+    "passcode",
+    "passphrase",
     "passwd",
     "password",
     "principal",
@@ -99,6 +108,10 @@ mod tests {
             "x_api_key",
             "X-CSRF-Token",
             "X-Original-Authorization",
+            "Authorisation",
+            "X-Authorised-By",
+            "X-Client-Certificate",
+            "X-Passphrase",
             "XAuthorization",
             "X-Amzn-Oidc-Accesstoken",
             "X-Amzn-Oidc-Data",

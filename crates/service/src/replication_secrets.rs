@@ -15,14 +15,22 @@ const ENDPOINTS: [&str; 2] = ["source", "target"];
 
 /// Parts of names, in lower case and without other characters than letters and digits, that mark credentials. A proxy
 /// may be an address with a password.
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 27] = [
     "accesskey",
     "apikey",
+    "assertion",
     "bearer",
+    "clientkey",
     "cookie",
     "credential",
+    "csrf",
+    "dpop",
+    "encryptionkey",
     "header",
     "jwt",
+    "macaroon",
+    "oidc",
+    "passcode",
     "passphrase",
     "passwd",
     "password",
@@ -32,8 +40,13 @@ const PARTS: [&str; 17] = [
     "saml",
     "secret",
     "session",
+    "signature",
+    "sharedkey",
     "token",
 ];
+
+/// Words of names that mark credentials, in lower case. As parts of other words they do not.
+const WORDS: [&str; 6] = ["otp", "pass", "pin", "pw", "sid", "sig"];
 
 /// Removes everything from the members of another user's document that may be a credential.
 pub(crate) fn hide(members: &mut Vec<(Cow<'_, str>, Value<'_>)>) {
@@ -66,11 +79,28 @@ fn hide_in_value(value: &mut Value<'_>) {
 
 /// Returns whether a member holds a credential, by its name.
 fn is_credential(name: &str) -> bool {
-    let name: String =
+    let letters: String =
         name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect();
-    // An author is no proof of identity; an authorization is one.
-    let is_proof = name.contains("authoriz") || name.replace("author", "").contains("auth");
-    is_proof || PARTS.iter().any(|part| name.contains(part))
+    // An author is no proof of identity; an authorization is one, in both spellings.
+    let is_proof = ["authoriz", "authoris"].iter().any(|proof| letters.contains(proof))
+        || letters.replace("author", "").contains("auth");
+    is_proof || PARTS.iter().any(|part| letters.contains(part)) || words(name).any(|word| WORDS.contains(&&*word))
+}
+
+/// Splits a name at characters that are no letters or digits, and before capital letters inside: `userPass`.
+fn words(name: &str) -> impl Iterator<Item = String> {
+    let mut words = vec![String::new()];
+    let mut was_small = false;
+    for letter in name.chars() {
+        if !letter.is_ascii_alphanumeric() || was_small && letter.is_ascii_uppercase() {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| letter.is_ascii_alphanumeric()) {
+            word.push(letter.to_ascii_lowercase());
+        }
+        was_small = letter.is_ascii_lowercase();
+    }
+    words.into_iter()
 }
 
 /// Reduces an endpoint to its address. An unreadable endpoint is hidden.
@@ -111,6 +141,18 @@ mod tests {
             "access-token",
             "clientSecret",
             "sessionId",
+            "authorisation",
+            "Proxy-Authorisation",
+            "authorised_by",
+            "assertion",
+            "pass",
+            "userPass",
+            "user_pass",
+            "proxy.pw",
+            "passcode",
+            "X-OTP",
+            "sig",
+            "shared-key",
         ] {
             assert!(is_credential(name), "{name}");
         }
@@ -119,13 +161,18 @@ mod tests {
             "_replication_id",
             "_replication_state_reason",
             "author",
+            "authority",
+            "bypass",
+            "compass",
             "continuous",
             "create_target",
             "doc_ids",
             "filter",
             "owner",
             "owner_account",
+            "passed",
             "query_params",
+            "shipping",
             "selector",
             "since_seq",
             "use_checkpoints",
