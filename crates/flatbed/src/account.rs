@@ -10,8 +10,9 @@ use flatbed_layer::{
     AllDocsQuery, Authority, CreateOptions, Database, Document, Edit, Error, GetOptions, Layer, NotFound, Refusal,
     USERS,
 };
-use flatbed_service::configuration::{ADMINS, ChangedBy, Configuration, Values};
+use flatbed_service::configuration::{ADMINS, ChangedBy, Configuration, Source, Values};
 
+use crate::config_file::ConfigFile;
 use crate::settings::Settings;
 use crate::storage::{Storage, StorageError};
 use crate::{account_over_http, data_directory};
@@ -44,6 +45,16 @@ pub(crate) struct NamedServers {
     pub of_environment: Option<Url>,
 }
 
+/// Returns the values of `_config` in the configuration file, without administrators.
+fn values(config: &ConfigFile) -> Result<Values> {
+    let mut values = Values::default();
+    for ((section, key), text) in &config.sections {
+        let inserted = values.insert(section, key, text, Source::File);
+        inserted.map_err(|error| format!("{section}.{key} in the configuration file: {error}"))?;
+    }
+    Ok(values)
+}
+
 /// Makes a change, in the storage of the settings or, if `--url` names one, by a server. If a server of this machine has
 /// the embedded engine's directory open, that server makes the change. Passwords are read from stdin; a terminal is
 /// prompted for them.
@@ -51,7 +62,12 @@ pub(crate) struct NamedServers {
 /// # Errors
 /// If the storage cannot be opened or written, the server refuses the change, the account does not exist, or it exists
 /// already.
-pub(crate) async fn account(what: Account, servers: NamedServers, settings: &Settings) -> Result<()> {
+pub(crate) async fn account(
+    what: Account,
+    servers: NamedServers,
+    settings: &Settings,
+    config: Option<&ConfigFile>,
+) -> Result<()> {
     let password = match &what {
         Account::AddAdmin(_) | Account::AddUser(..) | Account::Password(_) => Some(password()?),
         _ => None,
@@ -72,15 +88,17 @@ pub(crate) async fn account(what: Account, servers: NamedServers, settings: &Set
         }
         storage => storage?,
     };
+    let of_file = config.map(values).transpose()?.unwrap_or_default();
     let (layer, authority) = Layer::open(storage.database(), settings.layer_options(), None).await?;
-    let done = change(&layer, &authority, what, password).await;
+    let done = change(&layer, &authority, what, password, of_file).await;
     layer.shutdown();
     drop((layer, authority));
     storage.close();
     done
 }
 
-async fn change(layer: &Layer, authority: &Authority, what: Account, password: String) -> Result<()> {
+/// Makes a change in the storage. `of_file`: the values of `_config` in the configuration file.
+async fn change(layer: &Layer, authority: &Authority, what: Account, password: String, of_file: Values) -> Result<()> {
     let users = layer.database(USERS, authority.for_job("accounts"));
     let actor = authority.for_job("settings").into();
     let by = ChangedBy { actor: &actor, name: Some("the command line"), from: None };
@@ -111,6 +129,7 @@ async fn change(layer: &Layer, authority: &Authority, what: Account, password: S
                 ("type".into(), Value::String("user".into())),
             ];
             check(&name, &members)?;
+            check_password(layer, of_file, &password).await?;
             match users.create(&CreateOptions::default()).await {
                 Ok(()) | Err(Error::DatabaseExists) => {}
                 Err(error) => return Err(error.into()),
@@ -138,6 +157,7 @@ async fn change(layer: &Layer, authority: &Authority, what: Account, password: S
             let Some(document) = find(&users, &name).await?.filter(|document| !document.deleted) else {
                 return Err(format!("there is no user {name:?}").into());
             };
+            check_password(layer, of_file, &password).await?;
             let text = [b"{", &document.body[..], b"}"].concat();
             let Value::Object(members) = json::parse(&text, &Limits::default())? else {
                 return Err("no object".into());
@@ -177,6 +197,12 @@ fn check(name: &str, members: &[(std::borrow::Cow<'_, str>, Value<'_>)]) -> Resu
     let write = users::Write { id: &id, is_deleted: false, body: &body, old: None };
     let actor = users::Actor { name: None, is_server_admin: true, is_admin: true };
     Ok(users::validate(&write, &actor).map_err(|refused| refused.reason.into_owned())?)
+}
+
+/// Checks a new password of a user as a server with these settings does.
+async fn check_password(layer: &Layer, of_file: Values, password: &str) -> Result<()> {
+    let settings = Configuration::once(layer.clone(), of_file).await?.now();
+    Ok(settings.auth.password_rules.check(password)?)
 }
 
 async fn list(users: &Database) -> Result<()> {

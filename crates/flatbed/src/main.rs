@@ -138,13 +138,13 @@ fn run() -> Result<bool, Box<dyn Error>> {
             Ok(true)
         }
         Command::Account { what, url, given } => {
-            let (settings, _) = settle(given, &variables)?;
+            let (settings, config) = settle(given, &variables)?;
             let _log = logging::start(&settings, runtime.handle())?;
             let url = url.as_deref().map(server).transpose()?;
             // It is of use only if it names the storage's server, so another form of it is no defect here.
             let of_environment = variables.get("FLATBED_URL").and_then(|url| server(url).ok());
             let servers = account::NamedServers { url, of_environment };
-            runtime.block_on(account::account(what, servers, &settings))?;
+            runtime.block_on(account::account(what, servers, &settings, config.as_ref()))?;
             Ok(true)
         }
         Command::RotateSecret(given) => {

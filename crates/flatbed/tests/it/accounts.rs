@@ -4,7 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::support::{Server, flatbed, has_engine, storage};
+use hyper::Method;
+
+use crate::support::{Server, call, flatbed, has_engine, storage};
 
 /// Returns the command's output. Panics if it fails, unless its message contains `fails`.
 fn done(data: &Path, arguments: &[&str], password: &str, fails: Option<&str>) -> String {
@@ -55,6 +57,31 @@ fn accounts_are_added_and_removed() {
     done(&data, &["user", "remove", "carl"], "", None);
     assert_eq!(done(&data, &["user", "list"], "", None), "");
     done(&data, &["user", "add", "carl"], "secret\n", None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_passwords_follow_the_rules_of_the_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, file) = (directory.path().join("data"), directory.path().join("flatbed.toml"));
+    done(&data, &["user", "add", "carl"], "secret\n", None);
+    std::fs::write(&file, "[chttpd_auth]\npassword_regexp = '[{\"[0-9]\", \"At least one digit.\"}]'\n").unwrap();
+    let config = ["--config", file.to_str().unwrap()];
+    let refused = Some("Password does not conform to requirements. At least one digit.");
+    done(&data, &[&["user", "password", "carl"], &config[..]].concat(), "secret\n", refused);
+    done(&data, &[&["user", "add", "dora"], &config[..]].concat(), "secret\n", refused);
+    done(&data, &[&["user", "add", "dora"], &config[..]].concat(), "secret2\n", None);
+
+    // Stored rules hold, too.
+    let server = Server::start(&data);
+    let path = "/_node/_local/_config/chttpd_auth/password_regexp";
+    let rules = r#""[{\".{10,}\", \"At least 10 characters.\"}]""#;
+    assert_eq!(call(&mut server.connect().await, Method::PUT, path, rules).await.0, 200);
+    assert!(server.stop());
+    let refused = Some("At least 10 characters.");
+    done(&data, &["user", "password", "dora"], "secret\n", refused);
+    done(&data, &["user", "add", "emma"], "secret\n", refused);
+    done(&data, &["user", "password", "dora"], "secret of ten\n", None);
+    assert_eq!(done(&data, &["user", "list"], "", None), "carl\ndora\n");
 }
 
 /// The embedded engine's directory admits one process, so the server that has it makes the change.

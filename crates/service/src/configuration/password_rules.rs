@@ -54,7 +54,7 @@ impl PasswordRules {
     ///
     /// # Errors
     /// The reason of the first rule that it breaks, in CouchDB's words.
-    pub(crate) fn check(&self, password: &str) -> Result<(), String> {
+    pub fn check(&self, password: &str) -> Result<(), String> {
         if self.0.is_empty() {
             return Ok(());
         }
