@@ -29,7 +29,8 @@ const SYNCSTORAGE: &str = "syncstorage";
 const WORKER: &str = "worker";
 
 /// Settings that may be arrays.
-const LISTS: [&str; 4] = ["listen", "proxy_protocol_from", "forwarded_from", "unlimited"];
+const LISTS: [&str; 6] =
+    ["listen", "proxy_protocol_from", "forwarded_from", "unlimited", "replication_allow", "worker_allow"];
 
 /// A parsed configuration file that can be written back.
 pub(crate) struct ConfigFile {
@@ -399,9 +400,11 @@ mod tests {
 
     #[test]
     fn lists_and_limits() {
-        let (_directory, path) =
-            written("listen = [\"a:1\", \"unix:b\"]\n[limits]\nhead_seconds = 3\nbody_seconds = 4\n");
+        let (_directory, path) = written(
+            "listen = [\"a:1\", \"unix:b\"]\nreplication_allow = [\"10.0.0.0/8\", \"couch.internal\"]\n[limits]\nhead_seconds = 3\nbody_seconds = 4\n",
+        );
         let file = ConfigFile::read(&path).unwrap();
+        assert_eq!(file.settings["replication_allow"].text, "10.0.0.0/8,couch.internal");
         assert_eq!(file.settings["listen"].text, "a:1,unix:b");
         assert_eq!(file.settings["limits"].text, "head_seconds=3,body_seconds=4");
     }
@@ -418,6 +421,7 @@ mod tests {
         for (text, message) in [
             ("liten = \"a:1\"", "has the unknown key \"liten\""),
             ("listen = [5984]", ": \"listen\" must be an array of strings"),
+            ("replication_allow = [10]", ": \"replication_allow\" must be an array of strings"),
             ("root = [\"a\"]", ": \"root\" must be a string or a number"),
             ("[limits]\nhead_seconds = \"x\"", ": \"limits\" must be a table of numbers"),
             ("[cors]\norigins = \"*\"", ": \"cors.origins\" must be an array of strings"),
