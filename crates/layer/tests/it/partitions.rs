@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::support::{Store, assert_clean, change, delete, put, snapshot};
 use flatbed_layer::check::check_database;
-use flatbed_layer::{AllDocsQuery, CreateOptions, Database, Error, Invalid, PartitionInfo, Refusal, RevId};
+use flatbed_layer::json::Value;
+use flatbed_layer::{
+    AllDocsQuery, CreateOptions, Database, Edit, Error, Invalid, PartitionInfo, Refusal, RevId, waits,
+};
 
 async fn partitioned(shards: Option<u32>) -> (Store, crate::support::Layer, Database) {
     let store = Store::new();
@@ -49,6 +52,34 @@ async fn ids_name_their_partition() {
     let system = CreateOptions { partitioned: true, ..CreateOptions::default() };
     let refused = layer.create_database("_users", &system).await;
     assert!(matches!(refused, Err(Error::Refused(Refusal::InvalidSetting(_)))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn the_sizes_of_many_partitions_are_read_at_once() {
+    let (_store, layer, db) = partitioned(None).await;
+    layer.bound_sizes(8_000_000, 8_000_000, 1_000);
+    put(&db, "p07:large", None, &format!(r#"{{"text":"{}"}}"#, "x".repeat(2_000))).await.unwrap();
+    let edit = |at: usize| Edit {
+        id: format!("p{at:02}:a").into(),
+        parent: None,
+        history: None,
+        deleted: false,
+        expiry: None,
+        attachments: Vec::new(),
+        body: Value::Object(Vec::new()),
+    };
+    let edits: Vec<Edit<'_>> = (0..60).map(edit).collect();
+    match db.update_all(&edits).await {
+        Err(Error::NoneWritten(refused)) => {
+            assert_eq!(refused.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["p07:a"]);
+        }
+        other => panic!("{other:?}"),
+    }
+    let others: Vec<Edit<'_>> = (0..60).filter(|at| *at != 7).map(edit).collect();
+    let (written, waits) = waits::count(db.update_all(&others)).await;
+    assert_eq!(written.unwrap().len(), 59);
+    // Faults may begin transactions anew.
+    assert!(waits.transactions < 30, "{waits:?}");
 }
 
 /// After writes, deletions and purges the counters equal a recount, and an empty partition leaves no keys.
