@@ -10,6 +10,7 @@ use flatbed_store::database_name::{DatabaseKind, check_name, is_replicator_name}
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::{Error, NotFound, Refusal, Result};
 use flatbed_store::keys::Counter;
+use flatbed_store::proto::DatabaseRecord;
 use flatbed_store::seq::Seq;
 use flatbed_store::sync_function::ChannelsOptions;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
@@ -516,6 +517,14 @@ impl Database {
         self.change_record(|record| record.set_security(security)).await
     }
 
+    /// Changes `_security` by a function of its text, empty for the default, in one transaction: no other change is lost.
+    /// The function may be called again. `None` changes nothing, nor do more than [`SECURITY_BYTES_MAX`] bytes.
+    pub async fn change_security(&self, change: impl Fn(&[u8]) -> Option<Vec<u8>> + Send) -> Result<()> {
+        let bounded = move |text: &[u8]| change(text).filter(|changed| changed.len() <= SECURITY_BYTES_MAX);
+        let changed = move |record: &mut DatabaseRecord| bounded(&record.security).map(|to| record.set_security(&to));
+        self.change_record(move |record| changed(record).unwrap_or_default()).await
+    }
+
     /// Requests a compaction, which any process of the root with time for it runs in the background
     /// ([`crate::Background`]). Does nothing if one is due.
     #[boxed]
@@ -523,7 +532,7 @@ impl Database {
         compact::ask(self).await
     }
 
-    async fn change_record(&self, change: impl Fn(&mut flatbed_store::proto::DatabaseRecord) + Send) -> Result<()> {
+    async fn change_record(&self, change: impl Fn(&mut DatabaseRecord) + Send) -> Result<()> {
         let once = self.inner.once()?;
         let mut change = ChangeRecord { inner: &self.inner, name: &self.name, actor: &self.actor, change, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await?;

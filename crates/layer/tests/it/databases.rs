@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::support::{Store, all_changes, assert_clean, create, get, put, soon};
 use flatbed_layer::{
-    AllDocsQuery, ChangesQuery, CreateOptions, Error, LayerOptions, NameRange, Refusal, Since, WaitOutcome,
+    AllDocsQuery, ChangesQuery, CreateOptions, Error, LayerOptions, NameRange, Refusal, SECURITY_BYTES_MAX, Since,
+    WaitOutcome,
 };
 use flatbed_testkit::pass;
 
@@ -30,6 +31,22 @@ async fn create_list_delete() {
     assert!(matches!(get(&layer.database("b"), "d").await, Err(Error::DatabaseNotFound)));
     assert!(matches!(put(&layer.database("b"), "d", None, "{}").await, Err(Error::DatabaseNotFound)));
     assert_eq!(layer.all_databases(&NameRange::default()).await.unwrap(), ["a", "c"]);
+}
+
+#[tokio::test]
+async fn changes_of_security_at_once_are_all_kept() {
+    let store = Store::new();
+    let (one, two) = (store.layer().await, store.layer().await);
+    let (at_one, at_two) = (create(&one, "db", None).await, two.database("db"));
+    let add = |name: &'static [u8]| move |text: &[u8]| Some([text, name].concat());
+    let (a, b) = tokio::join!(at_one.change_security(add(b"a")), at_two.change_security(add(b"b")));
+    a.and(b).unwrap();
+    let found = at_one.security().await.unwrap().unwrap();
+    assert!([&b"ab"[..], b"ba"].contains(&&found[..]), "{found:?}");
+    // Neither `None` nor too much changes it.
+    at_two.change_security(|_| None).await.unwrap();
+    at_two.change_security(|_| Some(vec![b' '; SECURITY_BYTES_MAX + 1])).await.unwrap();
+    assert_eq!(at_one.security().await.unwrap().unwrap(), found);
 }
 
 #[tokio::test]
