@@ -222,6 +222,8 @@ pub(crate) async fn serve(
     };
     let of_functions = functions.clone();
     let mut figures = storage.figures().and(process::figures).and(move || of_functions.figures().families());
+    let of_provision = provision.clone();
+    figures = figures.and(move || of_provision.families());
     if let Some(sync) = &sync {
         figures = figures.and(sync.figures());
     }

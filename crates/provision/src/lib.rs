@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
+mod metrics;
 mod per_user;
 mod security;
 mod system;
@@ -47,6 +48,8 @@ pub struct Provision {
     had_system_databases: AtomicBool,
     /// The state of all tasks.
     status: Status,
+    metrics: metrics::Metrics,
+    lag: metrics::Lag,
 }
 
 impl Provision {
@@ -63,7 +66,8 @@ impl Provision {
             owner = u128::from(std::process::id()).to_le_bytes();
         }
         let (had_system_databases, status) = (AtomicBool::new(false), Status::new(layer.clock()));
-        Arc::new(Provision { layer, actor, configuration, options, owner, had_system_databases, status })
+        let (metrics, lag) = Default::default();
+        Arc::new(Provision { layer, actor, configuration, options, owner, had_system_databases, status, metrics, lag })
     }
 
     /// Creates the system's databases if there is an administrator, so that the first request finds them. A failure is

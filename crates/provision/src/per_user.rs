@@ -23,12 +23,18 @@ const BACKOFF: Backoff = Backoff { first: PAUSE, max: Duration::from_secs(60) };
 pub(crate) async fn run(provision: &Arc<Provision>) {
     let mut settings = provision.configuration.changes();
     while !provision.status.is_stopped() {
+        if !provision.configuration.now().per_user.is_enabled {
+            provision.lag.end();
+        }
         tokio::select! {
             // It fails only if the settings are gone, with the server.
             enabled = async { settings.wait_for(|now| now.per_user.is_enabled).await.is_ok() } => if !enabled { return },
             () = provision.status.stopped() => return,
         }
         if let Err(error) = follow(provision).await {
+            if matches!(error, Error::DatabaseNotFound) {
+                provision.lag.end();
+            }
             tracing::debug!(%error, "_users could not be followed for the databases of users");
             tokio::select! {
                 () = provision.layer.clock().sleep(PAUSE) => {}
@@ -153,15 +159,21 @@ impl Round {
         let lease = lease(users).await?;
         let progress = lease.as_ref().map(|lease| Progress::of_state(&lease.state)).unwrap_or_default();
         if progress.has_reached(newest, &self.settings.database_prefix) {
+            self.provision.lag.end();
             return Ok(true);
         }
         let now = self.provision.layer.clock().now();
+        self.provision.lag.begin(now);
         self.claim.note(lease, now);
         if !self.claim.may_be_taken(now) {
             return Ok(false);
         }
         let end = Box::pin(try_lead(self, &self.claim, leases, &BACKOFF)).await;
-        Ok(matches!(end, Some(End::Done)))
+        let is_done = matches!(end, Some(End::Done));
+        if is_done {
+            self.provision.lag.end();
+        }
+        Ok(is_done)
     }
 
     fn is_over(&self, run: &Run) -> bool {
@@ -175,6 +187,7 @@ impl Round {
         let done = if row.deleted { database.withdraw().await } else { database.provide().await };
         match done {
             Err(Error::Refused(refusal)) => {
+                self.provision.metrics.user_database_failures.add(1);
                 tracing::warn!(user, %refusal, "a user can have no database");
                 Ok(())
             }
@@ -218,7 +231,10 @@ impl Job for Round {
 
     async fn run(&self, run: Run) -> std::result::Result<Next, Failure> {
         self.provision.status.begin();
-        let failed = |error: Error| Failure::Failed(error.to_string());
+        let failed = |error: Error| {
+            self.provision.metrics.user_database_failures.add(1);
+            Failure::Failed(error.to_string())
+        };
         // An account's deletion may follow a change of the settings that this process has not seen.
         self.provision.configuration.reload().await.map_err(failed)?;
         let since = self.progress().since(&self.settings.database_prefix);

@@ -1,37 +1,49 @@
 //! One user's database.
 
-use flatbed_layer::{CreateOptions, Database, Error, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use flatbed_layer::{CreateOptions, Database, Error, Refusal, Result, SECURITY_BYTES_MAX};
 use flatbed_service::SECURITY_DEFAULT;
 use flatbed_service::configuration::PerUserSettings;
 
 use crate::Provision;
 use crate::security;
 
+/// The `_security` of a new database where `[couchdb] default_security` opens these to everyone.
+const SECURITY_OPEN: &[u8] = b"{}";
+
 /// The database of one user, which may not exist.
 pub(crate) struct UserDatabase<'a> {
+    provision: &'a Provision,
     database: Database,
     user: &'a str,
     settings: &'a PerUserSettings,
 }
 
 impl<'a> UserDatabase<'a> {
-    pub(crate) fn of(provision: &Provision, settings: &'a PerUserSettings, user: &'a str) -> UserDatabase<'a> {
+    pub(crate) fn of(provision: &'a Provision, settings: &'a PerUserSettings, user: &'a str) -> UserDatabase<'a> {
         let database = provision.database(&database_name(&settings.database_prefix, user));
-        UserDatabase { database, user, settings }
+        UserDatabase { provision, database, user, settings }
     }
 
-    /// Creates the database if it does not exist, and makes the user its administrator and member.
+    /// Creates the database with its user as administrator and member, beside those whom `default_security` admits. A
+    /// database that exists gets the user.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a user whose name is too long for a database's.
+    /// [`Error::Refused`] for a user whose name is too long for a database's, and for a `_security` without room.
     pub(crate) async fn provide(&self) -> Result<()> {
-        let options = CreateOptions { hinted_shards: self.settings.q, ..CreateOptions::default() };
+        let is_open = self.provision.configuration.now().opens_databases;
+        let security = security::with_user(if is_open { SECURITY_OPEN } else { SECURITY_DEFAULT }, self.user);
+        let options = CreateOptions { hinted_shards: self.settings.q, security, ..CreateOptions::default() };
         match self.database.create(&options).await {
-            Ok(()) => tracing::info!(user = self.user, "created the database of a user"),
-            Err(Error::DatabaseExists) => {}
-            Err(error) => return Err(error),
+            Ok(()) => {
+                self.provision.metrics.user_databases_created.add(1);
+                tracing::info!(user = self.user, "created the database of a user");
+                Ok(())
+            }
+            Err(Error::DatabaseExists) => self.change_security(security::with_user).await,
+            Err(error) => Err(error),
         }
-        self.change_security(security::with_user).await
     }
 
     /// Deletes the database of a user who is gone, or removes the user from it.
@@ -42,6 +54,7 @@ impl<'a> UserDatabase<'a> {
         };
         match done {
             Ok(()) if self.settings.deletes_databases => {
+                self.provision.metrics.user_databases_deleted.add(1);
                 tracing::info!(user = self.user, "deleted the database of a user");
                 Ok(())
             }
@@ -51,11 +64,20 @@ impl<'a> UserDatabase<'a> {
     }
 
     async fn change_security(&self, change: fn(&[u8], &str) -> Option<Vec<u8>>) -> Result<()> {
-        let found = self.database.security().await?;
-        match change(found.as_deref().unwrap_or(SECURITY_DEFAULT), self.user) {
-            Some(changed) => self.database.set_security(&changed).await,
-            None => Ok(()),
+        let (user, too_large) = (self.user, AtomicBool::new(false));
+        let is_too_large = &too_large;
+        let changed = move |text: &[u8]| {
+            let changed = change(if text.is_empty() { SECURITY_DEFAULT } else { text }, user);
+            let fits = changed.as_ref().is_none_or(|security| security.len() <= SECURITY_BYTES_MAX);
+            is_too_large.store(!fits, Ordering::Relaxed);
+            changed
+        };
+        self.database.change_security(changed).await?;
+        if too_large.load(Ordering::Relaxed) {
+            let reason = format!("its _security would have more than {SECURITY_BYTES_MAX} bytes");
+            return Err(Refusal::InvalidSetting(reason).into());
         }
+        Ok(())
     }
 }
 

@@ -220,8 +220,9 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         room_max: PATIENCE,
         ..ShellOptions::default()
     });
-    let figures = dispatcher.clone();
-    let figures = CouchOptions::default().figures.and(move || figures.families());
+    let (of_jobs, of_provision) = (dispatcher.clone(), provision.clone());
+    let figures = CouchOptions::default().figures.and(move || of_jobs.families());
+    let figures = figures.and(move || of_provision.families());
     let session_body_max = options.session_body_max;
     let options_of_couch = CouchOptions { figures, session_body_max, ..CouchOptions::default() };
     let couch = Couch::new(options_of_couch, service, shell.clone(), replicator.clone());

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flatbed_provision::ProvisionOptions;
+use flatbed_testkit::until_wanted;
 use serde_json::{Value, json};
 
 use super::accounts::{ADMIN, asked, ok, options, options_without_admin, until, user};
@@ -40,6 +41,17 @@ async fn until_open_to(server: &Running, database: &str, names: Value) {
     let group = json!({"roles": ["_admin"], "names": names});
     let wanted = json!({"members": group, "admins": group});
     until(server, &format!("{database}/_security"), |found| *found == wanted).await;
+}
+
+/// Waits until a metric of a server has a value.
+async fn until_metric(server: &Running, name: &str, wanted: impl Fn(f64) -> bool) {
+    let look = async || asked(server, &[ADMIN], "GET", "/metrics", Value::Null).await.body;
+    until_wanted(name, look, |text| {
+        let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '));
+        let line = text.lines().find(of_name).unwrap_or_else(|| panic!("{name}: {text}"));
+        wanted(line[name.len()..].trim().parse().unwrap())
+    })
+    .await;
 }
 
 async fn status(server: &Running, path: &str) -> u16 {
@@ -80,6 +92,54 @@ async fn each_user_gets_a_database_that_others_may_not_read() {
     assert_eq!(status(&one, &format!("{ANNA}/doc")).await, 200);
     two.stop().await;
     one.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_database_begins_with_the_default_security() {
+    let store = Store::new();
+    let mut options = enabled();
+    options.server.settings.push(("couchdb".to_owned(), "default_security".to_owned(), "everyone".to_owned()));
+    let server = store.serve(options).await;
+    ok(&server, "PUT", "/_users", Value::Null).await;
+    add(&server, "anna").await;
+    // Without the role that is the default elsewhere.
+    let anna = json!({"names": ["anna"]});
+    until(&server, &format!("{ANNA}/_security"), |found| *found == json!({"admins": anna, "members": anna})).await;
+    let refused = asked(&server, &[], "GET", &format!("{ANNA}/_all_docs"), Value::Null).await.status;
+    assert!((401..=404).contains(&refused), "{refused}");
+    // One that exists gets the user, and keeps what it has.
+    ok(&server, "PUT", BEA, Value::Null).await;
+    ok(&server, "PUT", &format!("{BEA}/_security"), json!({"members": {"names": ["x"], "roles": ["r"]}, "y": 1})).await;
+    add(&server, "bea").await;
+    let wanted = json!({"members": {"names": ["bea", "x"], "roles": ["r"]}, "admins": {"names": ["bea"]}, "y": 1});
+    until(&server, &format!("{BEA}/_security"), |found| *found == wanted).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_work_for_users_is_counted() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    ok(&server, "PUT", "/_users", Value::Null).await;
+    add(&server, "anna").await;
+    // Another process has the lease, and does nothing.
+    let layer = store.layer().await;
+    layer.database("_users").take_lease("couch_peruser", &[9; 16], None).await.unwrap();
+    let lag = "flatbed_user_databases_lag_seconds";
+    until_metric(&server, lag, |lag| lag == 0.0).await;
+    ok(&server, "PUT", &format!("{CONFIG}/enable"), json!("true")).await;
+    until_metric(&server, lag, |lag| lag > 0.0).await;
+    until_metric(&server, "flatbed_user_databases_created_total", |created| created == 0.0).await;
+    assert!(layer.database("_users").hold_lease("couch_peruser", &[9; 16], b"", true).await.unwrap());
+    layer.shutdown();
+    until_metric(&server, "flatbed_user_databases_created_total", |created| created == 1.0).await;
+    until_metric(&server, lag, |lag| lag == 0.0).await;
+    add(&server, &"x".repeat(200)).await;
+    until_metric(&server, "flatbed_user_database_failures_total", |failures| failures >= 1.0).await;
+    ok(&server, "PUT", &format!("{CONFIG}/delete_dbs"), json!("true")).await;
+    delete(&server, "anna").await;
+    until_metric(&server, "flatbed_user_databases_deleted_total", |deleted| deleted == 1.0).await;
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
