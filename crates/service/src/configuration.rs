@@ -1,14 +1,15 @@
 //! Settings that may change at run time, as an immutable snapshot that is replaced.
 //!
 //! Each value has a name of CouchDB's `_config`, a section and a key. Its sources, by precedence, are the command
-//! line, the environment, the configuration file, the value [stored](Source::Stored) for all processes, and the
-//! default. Readers ask [`Configuration::now`] for a snapshot when they need a setting, and do not keep it. Code that
+//! line, the environment, the configuration file, the value that a request set [for this process](Source::Process),
+//! the value [stored](Source::Stored) for all processes, and the default. Readers ask [`Configuration::now`] for a snapshot when they need a setting, and do not keep it. Code that
 //! must act on a change waits for [`Configuration::changes`].
 //!
 //! A stored setting may have any name, as in CouchDB. [`effect`] says what it does.
 
 mod default_ini;
 mod keys;
+mod of_process;
 mod password_rules;
 mod registry;
 mod settings;
@@ -53,6 +54,8 @@ struct Inner {
     fixed: RwLock<Values>,
     /// The stored values that apply, as they were read last.
     stored: Mutex<StoredSettings>,
+    /// The values that requests set for this process.
+    of_process: Mutex<StoredSettings>,
     /// The stored values, if there is a store.
     store: Option<SettingsStore>,
     listeners: Mutex<Vec<Listener>>,
@@ -110,8 +113,9 @@ impl Configuration {
         let (fixed, stored) = (RwLock::new(fixed), Mutex::default());
         let (was_closed, listeners) = (AtomicBool::new(!settings.admins.is_empty()), Mutex::default());
         let now = watch::Sender::new(Arc::new(settings));
-        let logged = Mutex::default();
-        Configuration { inner: Arc::new(Inner { now, fixed, stored, store, listeners, was_closed, logged }) }
+        let (logged, of_process) = (Mutex::default(), Mutex::default());
+        let inner = Inner { now, fixed, stored, of_process, store, listeners, was_closed, logged };
+        Configuration { inner: Arc::new(inner) }
     }
 
     /// Replaces the values from the start of this process, after its configuration file was read again. Always makes
@@ -156,12 +160,15 @@ impl Inner {
         self.publish(false);
     }
 
-    /// Makes a snapshot of the fixed and the stored values. One that equals the current snapshot is dropped unless
+    /// Makes a snapshot of all values. One that equals the current snapshot is dropped unless
     /// `even_if_equal`. Callers must not overlap.
     fn publish(&self, even_if_equal: bool) {
         let mut values = self.fixed().clone();
         for ((section, key), text) in self.stored.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             values.insert_unchecked(section, key, text, Source::Stored);
+        }
+        for ((section, key), text) in self.of_process.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            values.insert_unchecked(section, key, text, Source::Process);
         }
         let mut settings = Settings::of(values);
         if settings.admins.is_empty() && self.was_closed.load(Ordering::Relaxed) {

@@ -48,6 +48,13 @@ impl Gate for ServerAdminGate {
     }
 }
 
+fn of_denied(denied: Denied) -> Error {
+    match denied {
+        Denied::Refused(refused) => Error::Refused(refusal(refused)),
+        Denied::Layer(error) => error,
+    }
+}
+
 impl<'c> ServerAdministration<'c> {
     /// The settings that may change at run time.
     pub fn configuration(&self) -> &'c Configuration {
@@ -81,6 +88,29 @@ impl<'c> ServerAdministration<'c> {
         self.change(section, key, None, from).await
     }
 
+    /// Sets a setting of this process, or removes it if there is no text: see [`Configuration::set_here`].
+    ///
+    /// # Errors
+    /// As there; a refusal if the principal no longer administers the server.
+    #[boxed]
+    pub async fn change_here(
+        &self,
+        section: &str,
+        key: &str,
+        text: Option<&str>,
+        from: Option<IpAddr>,
+    ) -> std::result::Result<String, ChangeError> {
+        // No transaction judges the change, so the rights are those of now.
+        let rights = self.rights.renew(self.accounts, Fresh::Since(self.layer.clock().now())).await;
+        let rights = rights.map_err(of_denied)?;
+        Needs::Server.in_server(rights.principal()).map_err(|refused| Error::Refused(refusal(refused)))?;
+        let name = rights.principal().name.as_deref();
+        match text {
+            Some(text) => self.configuration.set_here(section, key, text, name, from).await,
+            None => self.configuration.remove_here(section, key, name, from).await,
+        }
+    }
+
     /// Changes a setting, or removes it if there is no text. Retries once with renewed rights if their basis has
     /// changed.
     async fn change(
@@ -103,10 +133,7 @@ impl<'c> ServerAdministration<'c> {
                 done => return done,
             }
             let now = rights.renew(self.accounts, Fresh::Since(self.layer.clock().now())).await;
-            rights = now.map_err(|denied| match denied {
-                Denied::Refused(refused) => Error::Refused(refusal(refused)),
-                Denied::Layer(error) => error,
-            })?;
+            rights = now.map_err(of_denied)?;
         }
         Err(Error::from(Refusal::UserChanged).into())
     }

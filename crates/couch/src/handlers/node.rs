@@ -16,7 +16,7 @@ use crate::reply::{ok, warn};
 use crate::request::Request;
 use crate::state::State;
 
-/// The request header that says whether a change survives a restart.
+/// The request header that says whether a change survives a restart, and applies to other processes.
 const PERSIST: HeaderName = HeaderName::from_static("x-couch-persist");
 
 pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Result<Reply> {
@@ -86,25 +86,30 @@ fn write_values(values: &BTreeMap<String, String>, mut object: Object<'_>) {
 
 async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Reply> {
     // As in CouchDB, no body contains the request's address.
-    let changes = matches!(request.method, Method::PUT | Method::DELETE);
-    if changes && request.headers.get(PERSIST).is_some_and(|persist| persist == "false") {
-        request.skip_body().await;
-        return Err(Failure::bad_request("settings are kept for all processes: X-Couch-Persist cannot be false"));
-    }
+    let is_kept = request.headers.get(PERSIST).is_none_or(|persist| persist != "false");
     let mut warning = None;
     let old = match request.method {
         Method::PUT => {
             let body = request.read_body().await?;
             let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
             let Value::String(text) = value else { return Err(Failure::bad_request("a JSON string expected")) };
-            let set = request.context.server().await?.set(section, key, &text, request.peer).await;
+            let server = request.context.server().await?;
+            let set = match is_kept {
+                true => server.set(section, key, &text, request.peer).await,
+                false => server.change_here(section, key, Some(&*text), request.peer).await,
+            };
             let old = set.map_err(|error| failure(section, key, error))?;
             warning = configuration::warning(section, key, &text);
+            warning = if is_kept { warning } else { warning.map(|text| text.replace("is stored", "is set")) };
             old
         }
         Method::DELETE => {
             request.skip_body().await;
-            let removed = request.context.server().await?.remove(section, key, request.peer).await;
+            let server = request.context.server().await?;
+            let removed = match is_kept {
+                true => server.remove(section, key, request.peer).await,
+                false => server.change_here(section, key, None, request.peer).await,
+            };
             removed.map_err(|error| failure(section, key, error))?
         }
         _ => {

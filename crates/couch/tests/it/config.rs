@@ -109,6 +109,51 @@ async fn a_setting_without_an_effect_is_stored_with_a_warning() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_setting_that_does_not_persist_is_of_one_process() {
+    let store = Store::new();
+    let (one, other) = two(&store).await;
+    let (mut client, mut of_other) = (one.connect().await, other.connect().await);
+    let mut here = async |method: &str, path: &str, body: &str| {
+        let headers = [ROOT, ("content-type", "application/json"), ("x-couch-persist", "false")];
+        let answer = client.call(method, &format!("{CONFIG}{path}"), &headers, body.as_bytes()).await;
+        (answer.status, answer.json())
+    };
+    assert_eq!(here("PUT", "/chttpd_auth/timeout", "\"60\"").await, (200, json!("600")));
+    assert_eq!(here("PUT", "/chttpd_auth/timeout", "\"61\"").await, (200, json!("60")));
+    assert_eq!(here("GET", "/couch_httpd_auth/timeout", "").await, (200, json!("61")));
+    assert_eq!(here("GET", "", "").await.1["chttpd_auth"]["timeout"], "61");
+    // It takes precedence over what another process stores, and ends with what this one stores.
+    assert_eq!(value(&mut of_other, "PUT", "/chttpd_auth/timeout", "\"70\"").await, (200, json!("600")));
+    assert_eq!(here("GET", "/chttpd_auth/timeout", "").await, (200, json!("61")));
+    let mut storing = one.connect().await;
+    assert_eq!(value(&mut storing, "PUT", "/chttpd_auth/timeout", "\"71\"").await, (200, json!("70")));
+    assert_eq!(here("GET", "/chttpd_auth/timeout", "").await, (200, json!("71")));
+    // Removed, it leaves what is stored.
+    assert_eq!(here("DELETE", "/chttpd_auth/timeout", "").await.0, 404);
+    assert_eq!(here("PUT", "/chttpd_auth/timeout", "\"62\"").await, (200, json!("71")));
+    assert_eq!(here("DELETE", "/chttpd_auth/timeout", "").await, (200, json!("62")));
+    assert_eq!(here("GET", "/chttpd_auth/timeout", "").await, (200, json!("71")));
+    // A plain removal ends both.
+    assert_eq!(here("PUT", "/mine/key", "\"x\"").await, (200, json!("")));
+    assert_eq!(value(&mut storing, "DELETE", "/mine/key", "").await, (200, json!("x")));
+    assert_eq!(here("GET", "/mine/key", "").await.0, 404);
+    for (path, text, status) in [
+        ("/admins/anna", "\"pw\"", 400),
+        ("/admins/root", "\"pw\"", 403),
+        ("/chttpd_auth/timeout", "\"x\"", 400),
+        ("/query_servers/erlang", "\"x\"", 403),
+    ] {
+        assert_eq!(here("PUT", path, text).await.0, status, "{path}");
+    }
+    one.stop().await;
+    let again = store.serve(guarded()).await;
+    let mut client = again.connect().await;
+    assert_eq!(value(&mut client, "GET", "/chttpd_auth/timeout", "").await, (200, json!("71")));
+    other.stop().await;
+    again.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_server_knows_administrators_within_a_second() {
     let store = Store::new();
     let (one, other) = two(&store).await;

@@ -21,7 +21,7 @@ const FAILED_PAUSE: Duration = Duration::from_secs(1);
 const CONFIRM_MAX: Duration = Duration::from_secs(2);
 const READ_MAX: Duration = Duration::from_millis(1_900);
 
-const AUDIT: &str = "audit";
+pub(super) const AUDIT: &str = "audit";
 
 /// The section of administrators.
 pub const ADMINS: &str = "admins";
@@ -272,16 +272,17 @@ impl Configuration {
         let shown = keys::is_loggable(section, key).then_some(text.as_str());
         tracing::info!(target: AUDIT, section, key, text = shown, by.name, by.from = by.from.map(tracing::field::display), "a setting is stored");
         self.reload().await?;
+        self.forget_here(section, key).await;
         Ok(old.map_or_else(
             || keys::default(section, key).unwrap_or_default().to_owned(),
             |old| keys::shown(section, key, &old).to_owned(),
         ))
     }
 
-    /// Removes a stored value and returns it as administrators see it.
+    /// Removes a stored value, and one of this process, and returns it as administrators see it.
     ///
     /// # Errors
-    /// [`ChangeError`]; [`SettingError::Unknown`] where none is stored.
+    /// [`ChangeError`]; [`SettingError::Unknown`] where there is none.
     pub async fn remove(
         &self,
         section: &str,
@@ -298,14 +299,18 @@ impl Configuration {
             }
             Ok(old)
         };
-        let old = store.layer.change_settings(by.actor, remove).await??;
+        let removed = store.layer.change_settings(by.actor, remove).await?;
+        let old = match (removed, self.forget_here(section, key).await) {
+            (Err(ChangeError::Setting(SettingError::Unknown)), Some(of_process)) => of_process,
+            (removed, _) => removed?,
+        };
         tracing::info!(target: AUDIT, section, key, by.name, by.from = by.from.map(tracing::field::display), "a stored setting is removed");
         self.reload().await?;
         Ok(keys::shown(section, key, &old).to_owned())
     }
 
     /// Returns the store and the canonical name of a setting that has no fixed value.
-    fn changeable<'s>(
+    pub(super) fn changeable<'s>(
         &'s self,
         section: &'s str,
         key: &'s str,

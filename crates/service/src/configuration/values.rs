@@ -12,6 +12,8 @@ pub enum Source {
     Default,
     /// Stored for all processes, by `_config` or `flatbed admin`.
     Stored,
+    /// Set for this process until it ends, by `_config` with `X-Couch-Persist: false`.
+    Process,
     /// This process's configuration file.
     File,
     /// This process's environment.
@@ -21,9 +23,9 @@ pub enum Source {
 }
 
 impl Source {
-    /// True if the source takes precedence over stored values.
+    /// True if the source takes precedence over values that requests set.
     pub fn is_fixed(self) -> bool {
-        self > Source::Stored
+        self > Source::Process
     }
 
     /// The source's name in messages.
@@ -31,6 +33,7 @@ impl Source {
         match self {
             Source::Default => "the default",
             Source::Stored => "the stored settings",
+            Source::Process => "a request to this process",
             Source::File => "the configuration file",
             Source::Environment => "the environment",
             Source::CommandLine => "the command line",
