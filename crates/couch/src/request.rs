@@ -1,10 +1,12 @@
 //! The input of a handler.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use flatbed_http::{Body, Memory};
-use flatbed_service::Context;
+use flatbed_service::configuration::ForwardingSettings;
+use flatbed_service::{Context, Settings};
 
 use crate::query::Query;
 
@@ -20,10 +22,12 @@ pub(crate) struct Request {
     pub rewrite_time: Duration,
     /// True if a list function reads these rows.
     pub is_of_list: bool,
+    /// The settings when the request began.
+    settings: Arc<Settings>,
 }
 
 impl Request {
-    pub(crate) fn new(of: flatbed_http::Request, query: Query, context: Context) -> Request {
+    pub(crate) fn new(of: flatbed_http::Request, query: Query, context: Context, settings: Arc<Settings>) -> Request {
         Request {
             of,
             query,
@@ -32,7 +36,14 @@ impl Request {
             rewrites: 0,
             rewrite_time: Duration::ZERO,
             is_of_list: false,
+            settings,
         }
+    }
+
+    /// Returns `http://HOST` as the client sees it.
+    pub(crate) fn base(&self) -> String {
+        let ForwardingSettings { host_header, proto_header, ssl_header } = &self.settings.forwarding;
+        self.of.base([host_header.as_str(), proto_header.as_str(), ssl_header.as_str()])
     }
 }
 

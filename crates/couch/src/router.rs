@@ -116,7 +116,8 @@ impl Surface for State {
             let context = self.service.context(standing).from_peer(peer);
             let watch = context.rights_watch();
             // Boxed, because each level of calls would copy the request.
-            let request = Box::new(Request::new(request, query, context));
+            let settings = self.service.configuration().now();
+            let request = Box::new(Request::new(request, query, context, settings));
             let reply = run(self, request, target).await?;
             let parts = watch.parts().map(part_check);
             Ok(reply.while_checked(rights_lost(watch), parts))

@@ -67,12 +67,13 @@ impl Request {
             .is_some_and(|tags| tags.split(',').map(str::trim).any(|tag| tag.strip_prefix("W/").unwrap_or(tag) == etag))
     }
 
-    /// Returns `http://HOST` as the client sees it.
-    pub fn base(&self) -> String {
+    /// Returns `http://HOST` as the client sees it. `host`, `proto` and `ssl` are the headers in which proxies name
+    /// the host, and say `https` or `on`.
+    pub fn base(&self, [host, proto, ssl]: [&str; 3]) -> String {
         let text = |name: &str| self.headers.get(name).and_then(|value| value.to_str().ok());
         let of_uri = self.uri.authority().map(|authority| authority.as_str());
-        let host = text("x-forwarded-host").or(text("host")).or(of_uri).unwrap_or("localhost");
-        let secure = text("x-forwarded-ssl") == Some("on") || text("x-forwarded-proto") == Some("https");
+        let host = text(host).or(text("host")).or(of_uri).unwrap_or("localhost");
+        let secure = text(ssl) == Some("on") || text(proto) == Some("https");
         format!("{}://{host}", if secure { "https" } else { "http" })
     }
 

@@ -31,8 +31,8 @@ pub use keys::SettingError;
 pub use password_rules::PasswordRules;
 pub use registry::{SettingEffect, couchdb_settings, effect, warning};
 pub use settings::{
-    AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, PerUserSettings, ProxySettings,
-    ReplicationSettings, Settings, UuidAlgorithm, UuidSettings,
+    AuthSettings, CorsSettings, ForwardingSettings, JwtSettings, LimitSettings, LogSettings, PerUserSettings,
+    ProxySettings, ReplicationSettings, Settings, UuidAlgorithm, UuidSettings,
 };
 pub use stored::{ADMINS, ChangeError, ChangedBy};
 pub use values::{Source, Value, Values};

@@ -509,6 +509,39 @@ async fn a_plus_in_a_path_is_as_the_settings_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn places_are_of_the_headers_that_the_settings_name() {
+    let store = Store::new();
+    let server = store.serve(guarded()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
+    let (host, tls, scheme) = (("x-public-host", "b.example"), ("x-tls", "on"), ("x-scheme", "https"));
+    let said = [("x-forwarded-host", "a.example"), ("x-forwarded-ssl", "on"), ("x-forwarded-proto", "https"), host];
+    let mut written = 0;
+    let mut location = async |client: &mut Client, headers: &[(&str, &str)]| {
+        written += 1;
+        let headers = [&[ROOT, ("content-type", "application/json")], headers].concat();
+        let answer = client.call("PUT", &format!("/db/{written}"), &headers, b"{}").await;
+        let place = answer.header("location").unwrap().to_owned();
+        place.strip_suffix(&format!("/db/{written}")).unwrap().to_owned()
+    };
+    assert_eq!(location(&mut client, &said).await, "https://a.example");
+    let set = value(&mut client, "PUT", "/httpd/x_forwarded_host", "\"X-Public-Host\"").await;
+    assert_eq!(set, (200, json!("X-Forwarded-Host")));
+    for (key, name) in [("x_forwarded_ssl", "X-Tls"), ("x_forwarded_proto", "X-Scheme")] {
+        let set = value(&mut client, "PUT", &format!("/chttpd/{key}"), &json!(name).to_string()).await;
+        assert_eq!(set.0, 200, "{set:?}");
+    }
+    assert_eq!(location(&mut client, &said).await, "http://b.example");
+    assert_eq!(location(&mut client, &[host, tls]).await, "https://b.example");
+    assert_eq!(location(&mut client, &[scheme]).await, "https://localhost");
+    // Pages of other origins send or set these.
+    for name in ["Origin", "Referer", "Accept-Language"] {
+        let set = value(&mut client, "PUT", "/chttpd/x_forwarded_host", &json!(name).to_string()).await;
+        assert_eq!(set.0, 400, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn feeds_wait_as_long_as_the_settings_say() {
     let store = Store::new();
     let server = store.serve(guarded()).await;

@@ -376,6 +376,13 @@ fn header(text: &str) -> Result<String, SettingError> {
     if fits { Ok(text.to_ascii_lowercase()) } else { Err(SettingError::Wrong("the name of a header")) }
 }
 
+/// Parses the name of a header that proxies set, and that pages of other origins cannot set: pages would otherwise
+/// choose the address that the server takes for its own.
+fn proxy_header(text: &str) -> Result<String, SettingError> {
+    let name = header(text)?;
+    if name.starts_with("x-") { Ok(name) } else { Err(SettingError::Wrong("the name of a header that begins with X-")) }
+}
+
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }

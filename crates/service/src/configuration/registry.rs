@@ -50,9 +50,6 @@ const FIXED: &[(&str, &str, &str)] = &[
 const AT_START: &[(&str, &str, &str)] = &[
     ("chttpd", "bind_address", "listen"),
     ("chttpd", "port", "listen"),
-    ("chttpd", "x_forwarded_host", "forwarded_header"),
-    ("chttpd", "x_forwarded_proto", "forwarded_header"),
-    ("chttpd", "x_forwarded_ssl", "forwarded_header"),
     ("couchdb", "database_dir", "data_dir"),
     ("couchdb", "view_index_dir", "data_dir"),
     ("httpd", "bind_address", "listen"),

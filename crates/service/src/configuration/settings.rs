@@ -44,6 +44,8 @@ pub struct Settings {
     pub maintenance: Option<&'static str>,
     /// True if a `+` in a path is no space: `[chttpd] decode_plus_to_space = false`.
     pub keeps_plus: bool,
+    /// The headers of proxies that name the server's address: `[chttpd] x_forwarded_host` and related settings.
+    pub forwarding: ForwardingSettings,
     /// True if rules of `rewrites` may leave their database, with any method: `[chttpd] secure_rewrites = false`.
     pub insecure_rewrites: bool,
     values: Values,
@@ -301,6 +303,25 @@ pub struct PerUserSettings {
 impl Default for PerUserSettings {
     fn default() -> Self {
         PerUserSettings { is_enabled: false, deletes_databases: false, database_prefix: "userdb-".to_owned(), q: None }
+    }
+}
+
+/// The headers, in lower case, in which proxies name the address that the client requested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForwardingSettings {
+    /// The header with the host.
+    pub host_header: String,
+    /// The header with the scheme.
+    pub proto_header: String,
+    /// The header that is `on` over TLS.
+    pub ssl_header: String,
+}
+
+impl Default for ForwardingSettings {
+    fn default() -> Self {
+        let [host_header, proto_header, ssl_header] =
+            ["x-forwarded-host", "x-forwarded-proto", "x-forwarded-ssl"].map(str::to_owned);
+        ForwardingSettings { host_header, proto_header, ssl_header }
     }
 }
 

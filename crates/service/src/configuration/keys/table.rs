@@ -7,7 +7,7 @@ use flatbed_network::Blocks;
 
 use super::super::password_rules::PasswordRules;
 use super::super::settings::UuidAlgorithm;
-use super::{SettingError, SettingKey, bytes, count, flag, header, levels, list, number, set, some};
+use super::{SettingError, SettingKey, bytes, count, flag, header, levels, list, number, proxy_header, set, some};
 
 /// Settings with a fixed section and key. [`apply`](super::apply) handles the others.
 pub(crate) const KEYS: &[SettingKey] = &[
@@ -74,6 +74,24 @@ pub(crate) const KEYS: &[SettingKey] = &[
         key: "secure_rewrites",
         default: "true",
         apply: |settings, text| set(&mut settings.insecure_rewrites, flag(text).map(|is_secure| !is_secure)),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "x_forwarded_host",
+        default: "X-Forwarded-Host",
+        apply: |settings, text| set(&mut settings.forwarding.host_header, proxy_header(text)),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "x_forwarded_proto",
+        default: "X-Forwarded-Proto",
+        apply: |settings, text| set(&mut settings.forwarding.proto_header, proxy_header(text)),
+    },
+    SettingKey {
+        section: "chttpd",
+        key: "x_forwarded_ssl",
+        default: "X-Forwarded-Ssl",
+        apply: |settings, text| set(&mut settings.forwarding.ssl_header, proxy_header(text)),
     },
     SettingKey {
         section: "chttpd_auth",

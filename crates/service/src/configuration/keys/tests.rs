@@ -36,6 +36,9 @@ fn texts_that_do_not_fit() {
     for (section, key, text) in [
         ("chttpd", "require_valid_user", "yes"),
         ("chttpd", "secure_rewrites", "off"),
+        ("chttpd", "x_forwarded_host", ""),
+        ("chttpd", "x_forwarded_host", "Origin"),
+        ("httpd", "x_forwarded_proto", "x y"),
         ("chttpd_auth", "timeout", "0"),
         ("chttpd_auth", "password_regexp", "[\"(\"]"),
         ("chttpd_auth", "cookie_domain", "a; Secure"),
