@@ -2,8 +2,9 @@
 //!
 //! Each value has a name of CouchDB's `_config`, a section and a key. Its sources, by precedence, are the command
 //! line, the environment, the configuration file, the value that a request set [for this process](Source::Process),
-//! the value [stored](Source::Stored) for all processes, and the default. Readers ask [`Configuration::now`] for a snapshot when they need a setting, and do not keep it. Code that
-//! must act on a change waits for [`Configuration::changes`].
+//! the value [stored](Source::Stored) for all processes, and the default. Readers ask [`Configuration::now`] for a
+//! snapshot when they need a setting, and do not keep it. Code that must act on a change waits for
+//! [`Configuration::changes`].
 //!
 //! A stored setting may have any name, as in CouchDB. [`effect`] says what it does.
 
