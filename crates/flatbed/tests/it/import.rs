@@ -286,6 +286,17 @@ async fn a_database_whose_security_cannot_be_set_is_not_copied() {
     assert_eq!(call(&mut other, Method::GET, "/open/x", "").await.0, 200);
     let security = ask(&mut other, Method::GET, "/open/_security", &Value::Null).await;
     assert_eq!(security["members"]["roles"], json!(["_admin"]), "{security}");
+    // The target fixes that of `_users`, and admits administrators alone.
+    let editable = "/_node/_local/_config/couchdb/users_db_security_editable";
+    ask(&mut one, Method::PUT, editable, &"true".into()).await;
+    call(&mut one, Method::PUT, "/_users", "").await;
+    ask(&mut one, Method::PUT, "/_users/_security", &json!({})).await;
+    let dora = json!({ "name": "dora", "password": "secret", "roles": [], "type": "user" });
+    ask(&mut one, Method::PUT, "/_users/org.couchdb.user:dora", &dora).await;
+    let moved = import(&source.url.to_string(), &signed("carl"), &["--only", "_users"]);
+    assert_eq!(moved.status.code(), Some(1), "{}", text(&moved));
+    assert!(text(&moved).contains("_users: _security: PUT "), "{}", text(&moved));
+    assert_eq!(call(&mut other, Method::GET, "/_users/org.couchdb.user:dora", "").await.0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
