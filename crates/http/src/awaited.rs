@@ -36,6 +36,11 @@ impl AwaitedBodies {
         AwaitedBody(self)
     }
 
+    /// Returns true while a body is awaited.
+    pub(crate) fn is_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
     /// Returns the rate in bytes per second if it is slow.
     pub(crate) fn slow(&self, now: u64) -> Option<u64> {
         if self.count.load(Ordering::Relaxed) == 0 {
@@ -54,14 +59,15 @@ mod tests {
     #[test]
     fn who_sends_on_is_not_slow() {
         let bodies = AwaitedBodies::default();
-        assert_eq!(bodies.slow(10_000), None);
+        assert_eq!((bodies.slow(10_000), bodies.is_any()), (None, false));
         let one = bodies.begin(1_000, 100);
         assert_eq!((bodies.slow(2_999), bodies.slow(3_000), bodies.slow(11_000)), (None, Some(50), Some(10)));
+        assert!(bodies.is_any());
         // A second body that has just begun does not hide the first.
         let two = bodies.begin(10_000, 1 << 30);
         assert_eq!(bodies.slow(11_000), Some(10));
         drop((one, two));
-        assert_eq!(bodies.slow(11_000), None);
+        assert_eq!((bodies.slow(11_000), bodies.is_any()), (None, false));
         let _quick = bodies.begin(1_000, 1 << 30);
         assert_eq!(bodies.slow(11_000), None);
     }

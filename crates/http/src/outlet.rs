@@ -298,6 +298,10 @@ impl Connection {
         self.bodies.begin((AGES_MS + self.of.now()).saturating_sub(waited), bytes)
     }
 
+    pub(crate) fn is_awaiting_body(&self) -> bool {
+        self.bodies.is_any()
+    }
+
     pub(crate) fn slow_body(&self) -> Option<u64> {
         self.bodies.slow(AGES_MS + self.of.now())
     }

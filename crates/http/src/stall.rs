@@ -27,6 +27,10 @@ const HEAD_BYTES: usize = 4_096;
 /// The interval at which the system is asked whether the client has reset the connection, where reading cannot tell.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// The longest time for which a request runs without sending bytes after its client has ended its side of the
+/// connection. A client that waits for its answer and one that has left look alike.
+const HALF_CLOSED_MAX: Duration = Duration::from_secs(2);
+
 /// A connection whose writes fail after a time without progress. Otherwise a client that stops reading would keep its
 /// connection and the buffered data forever.
 pub(crate) struct StallGuard {
@@ -37,6 +41,8 @@ pub(crate) struct StallGuard {
     in_flight: Arc<InFlight>,
     /// True if the end of the connection has been read, behind the bytes in `before`.
     has_ended: bool,
+    /// The end of [`HALF_CLOSED_MAX`]; `None` until a client has ended its side during a request.
+    gone: Option<Pin<Box<Sleep>>>,
     /// The next look at the system; `None` until the first one is needed.
     look: Option<Pin<Box<Sleep>>>,
     deadline: Pin<Box<Sleep>>,
@@ -82,6 +88,7 @@ impl StallGuard {
             heads,
             in_flight,
             has_ended: false,
+            gone: None,
             look: None,
             deadline,
             waiting: false,
@@ -94,9 +101,12 @@ impl StallGuard {
         }
     }
 
-    fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn count(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = &written {
             self.metrics.sent_bytes.add(*bytes as u64);
+            if let Some(gone) = &mut self.gone {
+                gone.as_mut().reset(Instant::now() + HALF_CLOSED_MAX);
+            }
         }
         written
     }
@@ -133,10 +143,20 @@ impl AsyncRead for StallGuard {
             NextBytes::Rest => {
                 let before = into.filled().len();
                 let read = this.poll_bytes(context, into);
+                let has_bytes = into.filled().len() > before;
                 // After a chunked body, data without a running request belongs to a head, whose end is noticed once
                 // it is complete.
-                if this.is_http1 && into.filled().len() > before {
+                if this.is_http1 && has_bytes {
                     this.begins_to_ask();
+                }
+                // Behind the body, unless the handler waits for more of it.
+                if this.is_http1
+                    && matches!(read, Poll::Ready(Ok(())))
+                    && !has_bytes
+                    && this.in_flight.is_under_way()
+                    && !this.answers.is_awaiting_body()
+                {
+                    return this.poll_end(context);
                 }
                 read
             }
@@ -180,14 +200,14 @@ impl StallGuard {
     }
 
     /// Reads ahead while a request is answered whose body has been passed on. Fails once the client has reset the
-    /// connection, and ends with it unless bytes stand before the end. Hyper would not read any more once it had a byte
-    /// of the next request, so it gets none before the answer has ended.
+    /// connection. Hyper would not read any more once it had a byte of the next request, so it gets none before the
+    /// answer has ended.
     fn poll_departure(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.in_flight.wake_at_end(context.waker());
         loop {
-            if !self.before.is_empty() {
-                self.in_flight.wake_at_end(context.waker());
-            } else if self.has_ended {
-                return Poll::Ready(Ok(()));
+            // Behind pipelined bytes the end ends nothing: the client may still wait for its answers.
+            if self.has_ended && self.before.is_empty() {
+                return self.poll_end(context);
             }
             // Pieces of some size: a client that pipelines many requests would else be read one by one.
             let room = HEAD_BYTES.saturating_sub(self.before.len());
@@ -198,15 +218,23 @@ impl StallGuard {
             let mut read = ReadBuf::new(space.get_mut(..room).unwrap_or_default());
             ready!(Pin::new(&mut self.stream).poll_read(context, &mut read))?;
             let read = read.filled();
-            if !read.is_empty() {
+            if read.is_empty() {
+                self.has_ended = true;
+            } else {
                 self.metrics.received_bytes.add(read.len() as u64);
                 self.before = [&*self.before, read].concat().into();
-            } else if self.before.is_empty() {
-                return Poll::Ready(Ok(()));
-            } else {
-                // The client may still wait for its answers.
-                self.has_ended = true;
             }
+        }
+    }
+
+    /// Passes the end of the client's side on to hyper, which then drops the request: once nothing has been sent for
+    /// [`HALF_CLOSED_MAX`]. Fails earlier if the client resets the connection.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.in_flight.wake_at_end(context.waker());
+        let gone = self.gone.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + HALF_CLOSED_MAX)));
+        match gone.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending => self.poll_reset(context),
         }
     }
 

@@ -20,6 +20,7 @@ mod feeds;
 mod full_database;
 mod functions;
 mod gate;
+mod half_closed;
 mod hidden_documents;
 mod hostile_revisions;
 mod keys;
