@@ -79,7 +79,8 @@ export function configurationFile({ commands }) {
     limits ? `${comment(sentence(limits.help))}#[limits]\n${limitsOf(limits.help).map((line) => `#${line}\n`).join('')}` : '',
     ...tables,
     `# Administrators. Without one, each client that can connect is an administrator, and the server listens on this machine
-# only. The server replaces a password in this file by its hash when it starts.
+# only. Rather than here, add one with: sudo -u flatbed flatbed admin add anna
+# The service may not write this file, so a password in it stays readable for root and for the service.
 #[admins]
 #anna = "a password"
 `,

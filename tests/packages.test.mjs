@@ -84,6 +84,18 @@ test('the package of Debian: control fields, files, owners and modes', { skip: n
   }
 });
 
+test('the service may not write its configuration, which root reads too', { skip: noDeb }, () => {
+  const unit = readFileSync(at('deb/usr/lib/systemd/system/flatbed.service'), 'utf8');
+  assert.match(unit, /^ProtectSystem=strict$/m);
+  assert.doesNotMatch(unit, /^ReadWritePaths=.*\/etc/m);
+  const postinst = readFileSync(at('deb/DEBIAN/postinst'), 'utf8');
+  assert.match(postinst, /^ *chown root:flatbed \/etc\/flatbed$/m);
+  assert.match(postinst, /^ *chmod 0750 \/etc\/flatbed$/m);
+  assert.doesNotMatch(postinst, /^ *chmod \d?[0-7][2367][0-7] /m);
+  const spec = readFileSync(join(packages, 'rpm/flatbed.spec'), 'utf8');
+  assert.match(spec, /^%dir %attr\(0750, root, flatbed\) \/etc\/flatbed$/m);
+});
+
 test('the man pages name each command and option', { skip: noDeb }, () => {
   const page = (name) => gunzipSync(readFileSync(at('deb/usr/share/man/man1', `${name}.1.gz`)), 'utf8').toString().replaceAll('\\-', '-');
   for (const { name, options } of help.commands) {

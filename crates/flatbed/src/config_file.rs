@@ -100,6 +100,15 @@ pub(crate) enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// Returns true if this process may not write the file.
+    pub(crate) fn is_no_permission(&self) -> bool {
+        use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        matches!(self, ConfigError::Write { source, .. }
+            if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem))
+    }
+}
+
 impl ConfigFile {
     /// Reads the file at `path`, at most 1 MB.
     ///

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     io::{self, Write},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -168,7 +168,8 @@ pub(crate) async fn serve(
     let admin = variables.get("FLATBED_ADMIN").map(|text| EnvironmentAdmin::parse(text)).transpose()?;
     let secret = settings.syncstorage.as_ref().map(|sync| sync.secret(variables)).transpose()?;
     let cors = config.as_ref().map(|config| config.cors.clone()).unwrap_or_default();
-    let values = values(settings, config, admin.as_ref())?;
+    let mut made = MadeHashes::new();
+    let values = values(settings, config, admin.as_ref(), &mut made)?;
     let tls = settings.replication_ca.as_deref().map(trusted).transpose()?.unwrap_or_default();
     let allowed = Arc::new(settings.replication_allow.clone());
     let replicator = ReplicatorOptions { tls: tls.clone(), allowed, ..replicator_bounds(settings) };
@@ -277,7 +278,7 @@ pub(crate) async fn serve(
     let listening = listening.chain(sync.iter().flat_map(FirefoxSync::listening));
     let listening = listening.chain(gateway.iter().flat_map(GatewayServer::listening));
     let certificates = reload::certificates(listening);
-    let (read, log_file) = (reader(read, settings, admin), settings.log_file.clone());
+    let (read, log_file) = (reader(read, settings, admin, made), settings.log_file.clone());
     let mut reload = Reload { read, configuration, certificates, sink, log_file };
     notify(ServiceState::Ready);
     let (stop, stopped) = tokio::sync::watch::channel(());
@@ -368,11 +369,17 @@ pub(crate) fn trusted(path: &Path) -> Result<Tls, ServeError> {
     Tls::with_authorities(&pem).map_err(|error| failed(error.to_string()))
 }
 
-/// Returns the values of `_config` at the start. Plain passwords of the file are hashed and written back.
+/// The hashes of plain passwords that stay in the configuration file, by name. Each is made once, since sessions of an
+/// administrator end with the hash.
+type MadeHashes = BTreeMap<String, PasswordHash>;
+
+/// Returns the values of `_config` at the start. Plain passwords of the file are hashed and written back, unless the
+/// process may not write there.
 fn values(
     settings: &Settings,
     config: Option<ConfigFile>,
     admin: Option<&EnvironmentAdmin>,
+    made: &mut MadeHashes,
 ) -> Result<Values, ServeError> {
     let mut values = Values::default();
     let set = |values: &mut Values, section: &str, key: &str, text: &str, source: Source| {
@@ -386,14 +393,21 @@ fn values(
     if let Some(mut config) = config {
         let mut new = BTreeMap::new();
         for (name, password) in &config.admins {
-            let (hash, is_new) = hash(password, || format!("admins.{name} in the configuration file"))?;
-            if is_new {
-                new.insert(name.clone(), hash.to_string());
-            }
+            let hash = match made.get(name).filter(|hash| hash.verify(password)) {
+                Some(hash) => hash.clone(),
+                None => {
+                    let (hash, is_new) = hash(password, || format!("admins.{name} in the configuration file"))?;
+                    if is_new {
+                        new.insert(name.clone(), hash.to_string());
+                        made.insert(name.clone(), hash.clone());
+                    }
+                    hash
+                }
+            };
             set(&mut values, ADMINS, name, &hash.to_string(), Source::File)?;
         }
         if !new.is_empty() {
-            config.write_back(&new)?;
+            write_back(&mut config, &new)?;
         }
         let Cors { origins, credentials, headers, methods, max_age_seconds } = &config.cors;
         if !origins.is_empty() {
@@ -418,12 +432,37 @@ fn values(
     Ok(values)
 }
 
+/// Writes hashes into the configuration file in place of the passwords. In a file that this process may not write the
+/// passwords stay: the packages' service may not change its own configuration.
+fn write_back(config: &mut ConfigFile, hashes: &BTreeMap<String, String>) -> Result<(), ServeError> {
+    match config.write_back(hashes) {
+        Err(error) if error.is_no_permission() => {
+            let names = hashes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let file = config.absolute_path();
+            tracing::warn!(
+                names,
+                file = %file.display(),
+                "passwords stay readable in the configuration file, which this user may not write: add administrators with \
+                 `flatbed admin add` instead"
+            );
+            Ok(())
+        }
+        done => Ok(done?),
+    }
+}
+
 /// Returns the reader of the configuration for a server that was started with these settings.
-fn reader(read: ReadSettings, settings: &Settings, admin: Option<EnvironmentAdmin>) -> ReadConfiguration {
-    let before = settings.texts.clone();
+fn reader(
+    read: ReadSettings,
+    settings: &Settings,
+    admin: Option<EnvironmentAdmin>,
+    made: MadeHashes,
+) -> ReadConfiguration {
+    let (before, made) = (settings.texts.clone(), Mutex::new(made));
     Arc::new(move || -> Result<NewConfiguration, String> {
         let (settings, config) = read()?;
-        let values = values(&settings, config, admin.as_ref()).map_err(|error| error.to_string())?;
+        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = values(&settings, config, admin.as_ref(), &mut made).map_err(|error| error.to_string())?;
         Ok(NewConfiguration { values, changed: settings.changed_keys(&before), log_file: settings.log_file })
     })
 }
@@ -537,7 +576,8 @@ mod tests {
     use super::*;
 
     fn values_of(admin: &str) -> Result<Values, ServeError> {
-        values(&Settings::resolve(&[]).unwrap(), None, Some(&EnvironmentAdmin::parse(admin)?))
+        let admin = EnvironmentAdmin::parse(admin)?;
+        values(&Settings::resolve(&[]).unwrap(), None, Some(&admin), &mut MadeHashes::new())
     }
 
     #[test]

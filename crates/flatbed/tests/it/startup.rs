@@ -1,8 +1,12 @@
 //! The server's start, its refusals to start, and its stop.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{BufRead, BufReader, Read, Write},
+    os::unix::{
+        fs::{PermissionsExt, chown},
+        process::CommandExt,
+    },
     process::Stdio,
 };
 
@@ -245,6 +249,47 @@ async fn administrators() {
     let mut connection = flatbed_client::Connection::open(&url).await.unwrap();
     assert_eq!(call(&mut connection, Method::GET, "/db", "").await.0, 200);
     assert!(server.stop());
+}
+
+#[tokio::test]
+async fn passwords_stay_in_a_file_that_the_server_may_not_write() {
+    const NOBODY: u32 = 65_534;
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let (config, data) = (directory.path().join("etc/flatbed.toml"), directory.path().join("data"));
+    fs::create_dir(config.parent().unwrap()).unwrap();
+    fs::create_dir(&data).unwrap();
+    let text = "[admins]\nanna = \"plain secret\"\n";
+    fs::write(&config, text).unwrap();
+    fs::set_permissions(config.parent().unwrap(), Permissions::from_mode(0o555)).unwrap();
+    let mut command = flatbed();
+    // SAFETY: the call only reads.
+    if unsafe { libc::geteuid() } == 0 {
+        // Root may write everywhere.
+        chown(&data, Some(NOBODY), Some(NOBODY)).unwrap();
+        command.uid(NOBODY).gid(NOBODY).current_dir(&data);
+        if let Err(error) = command.arg("--version").output() {
+            println!("skipped: another user may not run this program ({error})");
+            return;
+        }
+        command = flatbed();
+        command.uid(NOBODY).gid(NOBODY).current_dir(&data);
+    }
+    let arguments = ["--data-dir", data.to_str().unwrap(), "--config", config.to_str().unwrap()];
+    let server = Server::start_as(&mut command, &arguments);
+    assert_eq!(fs::read_to_string(&config).unwrap(), text);
+    let url = flatbed_client::Url::parse(&format!("http://anna:plain%20secret@{}", server.url.authority())).unwrap();
+    let mut connection = flatbed_client::Connection::open(&url).await.unwrap();
+    let (of_admin, of_timeout) = ("/_node/_local/_config/admins/anna", "/_node/_local/_config/chttpd_auth/timeout");
+    let (status, hash) = call(&mut connection, Method::GET, of_admin, "").await;
+    assert!(status == 200 && hash.as_str().is_some_and(|hash| hash.starts_with("-pbkdf2")), "{status} {hash}");
+    // A reload does not hash the password again, which would end the administrator's sessions.
+    fs::write(&config, format!("{text}[chttpd_auth]\ntimeout = 700\n")).unwrap();
+    signal(server.pid(), "HUP");
+    until("the file is read again", async || call(&mut connection, Method::GET, of_timeout, "").await.1 == "700").await;
+    assert_eq!(call(&mut connection, Method::GET, of_admin, "").await.1, hash);
+    assert!(server.stop());
+    fs::set_permissions(config.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
 }
 
 #[tokio::test]
