@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fdb_embedded::{backup, check_data_file, is_in_use};
+use fdb_embedded::{backup, check_data_file};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Layer, NameRange, check};
 use flatbed_service::Functions;
@@ -15,7 +15,7 @@ use crate::{
     backup::{CopyError, directory, draw},
     progress::{Progress, Unit, megabytes},
     settings::Settings,
-    storage::Storage,
+    storage::{Storage, StorageError},
     syncstorage,
 };
 
@@ -56,8 +56,11 @@ pub(crate) async fn check_all(scratch: Option<&Path>, settings: &Settings) -> Re
     progress.clear();
     let checked = checked?;
     println!("data file: clean; {} pages, {} records", checked.pages, checked.records);
-    if !is_in_use(&directory)? {
-        return check_storage(Storage::embedded(&directory)?, settings).await;
+    // Opening takes the lock of the directory and keeps it for the check. A lock that is only tried could refuse a server
+    // that starts meanwhile, or be outdated when the directory is opened.
+    match Storage::embedded(&directory) {
+        Err(StorageError::InUse(_)) => {}
+        storage => return check_storage(storage?, settings).await,
     }
     let copy = Scratch::below(scratch)?;
     let mut progress = Progress::new("copy".to_owned(), Unit::Bytes, None);
