@@ -42,7 +42,7 @@ pub use backup::copy::CopyProgress;
 pub use backup::create::backup;
 pub use backup::error::BackupError;
 pub use backup::restore::Restore;
-pub use backup::verify::{CheckedFile, check_data_file, is_in_use};
+pub use backup::verify::{CheckedFile, check_data_file};
 pub use base::call::Done;
 pub use base::error::{Error, Result, error_message, error_predicate};
 pub use base::key_space::METADATA_VERSION_KEY;

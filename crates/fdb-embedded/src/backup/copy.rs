@@ -14,23 +14,27 @@ use crate::disk::directory::try_lock;
 use crate::disk::failure::advice;
 use crate::disk::format::{self, DATA_FILE, LOCK_FILE};
 use crate::disk::open_error::OpenError;
+use crate::disk::scan::{self, Scanned};
 use crate::shared::registry::{DirectoryClaim, Registration};
 
 const REPORT_EVERY: Duration = Duration::from_millis(100);
+/// Progress of a check is reported after this many pages.
+const PAGES_A_REPORT: u64 = 256;
 
-/// The progress of a copy.
+/// The progress of a copy, which begins with a check of its source, or of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CopyProgress {
-    /// Bytes in the copy so far.
+    /// Bytes checked and copied so far.
     pub done_bytes: u64,
-    /// Expected size of the copy in bytes, estimated when it begins.
+    /// Bytes to check and to copy, estimated when it begins.
     pub total_bytes: u64,
 }
 
 pub(crate) struct Source {
     pub(crate) dir: PathBuf,
-    pub(crate) env: Env<WithoutTls>,
+    env: Env<WithoutTls>,
+    file: File,
     // Declared after the environment, so that LMDB closes the directory before this process may open it again.
     _registration: Registration,
 }
@@ -51,20 +55,36 @@ impl Source {
             DirectoryClaim::Open(_) => return Err(BackupError::OpenHere(dir)),
         };
         let lock_path = dir.join(LOCK_FILE);
-        let env = format::open_to_read(&dir, is_shared).map_err(|error| match error {
+        let (env, file) = format::open_to_read(&dir, is_shared).map_err(|error| match error {
             OpenError::Permission(path) | OpenError::ReadOnlyFileSystem(path) if path == lock_path => {
                 BackupError::LockFile(path)
             }
             error => error.into(),
         })?;
-        Ok(Source { dir, env, _registration: registration })
+        Ok(Source { dir, env, file, _registration: registration })
     }
 
-    /// Writes the newest state into `file`, the empty file at `path`, and syncs it. Calls `progress` on this thread
-    /// about ten times a second. Returns the bytes written.
+    /// Checks all pages and records of the newest state. Calls `progress` on this thread.
     ///
     /// # Errors
-    /// [`OpenError::Damaged`] if a page or record of the copy is damaged, and thus one of the source.
+    /// [`OpenError::Damaged`] names the first damaged page.
+    pub(crate) fn check(&self, progress: &mut dyn FnMut(CopyProgress)) -> Result<Scanned, OpenError> {
+        format::look(&self.dir, &self.env, &self.file, |meta| {
+            let total_bytes = (meta.last_page + 1).saturating_mul(meta.page_bytes);
+            let mut report = |pages: u64| {
+                if pages.is_multiple_of(PAGES_A_REPORT) {
+                    progress(CopyProgress { done_bytes: pages.saturating_mul(meta.page_bytes), total_bytes });
+                }
+            };
+            scan::all(&self.file, meta, &mut report)
+        })
+    }
+
+    /// Checks the newest state, writes it or a newer one into `file`, the empty file at `path`, and syncs it. Calls
+    /// `progress` on this thread about ten times a second. Returns the bytes written.
+    ///
+    /// # Errors
+    /// [`OpenError::Damaged`] if a page or record of the source or of the copy is damaged.
     pub(crate) fn copy(
         &self,
         file: &File,
@@ -73,7 +93,12 @@ impl Source {
     ) -> Result<u64, BackupError> {
         let stat = self.env.unnamed_database_stat();
         let pages = stat.branch_pages + stat.leaf_pages + stat.overflow_pages + 2;
-        let total_bytes = pages as u64 * u64::from(stat.page_size);
+        let used_bytes = pages as u64 * u64::from(stat.page_size);
+        let total_bytes = used_bytes.saturating_mul(2);
+        // LMDB trusts its pages. A damaged one, or one past the file's end, could end the process during the copy.
+        self.check(&mut |checked| {
+            progress(CopyProgress { done_bytes: checked.done_bytes.min(used_bytes), total_bytes });
+        })?;
         let failed = |reason: String| BackupError::Copy { path: path.to_owned(), reason };
         let io_failed = |error: io::Error| failed(format!("{error}; {}", advice(&error)));
         let mut written = file.try_clone().map_err(io_failed)?;
@@ -96,7 +121,8 @@ impl Source {
                     Err(RecvTimeoutError::Timeout) => {
                         // A failed size query only skips one report.
                         if let Ok(metadata) = file.metadata() {
-                            progress(CopyProgress { done_bytes: metadata.len(), total_bytes });
+                            let done_bytes = used_bytes.saturating_add(metadata.len());
+                            progress(CopyProgress { done_bytes, total_bytes });
                         }
                     }
                     Err(RecvTimeoutError::Disconnected) => return Err(failed("the copying thread broke off".into())),

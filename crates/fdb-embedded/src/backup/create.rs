@@ -12,9 +12,10 @@ use crate::disk::format::DATA_FILE;
 use crate::disk::open_error::OpenError;
 
 const PARTIAL_FILE: &str = "data.mdb.partial";
-/// Copies the database in `dir` to `out/data.mdb`: the newest state at the beginning of the copy, without free pages.
-/// Another process may serve the database meanwhile; the copy does not block it. Creates `out` if it is missing.
-/// Returns the bytes written.
+
+/// Checks the database in `dir`, and copies it to `out/data.mdb`: the newest state at the beginning of the copy, without
+/// free pages. Another process may serve the database meanwhile; the copy does not block it. Creates `out` if it is
+/// missing. Returns the bytes written.
 ///
 /// Calls `progress` on this thread, about ten times a second.
 ///

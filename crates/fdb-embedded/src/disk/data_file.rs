@@ -163,7 +163,8 @@ impl Meta {
         if is_page_size { Ok(meta) } else { Err(BadFile::Damaged("a meta page has an impossible page size")) }
     }
 
-    fn check(&self) -> Result<()> {
+    /// Checks the numbers of a meta page from which LMDB would continue.
+    pub(crate) fn check(&self) -> Result<()> {
         let is_page = |page: u64| page > 1 && page <= self.last_page;
         let is_tree = |tree: Tree| {
             if tree.root == NO_PAGE {

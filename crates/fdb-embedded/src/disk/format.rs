@@ -16,7 +16,7 @@ use heed::types::Bytes;
 use heed::{AnyTls, CommitOrAbort, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
 
 use crate::disk::clears::Clears;
-use crate::disk::data_file::{self, BadFile};
+use crate::disk::data_file::{self, BadFile, Meta, NO_PAGE};
 use crate::disk::directory::{reserve, sync_entries};
 use crate::disk::keys::LMDB_KEY_BYTES_MAX;
 use crate::disk::open_error::OpenError;
@@ -41,6 +41,9 @@ pub(crate) const LOCK_FILE: &str = "lock.mdb";
 const NEW_DIR: &str = "data.new";
 /// The map size of a new file, enough for its first records.
 const NEW_MAP_BYTES: usize = 1 << 20;
+/// A page is damaged if it looks so this often. A commit that replaces the meta pages while they are read may make a
+/// sound one look so once.
+const LOOKS: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VersionStart {
@@ -89,12 +92,13 @@ pub(crate) fn open(dir: &Path, map_bytes: Option<usize>, pages_max: u64) -> Resu
 fn check_records_of(dir: &Path, file: &File, pages_max: u64) -> Result<Option<Vec<u8>>, OpenError> {
     let failed = |error| bad_file(dir, error);
     let damaged = |reason: &str| OpenError::Damaged { dir: dir.to_owned(), reason: reason.to_owned() };
-    match scan::find(file, FORMAT_KEY).map_err(failed)?.as_deref().map(version_in) {
+    let meta = data_file::newest(file).map_err(failed)?;
+    match scan::find(file, meta, FORMAT_KEY).map_err(failed)?.as_deref().map(version_in) {
         Some(Some(FORMAT_VERSION)) => scan::start(file, pages_max).map_err(failed),
         Some(Some(_)) => Ok(None),
         Some(None) => Err(damaged("the record of its format does not match its checksum")),
         // A file of another program has no record of this engine.
-        None => match scan::find(file, CEILING_KEY).map_err(failed)? {
+        None => match scan::find(file, meta, CEILING_KEY).map_err(failed)? {
             Some(ceiling) if unseal(CEILING_KEY, &ceiling).is_some() => {
                 Err(damaged("there is no record of its format"))
             }
@@ -156,45 +160,69 @@ fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<OpenDataFile, OpenEr
     Ok(OpenDataFile { env: env.clone(), store, start, clears: Arc::new(clears), unchecked_from: None })
 }
 
-/// Opens the data file read-only, beside a process that may be writing to it.
+/// Opens the data file read-only, beside a process that may be writing to it. LMDB reads none of its pages yet: a
+/// damaged one may end the process, so the caller checks them by [`look`] first.
 ///
 /// Without `is_shared` no process may write to it meanwhile; then nothing is written to the directory either.
 ///
 /// # Errors
 /// [`OpenError`]: as [`open`], and [`OpenError::NotOurs`] if nothing was ever written.
-pub(crate) fn open_to_read(dir: &Path, is_shared: bool) -> Result<Env<WithoutTls>, OpenError> {
-    check_beside_a_writer(dir)?;
+pub(crate) fn open_to_read(dir: &Path, is_shared: bool) -> Result<(Env<WithoutTls>, File), OpenError> {
+    let path = dir.join(DATA_FILE);
+    let file = File::open(&path).map_err(|error| OpenError::io(&path, &error))?;
+    check_beside_a_writer(dir, &file)?;
     let flags = if is_shared { EnvFlags::READ_ONLY } else { EnvFlags::READ_ONLY | EnvFlags::NO_LOCK };
     let env = map(dir, None, flags)?;
-    let failed = |error| match error {
-        // LMDB locks one byte for each process in its lock file, at the offset of the process id.
-        heed::Error::Io(error) if error.kind() == ErrorKind::WouldBlock => OpenError::SameProcessId(dir.to_owned()),
-        error => OpenError::lmdb(dir, error),
-    };
-    let txn = env.read_txn().map_err(failed)?;
-    let opened = env.open_databases_and_commit(txn, |opener, txn| {
-        opener.open_database::<Bytes, Bytes>(txn, None).map(CommitOrAbort::<_, ()>::Commit)
-    });
-    let not_ours = || OpenError::NotOurs { dir: dir.to_owned(), reason: "it is empty".to_owned() };
-    let db = opened.map_err(failed)?.commit().flatten().ok_or_else(not_ours)?;
-    let txn = env.read_txn().map_err(failed)?;
-    if format_version(dir, &Store::new(db), &txn)?.is_none() {
-        return Err(not_ours());
+    let (record, is_empty) =
+        look(dir, &env, &file, |meta| Ok((scan::find(&file, meta, FORMAT_KEY)?, meta.main.root == NO_PAGE)))?;
+    match known_format(dir, record.as_deref(), is_empty)? {
+        Some(_) => Ok((env, file)),
+        None => Err(OpenError::NotOurs { dir: dir.to_owned(), reason: "it is empty".to_owned() }),
     }
-    drop(txn);
-    Ok(env)
+}
+
+/// Calls `read` with the newest state of a file that another process may be writing to. An LMDB transaction keeps that
+/// process from reusing the pages of the state meanwhile.
+///
+/// # Errors
+/// [`OpenError::Damaged`] or [`OpenError::Truncated`] if `read` fails [`LOOKS`] times.
+pub(crate) fn look<T>(
+    dir: &Path,
+    env: &Env<WithoutTls>,
+    file: &File,
+    mut read: impl FnMut(Meta) -> Result<T, BadFile>,
+) -> Result<T, OpenError> {
+    let mut looks = 1;
+    loop {
+        let txn = env.read_txn().map_err(|error| match error {
+            // LMDB locks one byte for each process in its lock file, at the offset of the process id.
+            heed::Error::Io(error) if error.kind() == ErrorKind::WouldBlock => OpenError::SameProcessId(dir.to_owned()),
+            error => OpenError::lmdb(dir, error),
+        })?;
+        let found = data_file::of_transaction(file, txn.id() as u64).and_then(|meta| {
+            let Some(meta) = meta else { return Ok(None) };
+            meta.check()?;
+            read(meta).map(Some)
+        });
+        drop(txn);
+        match found {
+            Ok(Some(found)) => return Ok(found),
+            Err(error) if looks >= LOOKS => return Err(bad_file(dir, error)),
+            Err(_) => looks += 1,
+            // Newer commits replaced both meta pages between the two reads.
+            Ok(None) => {}
+        }
+    }
 }
 
 /// Runs [`data_file::check`] with retries. A writer that replaces pages during the check can make a sound file seem
 /// damaged once, but not repeatedly.
-fn check_beside_a_writer(dir: &Path) -> Result<(), OpenError> {
+fn check_beside_a_writer(dir: &Path, file: &File) -> Result<(), OpenError> {
     const TRIES: u32 = 5;
     const PAUSE: Duration = Duration::from_millis(50);
-    let path = dir.join(DATA_FILE);
-    let file = File::open(&path).map_err(|error| OpenError::io(&path, &error))?;
     let mut tries = 1;
     loop {
-        match data_file::check(&file) {
+        match data_file::check(file) {
             Ok(()) => return Ok(()),
             Err(BadFile::Damaged(_) | BadFile::Short { .. }) if tries < TRIES => {
                 tries += 1;
@@ -243,8 +271,13 @@ pub(crate) fn bad_file(dir: &Path, error: BadFile) -> OpenError {
 /// The format of a database if this program knows it; `None` for an empty database.
 fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<Option<u32>, OpenError> {
     let failed = |error| OpenError::store(dir, error);
-    let not_ours = |reason: &str| OpenError::NotOurs { dir: dir.to_owned(), reason: reason.to_owned() };
     let record = store.sealed_meta(txn, FORMAT).map_err(failed)?;
+    known_format(dir, record, store.is_empty(txn).map_err(failed)?)
+}
+
+/// The format in a format record, as [`format_version`]. `is_empty`: the database has no record at all.
+fn known_format(dir: &Path, record: Option<&[u8]>, is_empty: bool) -> Result<Option<u32>, OpenError> {
+    let not_ours = |reason: &str| OpenError::NotOurs { dir: dir.to_owned(), reason: reason.to_owned() };
     let damaged = || OpenError::store(dir, StoreError::Record);
     match record.map(|record| version_in(record).ok_or_else(damaged)).transpose()? {
         Some(0) => Err(not_ours("format 0")),
@@ -254,7 +287,7 @@ fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<
         Some(found) if found < FORMAT_VERSION => {
             Err(OpenError::OlderFormat { dir: dir.to_owned(), found, known: FORMAT_VERSION })
         }
-        None if !store.is_empty(txn).map_err(failed)? => Err(not_ours("there is no format record")),
+        None if !is_empty => Err(not_ours("there is no format record")),
         found => Ok(found),
     }
 }

@@ -82,9 +82,8 @@ fn whole_state(
     Ok((walk.scanned, next))
 }
 
-/// Returns a record as it is stored, if its value is on the page of its key.
-pub(crate) fn find(file: &File, key: &[u8]) -> Result<Option<Vec<u8>>> {
-    let meta = data_file::newest(file)?;
+/// Returns a record of a state as it is stored, if its value is on the page of its key.
+pub(crate) fn find(file: &File, meta: Meta, key: &[u8]) -> Result<Option<Vec<u8>>> {
     let pages = Pages::of(file, meta)?;
     let mut page = meta.main.root;
     if page == NO_PAGE {

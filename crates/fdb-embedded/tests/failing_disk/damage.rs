@@ -19,37 +19,37 @@ const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
 const OVERFLOW: u16 = 4;
 
-fn u16_at(file: &[u8], at: usize) -> usize {
+pub fn u16_at(file: &[u8], at: usize) -> usize {
     usize::from(u16::from_ne_bytes(file[at..at + 2].try_into().expect("two bytes")))
 }
 
-fn u64_at(file: &[u8], at: usize) -> u64 {
+pub fn u64_at(file: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(file[at..at + 8].try_into().expect("eight bytes"))
 }
 
 /// The offset of the content of the newer meta page.
-fn meta(file: &[u8]) -> usize {
+pub fn meta(file: &[u8]) -> usize {
     let at = |page: usize| page * PAGE + 16;
     if u64_at(file, at(1) + 128) > u64_at(file, at(0) + 128) { at(1) } else { at(0) }
 }
 
 /// The offsets of a page's nodes.
-fn nodes(file: &[u8], page: usize) -> Vec<usize> {
+pub fn nodes(file: &[u8], page: usize) -> Vec<usize> {
     let count = (u16_at(file, page * PAGE + 12) - 16) / 2;
     (0..count).map(|at| page * PAGE + u16_at(file, page * PAGE + 16 + 2 * at)).collect()
 }
 
 /// The pages of a tree: branches, leaves, and the first pages of values of their own.
 #[derive(Default)]
-struct Found {
-    branches: Vec<usize>,
-    leaves: Vec<usize>,
-    overflows: Vec<usize>,
+pub struct Found {
+    pub branches: Vec<usize>,
+    pub leaves: Vec<usize>,
+    pub overflows: Vec<usize>,
 }
 
 impl Found {
     /// Walks the tree that is described at an offset of the meta page: 24 for the free list, 72 for the records.
-    fn of(file: &[u8], tree: usize) -> Found {
+    pub fn of(file: &[u8], tree: usize) -> Found {
         let at = meta(file) + tree;
         let mut found = Found::default();
         found.walk(file, u64_at(file, at + 40) as usize, u16_at(file, at + 6));

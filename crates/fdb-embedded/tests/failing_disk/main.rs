@@ -18,12 +18,13 @@ mod full;
 mod io_errors;
 mod power_cut;
 mod refused;
+mod sources;
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-use fdb_embedded::{Engine, OpenOptions, check_data_file};
+use fdb_embedded::{Engine, OpenOptions, Restore, backup, check_data_file};
 
 const ROLE: &str = "FDB_EMBEDDED_TEST_ROLE";
 const DIR: &str = "FDB_EMBEDDED_TEST_DIR";
@@ -43,6 +44,14 @@ fn child() {
         "check" => match check_data_file(dir, |_| ()) {
             Ok(checked) => println!("checked {} records", checked.records),
             Err(error) => println!("not checked: {error}"),
+        },
+        "backup" => match backup(dir, &dir.with_file_name("out"), |_| ()) {
+            Ok(bytes) => println!("copied {bytes} bytes"),
+            Err(error) => println!("not copied: {error}"),
+        },
+        "restore" => match Restore::begin(dir, &dir.with_file_name("new"), |_| ()) {
+            Ok(_) => println!("copied"),
+            Err(error) => println!("not copied: {error}"),
         },
         "commits" => io_errors::commits(dir),
         "file size" => full::under_a_limit_of_file_size(dir),
