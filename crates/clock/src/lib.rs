@@ -1,6 +1,7 @@
 //! The clock of a process. A [`Clock`] is injected into every subsystem with timeouts, leases, heartbeats, expiry or
 //! backoff. Tests inject a [`ManualClock`], which they advance themselves.
 
+mod line_pacer;
 mod manual;
 
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
+pub use line_pacer::{LINE_EVERY, LineDecision, LinePacer};
 pub use manual::ManualClock;
 
 /// A source of time. Clones share it.

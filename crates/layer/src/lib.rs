@@ -42,7 +42,6 @@ mod judge;
 mod lanes;
 mod layer;
 mod lease;
-mod line_pacer;
 mod many_names;
 mod open;
 mod read;
@@ -154,11 +153,10 @@ mod layers;
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 51] = [
+    let table: [(&str, &[&str]); 50] = [
         ("slots", &[]),
         ("field_names", &[]),
         ("at_once", &[]),
-        ("line_pacer", &[]),
         ("field_maps", &[]),
         ("turns", &[]),
         ("confirmed", &[]),
@@ -173,7 +171,7 @@ fn folders_know_only_those_below_them() {
         ("compactions", &["slots", "layer"]),
         ("resyncs", &["slots", "layer"]),
         ("lanes", &["slots", "instance", "layer"]),
-        ("view_updates", &["slots", "at_once", "line_pacer", "field_maps", "layer"]),
+        ("view_updates", &["slots", "at_once", "field_maps", "layer"]),
         ("size_limit", &["layer"]),
         ("database_names", &["layer"]),
         ("security", &["confirmed", "instance", "layer"]),
@@ -247,7 +245,6 @@ fn folders_know_only_those_below_them() {
             "write",
             &[
                 "slots",
-                "line_pacer",
                 "actor",
                 "instance",
                 "layer",
@@ -267,7 +264,6 @@ fn folders_know_only_those_below_them() {
             "group",
             &[
                 "at_once",
-                "line_pacer",
                 "instance",
                 "layer",
                 "view_updates",

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use flatbed_clock::Clock;
+use flatbed_clock::{Clock, LinePacer};
 use flatbed_store::error::ViewFailure;
 use flatbed_store::view_bounds::ViewBounds;
 use flatbed_store::view_definition::{GroupDefinition, Signature};
@@ -19,7 +19,6 @@ use tokio::time::Instant;
 use crate::at_once::AtOnce;
 use crate::field_maps::FieldMaps;
 use crate::layer::Inner;
-use crate::line_pacer::LinePacer;
 use crate::slots::State;
 
 pub(crate) mod memory;

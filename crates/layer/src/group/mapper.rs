@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use flatbed_clock::Clock;
+use flatbed_clock::{Clock, LINE_EVERY, LineDecision};
 use flatbed_revtree::DocumentId;
 use flatbed_store::error::{Error, Refusal, Result, ViewFailure};
 use flatbed_store::view_functions::{EmittedRows, FunctionFailure, MapOutcome};
@@ -12,7 +12,6 @@ use flatbed_store::view_functions::{EmittedRows, FunctionFailure, MapOutcome};
 use crate::document::edit::Document;
 use crate::document::text;
 use crate::group::job::Job;
-use crate::line_pacer::{LINE_EVERY, LineDecision};
 use crate::size_limit::{self, Growth};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_updates::memory::MemoryPermit;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_clock::LinePacer;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::{GENERATION_MAX, RevId};
 use flatbed_store::error::{Error, Refusal, Result};
@@ -22,7 +23,6 @@ use crate::index::prepare::Preparations;
 use crate::instance::{Instance, InstanceId};
 use crate::judge::ask::JudgedEdit;
 use crate::layer::Inner;
-use crate::line_pacer::LinePacer;
 use crate::slots::State;
 use crate::write::batch::{Item, PreparedEdits, Work, WriteBatch, prepare};
 

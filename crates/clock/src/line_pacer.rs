@@ -5,27 +5,29 @@ use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use flatbed_clock::Clock;
 use tokio::time::Instant;
 
+use crate::Clock;
+
 /// The time between two lines of one cause.
-pub(crate) const LINE_EVERY: Duration = Duration::from_secs(60);
+pub const LINE_EVERY: Duration = Duration::from_secs(60);
 
 /// Limits log lines by cause. The caller bounds the number of causes.
 #[derive(Debug)]
-pub(crate) struct LinePacer<K> {
+pub struct LinePacer<K> {
     clock: Clock,
     causes: Mutex<HashMap<K, Lines>>,
 }
 
 /// The decision about a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LineDecision {
+pub enum LineDecision {
     /// It should be written, with the number of lines that were omitted before it.
     Write(u64),
     /// It is the first omitted one since the last line. No later line may come, so a
     /// [summary](LinePacer::summary) is due after [`LINE_EVERY`].
     OmitFirst,
+    /// It should be omitted, and another one was before it.
     Omit,
 }
 
@@ -36,12 +38,13 @@ struct Lines {
 }
 
 impl<K: Eq + Hash> LinePacer<K> {
-    pub(crate) fn new(clock: &Clock) -> LinePacer<K> {
+    /// Creates a pacer that has written no line yet.
+    pub fn new(clock: &Clock) -> LinePacer<K> {
         LinePacer { clock: clock.clone(), causes: Mutex::default() }
     }
 
     /// Returns the number of omitted lines if a line should be written now; `None` if it should be omitted.
-    pub(crate) fn line(&self, cause: K) -> Option<u64> {
+    pub fn line(&self, cause: K) -> Option<u64> {
         match self.pace(cause) {
             LineDecision::Write(left_out) => Some(left_out),
             LineDecision::OmitFirst | LineDecision::Omit => None,
@@ -49,7 +52,7 @@ impl<K: Eq + Hash> LinePacer<K> {
     }
 
     /// Decides about a line as [`LinePacer::line`], for callers that write summaries.
-    pub(crate) fn pace(&self, cause: K) -> LineDecision {
+    pub fn pace(&self, cause: K) -> LineDecision {
         let now = self.clock.now();
         let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(lines) = causes.get_mut(&cause) else {
@@ -65,7 +68,7 @@ impl<K: Eq + Hash> LinePacer<K> {
     }
 
     /// Returns the number of omitted lines if there are any and a line about them should be written now.
-    pub(crate) fn summary(&self, cause: &K) -> Option<u64> {
+    pub fn summary(&self, cause: &K) -> Option<u64> {
         let now = self.clock.now();
         let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = causes.get_mut(cause)?;
@@ -80,7 +83,7 @@ impl<K: Eq + Hash> LinePacer<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flatbed_clock::ManualClock;
+    use crate::ManualClock;
 
     #[test]
     fn each_cause_has_a_line_a_minute() {
