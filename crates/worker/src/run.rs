@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use flatbed_clock::Clock;
+use flatbed_clock::{Clock, LinePacer};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -139,6 +139,17 @@ struct Waiting {
     _charge: Charge,
 }
 
+/// The causes of log lines that a run repeats. Each has one line a minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum LoggedTrouble {
+    Target,
+    /// The target cannot make durable what it took.
+    Persistence,
+    Source,
+    Checkpoint,
+    Queue,
+}
+
 /// A run of a job.
 pub struct Runner<'j, S, T, Q> {
     job: &'j Description,
@@ -189,6 +200,7 @@ pub struct Runner<'j, S, T, Q> {
     failures: u32,
     persist_failures: u32,
     source_failures: u32,
+    lines: LinePacer<LoggedTrouble>,
     /// True if the last page could not be read. It is read again once everything is delivered.
     is_source_away: bool,
     /// True if the source must be checked for its identity, because requests failed since the last check.
@@ -244,7 +256,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             ahead: None,
             together: ADMITTED_MAX,
             reading: None,
-            pace: Pace::new(Memory::default(), Arc::default(), clock),
+            pace: Pace::new(Memory::default(), Arc::default(), clock.clone()),
             read_to: Seq::default(),
             is_at_end: false,
             page_rows: reading::rows_max(job),
@@ -258,6 +270,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             failures: 0,
             persist_failures: 0,
             source_failures: 0,
+            lines: LinePacer::new(&clock),
             is_source_away: false,
             was_source_away: false,
             chance: 0x9e37_79b9,
@@ -284,6 +297,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     pub fn timed_by(mut self, clock: Clock) -> Self {
         let now = clock.now();
         (self.sampled_at, self.replayed_at, self.kept_at) = (now, now, now);
+        self.lines = LinePacer::new(&clock);
         self.clock = clock;
         self
     }
@@ -546,7 +560,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     /// Counts a refusal because of the target's state and returns the time of the retry.
     fn note_refused(&mut self, refused: Refused) -> Result<Instant, End> {
         self.failures = self.failures.saturating_add(1);
-        self.note_outage(refused, self.failures)
+        self.note_outage(refused, self.failures, LoggedTrouble::Target)
     }
 
     async fn pause_for_source(&mut self, error: &SourceError) -> Result<(), End> {
@@ -564,7 +578,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.source_failures = self.source_failures.saturating_add(1);
         self.was_source_away = true;
         self.progress.lose_sight();
-        self.note_outage(Refused::failed(Failure::Connection, error), self.source_failures)
+        self.note_outage(Refused::failed(Failure::Connection, error), self.source_failures, LoggedTrouble::Source)
     }
 
     /// Reports whether the last request to the source or target failed.
@@ -572,7 +586,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.progress.set_failing(self.failures > 0 || self.persist_failures > 0 || self.source_failures > 0);
     }
 
-    fn note_outage(&mut self, refused: Refused, failures: u32) -> Result<Instant, End> {
+    fn note_outage(&mut self, refused: Refused, failures: u32, cause: LoggedTrouble) -> Result<Instant, End> {
         let (error, retry_after) = match refused {
             Refused::Failed { error, retry_after, .. } => (error, retry_after),
             Refused::Superseded => return Err(End::Superseded),
@@ -582,7 +596,9 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         let error = self.redactor.text(&error, 500);
         self.progress.add_outage(&error);
         self.tell_failing();
-        tracing::warn!(job = self.job.id, failures, error, "a job waits for its source or target");
+        if let Some(left_out) = self.lines.line(cause) {
+            tracing::warn!(job = self.job.id, failures, error, left_out, "a job waits for its source or target");
+        }
         // Jitter need not be unpredictable.
         self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let schedule = self.system().schedule();

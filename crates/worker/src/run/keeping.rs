@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{End, Queue, Runner};
+use super::{End, LoggedTrouble, Queue, Runner};
 use crate::checkpoint::local_id;
 use crate::output::Target;
 use crate::source::{Source, SourceError};
@@ -134,7 +134,15 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 Ok(()) => self.written = seq,
                 Err(other) => {
                     let other = self.redactor.text(&other, 500);
-                    tracing::warn!(job = self.job.id, %error, other, "a job's checkpoint could not be written");
+                    if let Some(left_out) = self.lines.line(LoggedTrouble::Checkpoint) {
+                        tracing::warn!(
+                            job = self.job.id,
+                            %error,
+                            other,
+                            left_out,
+                            "a job's checkpoint could not be written"
+                        );
+                    }
                 }
             },
         }
@@ -153,7 +161,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         self.go_back();
         // Successful deliveries in between do not reset this count.
         self.persist_failures = self.persist_failures.saturating_add(1);
-        let until = self.note_outage(refused, self.persist_failures)?;
+        let until = self.note_outage(refused, self.persist_failures, LoggedTrouble::Persistence)?;
         self.pause(until).await?;
         Ok(false)
     }

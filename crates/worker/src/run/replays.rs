@@ -11,7 +11,7 @@ use flatbed_flatten::json::{Limits, Value, parse};
 use super::attaching::ChangeIdentity;
 use super::delivering::{PART_BYTES, PartOutcome};
 use super::products::ProductError;
-use super::{End, Queue, Runner};
+use super::{End, LoggedTrouble, Queue, Runner};
 use crate::failure::Failure;
 use crate::memory::Charge;
 use crate::output::{Refused, Target};
@@ -67,7 +67,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             Ok(wanted) => wanted,
             Err(error) => {
                 let error = self.redactor.text(&error, 500);
-                tracing::warn!(job = self.job.id, error, "entries of the queue cannot be read");
+                if let Some(left_out) = self.lines.line(LoggedTrouble::Queue) {
+                    tracing::warn!(job = self.job.id, error, left_out, "entries of the queue cannot be read");
+                }
                 return Ok(false);
             }
         };

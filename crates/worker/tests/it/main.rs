@@ -11,6 +11,7 @@ mod fake;
 mod feeds;
 mod http;
 mod memory;
+mod outages;
 mod replays;
 mod run;
 mod s3;
