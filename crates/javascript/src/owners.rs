@@ -1,23 +1,32 @@
 //! The owners of databases that the program has set.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// With this many databases in `recent`, those of `older` are forgotten.
-const GENERATION_MAX: usize = 8_192;
+/// With this many databases in `recent`, those of `older` are forgotten. Both have 5 MB then.
+const GENERATION_MAX: usize = 131_072;
 
-/// The owners of databases, by number. Two generations bound them: databases without calls are forgotten first.
+/// The owners of databases, by number. Two generations bound them: databases without calls are forgotten first. The
+/// program sets an owner only when it reads a `_security` anew, so a database that stays in its memory without calls
+/// may be forgotten, and is its own owner until then.
+///
+/// Databases are kept by a hash with a random key. Two of equal hash would share an owner, which is a matter of turns
+/// only.
 #[derive(Debug, Default)]
-pub(crate) struct DatabaseOwners(Mutex<Generations>);
+pub(crate) struct DatabaseOwners {
+    hashes: RandomState,
+    known: Mutex<Generations>,
+}
 
 #[derive(Debug, Default)]
 struct Generations {
-    recent: HashMap<Arc<str>, u64>,
-    older: HashMap<Arc<str>, u64>,
+    recent: HashMap<u64, u64>,
+    older: HashMap<u64, u64>,
 }
 
 impl Generations {
-    fn add(&mut self, database: Arc<str>, owner: u64) {
+    fn add(&mut self, database: u64, owner: u64) {
         if self.recent.len() >= GENERATION_MAX && !self.recent.contains_key(&database) {
             self.older = std::mem::take(&mut self.recent);
         }
@@ -27,27 +36,29 @@ impl Generations {
 
 impl DatabaseOwners {
     fn known(&self) -> MutexGuard<'_, Generations> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set(&self, database: &str, owner: Option<u64>) {
+        let database = self.hashes.hash_one(database);
         let mut known = self.known();
-        known.older.remove(database);
+        known.older.remove(&database);
         match owner {
-            Some(owner) => known.add(database.into(), owner),
+            Some(owner) => known.add(database, owner),
             None => {
-                known.recent.remove(database);
+                known.recent.remove(&database);
             }
         }
     }
 
     /// Returns the owner of a database that is called now.
     pub(crate) fn find(&self, database: &str) -> Option<u64> {
+        let database = self.hashes.hash_one(database);
         let mut known = self.known();
-        if let Some(owner) = known.recent.get(database) {
+        if let Some(owner) = known.recent.get(&database) {
             return Some(*owner);
         }
-        let (database, owner) = known.older.remove_entry(database)?;
+        let owner = known.older.remove(&database)?;
         known.add(database, owner);
         Some(owner)
     }
@@ -67,6 +78,17 @@ mod tests {
         assert_eq!(owners.find("db1"), None);
         let known = owners.known();
         assert!(known.recent.len() <= GENERATION_MAX && known.older.len() <= GENERATION_MAX);
+    }
+
+    #[test]
+    fn all_databases_of_a_large_process_are_known() {
+        let owners = DatabaseOwners::default();
+        for n in 0..100_000 {
+            owners.set(&format!("db{n}"), Some(n));
+        }
+        for n in 0..100_000 {
+            assert_eq!(owners.find(&format!("db{n}")), Some(n));
+        }
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl Runner {
 
     /// Sets the owner of a database by a number. Calls take turns by owner, so many databases of one owner have no
     /// more turns than one. `database`: as of [`Design::new`]. `None`: the database is its own owner, as it is at
-    /// first. The owners of the last 8,192 databases are kept, at least.
+    /// first. The owners of the last 131,072 databases are kept, at least.
     pub fn set_owner(&self, database: &str, owner: Option<u64>) {
         self.handle.owners.set(database, owner);
     }
