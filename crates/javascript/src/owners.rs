@@ -9,7 +9,7 @@ const GENERATION_MAX: usize = 131_072;
 
 /// The owners of databases, by number. Two generations bound them: databases without calls are forgotten first. The
 /// program sets an owner only when it reads a `_security` anew, so a database that stays in its memory without calls
-/// may be forgotten, and is its own owner until then.
+/// may be forgotten. It is its own owner until the next report.
 ///
 /// Databases are kept by a hash with a random key. Two of equal hash would share an owner, which is a matter of turns
 /// only.
