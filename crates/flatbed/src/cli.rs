@@ -163,7 +163,11 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
             Some("worker") => worker_command::parse(&mut parser),
             #[cfg(not(feature = "worker"))]
             Some("worker") => Err(part::WORKER.not_built("flatbed worker").into()),
-            Some("help") => Ok(Command::Print(help())),
+            Some("help") => match parser.next()? {
+                None | Some(Short('h') | Long("help")) => Ok(Command::Print(help())),
+                Some(Value(command)) => parse([command, "--help".into()]),
+                Some(other) => Err(other.unexpected().into()),
+            },
             _ => Err(UsageError::Command(command.to_string_lossy().into_owned())),
         },
         Some(other) => Err(other.unexpected().into()),
@@ -419,6 +423,7 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
   flatbed dump DB                  write a running server's documents as JSON Lines
   flatbed import URL               copy the databases of a CouchDB or a Sync Gateway into a running server
   flatbed check DB [OPTIONS]       recompute a database's indexes and counters from its raw keys
+  flatbed check --syncstorage      check all that is stored of Firefox Sync
   flatbed check --all [OPTIONS]    check all that is stored, also while it is being served
   flatbed backup OUT [OPTIONS]     copy the embedded engine's database, also while it is being served
   flatbed restore OUT [OPTIONS]    put such a copy into a new data directory
@@ -428,7 +433,7 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
   flatbed worker --url URL         run jobs of a server's changes worker in a separate process
   flatbed worker import DIR        create jobs from the files of the Python worker
   flatbed secret rotate [OPTIONS]  rotate the secret that signs sessions, for instance when it has leaked
-  flatbed COMMAND --help           list a command's options
+  flatbed COMMAND --help           list a command's options, as flatbed help COMMAND does
   flatbed --version
 "
     .to_owned()
@@ -450,7 +455,10 @@ pub(crate) fn setting_lines(takes: Takes) -> String {
 
 fn serve_help() -> String {
     format!(
-        "flatbed serve [OPTIONS]\n\n{}\n  --ignore-stored-config  ignore changes made by _config, including administrators, to repair them\n",
+        "flatbed serve [OPTIONS]\n\n\
+         Serves HTTP until SIGINT or SIGTERM. SIGHUP reloads the configuration.\n\
+         Exit status: 0 ended by a signal, 2 not served.\n\n{}\n  \
+         --ignore-stored-config  ignore changes made by _config, including administrators, to repair them\n",
         setting_lines(Takes::All)
     )
 }
@@ -510,7 +518,8 @@ fn account_help() -> String {
          flatbed user list [OPTIONS]\n\n\
          Changes users, and the administrators of all servers, in the storage itself. A password is read from stdin, or\n\
          prompted for on a terminal. Running servers on a cluster notice within a second. If a server has the embedded\n\
-         engine's directory open, that server makes the change. Administrators in a configuration file are not affected.\n\n  \
+         engine's directory open, that server makes the change. Administrators in a configuration file are not affected.\n\
+         Exit status: 0 done, 2 failed.\n\n  \
          --url URL              make the change by this server, http://[name:password@]host:port, not in the storage\n{}",
         setting_lines(Takes::Storage)
     )
@@ -634,6 +643,23 @@ mod tests {
             ("load db", "flatbed load needs a file, or - for stdin (flatbed load --help)"),
         ] {
             assert_eq!(parsed(line), Err(message.to_owned()), "{line}");
+        }
+    }
+
+    #[test]
+    fn each_command_is_in_the_help_and_on_the_page_of_commands() {
+        let page = include_str!("../../../docs/operations.md");
+        let Ok(Command::Print(all)) = parsed("help") else { panic!("help") };
+        let listed = parsed("none").expect_err("no command");
+        let names = listed.split(": ").nth(1).and_then(|names| names.strip_suffix(" are")).expect("their names");
+        let names: Vec<&str> = names.split(", ").flat_map(|name| name.split(" and ")).collect();
+        assert!(names.len() == 12 && parsed("help none").is_err());
+        for name in names.into_iter().filter(|name| cfg!(feature = "worker") || *name != "worker") {
+            assert!(all.lines().any(|line| line.starts_with(&format!("  flatbed {name} "))), "{name}");
+            assert!(page.contains(&format!("| `flatbed {name}")), "{name}");
+            let Ok(Command::Print(help)) = parsed(&format!("{name} --help")) else { panic!("{name}") };
+            assert!(help.contains("Exit status: 0 "), "{name}: {help}");
+            assert_eq!(parsed(&format!("help {name}")), Ok(Command::Print(help)));
         }
     }
 

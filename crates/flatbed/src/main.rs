@@ -50,7 +50,14 @@ mod worker_import;
 #[cfg(feature = "worker")]
 mod worker_process;
 
-use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    collections::HashMap,
+    error::Error,
+    io::{ErrorKind, Write},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+};
 
 use cli::{Command, CommandSettings};
 use config_file::ConfigFile;
@@ -80,8 +87,13 @@ fn main() -> ExitCode {
 fn run() -> Result<bool, Box<dyn Error>> {
     let command = cli::parse(std::env::args_os().skip(1))?;
     if let Command::Print(text) = &command {
-        print!("{text}");
-        return Ok(true);
+        // A reader that closes its end early, such as `head`, has what it wants.
+        return match std::io::stdout().write_all(text.as_bytes()) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(format!("the text cannot be written: {error}").into())
+            }
+            _ => Ok(true),
+        };
     }
     // A variable that is not UTF-8 cannot be one of Flatbed's.
     let variables: HashMap<String, String> = std::env::vars_os()

@@ -90,7 +90,8 @@ fn help() -> String {
     format!(
         "flatbed worker --url URL [OPTIONS]\n\n\
          Runs jobs of a server's changes worker in a separate process, which shares them with other processes. The server\n\
-         keeps jobs, leases and the queue; the process accesses it as an administrator. Files and secrets are local.\n\n  \
+         keeps jobs, leases and the queue; the process accesses it as an administrator. Files and secrets are local.\n\
+         Exit status: 0 ended by a signal, 2 failed.\n\n  \
          --url URL              the server, http:// or https://, without a password in it [FLATBED_URL]\n  \
          --user NAME            an administrator of the server [FLATBED_USER]\n  \
          --password-file FILE   a file with the password [FLATBED_PASSWORD_FILE, or FLATBED_PASSWORD with the password];\n                         \
@@ -102,6 +103,7 @@ fn help() -> String {
 const IMPORT_HELP: &str = "\
 flatbed worker import DIR [OPTIONS]: create jobs of a running server's changes worker from the files of the Python worker
 change_stream_db: config.json, mappings/, checkpoint.json, failed_docs.jsonl. The jobs are disabled: review them first.
+Exit status: 0 done, 2 failed.
 
   --job ID               the id of the new job [imported]
   --secrets DIR          the server's worker_secrets: passwords are written there, as files of mode 600 [FLATBED_WORKER_SECRETS]

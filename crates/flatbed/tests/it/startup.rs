@@ -27,6 +27,19 @@ fn refused(arguments: &[&str], parts: &[&str]) {
 }
 
 #[test]
+fn a_help_text_that_cannot_be_written_is_an_error() {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = flatbed().arg("help").stdout(full).output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && message.contains("cannot be written"), "{output:?}");
+    // The reader has gone.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = flatbed().arg("help").stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+}
+
+#[test]
 fn usage() {
     refused(&["serve", "--liten", "a:1"], &["--liten", "--help"]);
     refused(&["start"], &["\"start\" is no command"]);
