@@ -117,10 +117,10 @@ pub(crate) async fn serve<S: Surface>(
             }
         }
     });
-    let stall_max = shell.stall_max;
+    let times = (shell.stall_max, shell.half_closed_max);
     let (traffic, admission) = (shell.traffic.clone(), shell.admission.clone());
     let stream =
-        StallGuard::new(stream, beginning, (heads, in_flight), stall_max, traffic, answers.clone(), (place, admission));
+        StallGuard::new(stream, beginning, (heads, in_flight), times, traffic, answers.clone(), (place, admission));
     let stream = TokioIo::new(stream);
     drop((shell, listener));
     let serve = async {

@@ -62,6 +62,8 @@ pub struct ShellOptions {
     pub drain: Duration,
     /// A connection is closed if its client reads nothing for this long.
     pub stall_max: Duration,
+    /// A request whose client has ended its side of the connection ends if nothing is sent for this long.
+    pub half_closed_max: Duration,
     /// An answer is refused if it waits this long for memory.
     pub room_max: Duration,
     /// Connects a request's trace to its remote parent, for collectors of spans with the target
@@ -83,6 +85,7 @@ impl Default for ShellOptions {
             proxies: Proxies::default(),
             drain: Duration::from_secs(10),
             stall_max: STALL_MAX,
+            half_closed_max: Duration::from_secs(2),
             room_max: ROOM_MAX,
             continue_trace: None,
         }
@@ -118,6 +121,7 @@ pub struct Shell<L> {
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) request_ids: RequestIds,
     pub(crate) stall_max: Duration,
+    pub(crate) half_closed_max: Duration,
     pub(crate) continue_trace: Option<ContinueTrace>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) doorway: Arc<Doorway>,
@@ -152,6 +156,7 @@ impl<L: Label> Shell<L> {
             traffic,
             request_ids: RequestIds::default(),
             stall_max: options.stall_max,
+            half_closed_max: options.half_closed_max,
             continue_trace: options.continue_trace,
             connections_max: options.connections_max,
             drain: options.drain,

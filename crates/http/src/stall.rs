@@ -27,10 +27,6 @@ const HEAD_BYTES: usize = 4_096;
 /// The interval at which the system is asked whether the client has reset the connection, where reading cannot tell.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The longest time for which a request runs without sending bytes after its client has ended its side of the
-/// connection. A client that waits for its answer and one that has left look alike.
-const HALF_CLOSED_MAX: Duration = Duration::from_secs(2);
-
 /// A connection whose writes fail after a time without progress. Otherwise a client that stops reading would keep its
 /// connection and the buffered data forever.
 pub(crate) struct StallGuard {
@@ -41,13 +37,16 @@ pub(crate) struct StallGuard {
     in_flight: Arc<InFlight>,
     /// True if the end of the connection has been read, behind the bytes in `before`.
     has_ended: bool,
-    /// The end of [`HALF_CLOSED_MAX`]; `None` until a client has ended its side during a request.
+    /// The end of `half_closed_max`; `None` until a client has ended its side during a request.
     gone: Option<Pin<Box<Sleep>>>,
     /// The next look at the system; `None` until the first one is needed.
     look: Option<Pin<Box<Sleep>>>,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
     stall_max: Duration,
+    /// The longest time for which a request runs without sending bytes after its client has ended its side of the
+    /// connection. A client that waits for its answer and one that has left look alike.
+    half_closed_max: Duration,
     metrics: Arc<Traffic>,
     answers: Arc<Connection>,
     /// Kept while the connection is open, whatever its protocol.
@@ -68,13 +67,13 @@ pub(crate) struct ConnectionPlace {
 
 impl StallGuard {
     /// Counts bytes and reports to the answers whether the connection accepts data. Fails after `stall_max` without
-    /// progress. The bytes of `Beginning` are read first; `heads` reports the requests that hyper has read, and
+    /// progress, and ends the request of a client that has ended its side after `half_closed_max` without bytes. The bytes of `Beginning` are read first; `heads` reports the requests that hyper has read, and
     /// `in_flight` whether one is being answered.
     pub(crate) fn new(
         stream: Stream,
         Beginning { is_http2, read: before }: Beginning,
         (heads, in_flight): (Arc<HeadsRead>, Arc<InFlight>),
-        stall_max: Duration,
+        (stall_max, half_closed_max): (Duration, Duration),
         metrics: Arc<Traffic>,
         answers: Arc<Connection>,
         (place, admission): (ConnectionPlace, Arc<Admission>),
@@ -93,6 +92,7 @@ impl StallGuard {
             deadline,
             waiting: false,
             stall_max,
+            half_closed_max,
             metrics,
             answers,
             place,
@@ -105,7 +105,7 @@ impl StallGuard {
         if let Poll::Ready(Ok(bytes)) = &written {
             self.metrics.sent_bytes.add(*bytes as u64);
             if let Some(gone) = &mut self.gone {
-                gone.as_mut().reset(Instant::now() + HALF_CLOSED_MAX);
+                gone.as_mut().reset(Instant::now() + self.half_closed_max);
             }
         }
         written
@@ -228,10 +228,10 @@ impl StallGuard {
     }
 
     /// Passes the end of the client's side on to hyper, which then drops the request: once nothing has been sent for
-    /// [`HALF_CLOSED_MAX`]. Fails earlier if the client resets the connection.
+    /// `half_closed_max`. Fails earlier if the client resets the connection.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.in_flight.wake_at_end(context.waker());
-        let gone = self.gone.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + HALF_CLOSED_MAX)));
+        let gone = self.gone.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + self.half_closed_max)));
         match gone.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Ok(())),
             Poll::Pending => self.poll_reset(context),

@@ -216,6 +216,7 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
         unlimited: options.unlimited,
         proxies: options.proxies,
         stall_max: options.stall_max,
+        half_closed_max: options.half_closed_max,
         // A slow machine takes long to read the initial state.
         room_max: PATIENCE,
         ..ShellOptions::default()
@@ -306,6 +307,8 @@ pub struct ServerOptions {
     pub proxies: Proxies,
     /// The time after which a client that reads nothing is disconnected.
     pub stall_max: Duration,
+    /// The time after which the request of a client that has ended its side ends, if nothing is sent.
+    pub half_closed_max: Duration,
     /// The setup of password checks.
     pub checks: CheckOptions,
     /// The setup of selectors.
@@ -323,7 +326,9 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         let options = ShellOptions::default();
-        let ShellOptions { cors, body_bytes_max, body_memory_bytes, connections_max, stall_max, .. } = options;
+        let ShellOptions {
+            cors, body_bytes_max, body_memory_bytes, connections_max, stall_max, half_closed_max, ..
+        } = options;
         let (limits, unlimited, proxies) = (options.limits, options.unlimited, options.proxies);
         ServerOptions {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 5984)).into()],
@@ -336,6 +341,7 @@ impl Default for ServerOptions {
             unlimited,
             proxies,
             stall_max,
+            half_closed_max,
             checks: CheckOptions::default(),
             selectors: SelectorOptions::default(),
             session_body_max: CouchOptions::default().session_body_max,
