@@ -13,6 +13,7 @@ use flatbed_layer::{
 use flatbed_service::configuration::{ADMINS, ChangedBy, Configuration, Source, Values};
 
 use crate::config_file::ConfigFile;
+use crate::output::say;
 use crate::settings::Settings;
 use crate::storage::{Storage, StorageError};
 use crate::{account_over_http, data_directory};
@@ -106,16 +107,16 @@ async fn change(layer: &Layer, authority: &Authority, what: Account, password: S
     match what {
         Account::ListAdmins => {
             let now = configuration().await?.now();
-            now.admins.keys().for_each(|name| println!("{name}"));
+            now.admins.keys().for_each(|name| say!("{name}"));
         }
         Account::AddAdmin(name) => {
             configuration().await?.set(ADMINS, &name, &password, by).await?;
-            println!("{name} is an administrator: servers that run know it within a second");
+            say!("{name} is an administrator: servers that run know it within a second");
         }
         Account::RemoveAdmin(name) => {
             let removed = configuration().await?.remove(ADMINS, &name, by).await;
             removed.map_err(|error| format!("{name}: {error}"))?;
-            println!("{name} is no administrator any more");
+            say!("{name} is no administrator any more");
         }
         Account::ListUsers => list(&users).await?,
         Account::AddUser(name, roles) => {
@@ -135,7 +136,7 @@ async fn change(layer: &Layer, authority: &Authority, what: Account, password: S
                 Err(error) => return Err(error.into()),
             }
             write(&users, &name, hash(&password)?.put_into(members)).await?;
-            println!("{name} is a user");
+            say!("{name} is a user");
         }
         Account::RemoveUser(name) => {
             let Some(document) = find(&users, &name).await?.filter(|document| !document.deleted) else {
@@ -151,7 +152,7 @@ async fn change(layer: &Layer, authority: &Authority, what: Account, password: S
                 body: Value::Object(Vec::new()),
             };
             users.update(&edit).await?;
-            println!("{name} is no user any more");
+            say!("{name} is no user any more");
         }
         Account::Password(name) => {
             let Some(document) = find(&users, &name).await?.filter(|document| !document.deleted) else {
@@ -163,7 +164,7 @@ async fn change(layer: &Layer, authority: &Authority, what: Account, password: S
                 return Err("no object".into());
             };
             write(&users, &name, hash(&password)?.put_into(members)).await?;
-            println!("{name} has another password: sessions of before have ended");
+            say!("{name} has another password: sessions of before have ended");
         }
     }
     Ok(())
@@ -216,7 +217,7 @@ async fn list(users: &Database) -> Result<()> {
         };
         // Escaped: any writer of `_users` chooses names, and this is a terminal.
         let names = page.iter().filter_map(|row| users::name_in(&row.id));
-        names.for_each(|name| println!("{}", name.replace(char::is_control, "\u{fffd}")));
+        names.for_each(|name| say!("{}", name.replace(char::is_control, "\u{fffd}")));
     }
 }
 

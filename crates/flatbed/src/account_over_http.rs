@@ -7,6 +7,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::account::Account;
+use crate::output::say;
 
 /// The reason why a change was not made.
 #[derive(Debug, thiserror::Error)]
@@ -50,11 +51,11 @@ pub(crate) async fn change(url: &Url, what: Account, password: &str) -> Result<(
         Account::AddAdmin(name) => {
             let body = Value::from(password).to_string();
             server.json(Method::PUT, &admin_path(&name), &body, &name).await?;
-            println!("{name} is an administrator of the server at {url}");
+            say!("{name} is an administrator of the server at {url}");
         }
         Account::RemoveAdmin(name) => {
             server.json(Method::DELETE, &admin_path(&name), "", &name).await?;
-            println!("{name} is no administrator any more");
+            say!("{name} is no administrator any more");
         }
         Account::ListUsers => {
             // The range of the ids that begin with `org.couchdb.user:`.
@@ -83,20 +84,20 @@ pub(crate) async fn change(url: &Url, what: Account, password: &str) -> Result<(
                 }
                 written => written?,
             };
-            println!("{name} is a user");
+            say!("{name} is a user");
         }
         Account::RemoveUser(name) => {
             let user = server.user(&name).await?;
             let rev = user["_rev"].as_str().ok_or_else(|| AccountError::Answer(url.clone()))?;
             let path = format!("{}?rev={}", user_path(&name), encode_segment(rev));
             server.json(Method::DELETE, &path, "", &name).await?;
-            println!("{name} is no user any more");
+            say!("{name} is no user any more");
         }
         Account::Password(name) => {
             let mut user = server.user(&name).await?;
             user["password"] = password.into();
             server.json(Method::PUT, &user_path(&name), &user.to_string(), &name).await?;
-            println!("{name} has another password: sessions of before have ended");
+            say!("{name} has another password: sessions of before have ended");
         }
     }
     Ok(())
@@ -114,7 +115,7 @@ fn user_path(name: &str) -> String {
 
 /// Prints a name. Control characters are replaced: any writer of `_users` chooses names, and this is a terminal.
 fn print(name: &str) {
-    println!("{}", name.replace(char::is_control, "\u{fffd}"));
+    say!("{}", name.replace(char::is_control, "\u{fffd}"));
 }
 
 struct AccountServer<'u> {

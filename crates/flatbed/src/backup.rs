@@ -8,6 +8,7 @@ use fdb_embedded::{BackupError, CopyProgress};
 
 use crate::{
     data_directory,
+    output::say,
     progress::{Progress, Unit, megabytes},
     settings::{Settings, StorageChoice},
     storage::StorageError,
@@ -51,7 +52,7 @@ pub(crate) fn backup(out: &Path, settings: &Settings) -> Result<(), CopyError> {
         eprintln!("flatbed: the time of the backup is not recorded in {}: {error}", directory.display());
     }
     let seconds = progress.elapsed().as_secs_f64();
-    println!("{} MB copied from {} to {} in {seconds:.1} s", megabytes(bytes), directory.display(), out.display());
+    say!("{} MB copied from {} to {} in {seconds:.1} s", megabytes(bytes), directory.display(), out.display());
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use flatbed_service::Functions;
 
 use crate::{
     backup::{CopyError, directory, draw},
+    output::say,
     progress::{Progress, Unit, megabytes},
     settings::Settings,
     storage::{Storage, StorageError},
@@ -55,7 +56,7 @@ pub(crate) async fn check_all(scratch: Option<&Path>, settings: &Settings) -> Re
     let checked = check_data_file(&directory, |read| draw(&mut progress, read));
     progress.clear();
     let checked = checked?;
-    println!("data file: clean; {} pages, {} records", checked.pages, checked.records);
+    say!("data file: clean; {} pages, {} records", checked.pages, checked.records);
     // Opening takes the lock of the directory and keeps it for the check. A lock that is only tried could refuse a server
     // that starts meanwhile, or be outdated when the directory is opened.
     match Storage::embedded(&directory) {
@@ -66,7 +67,7 @@ pub(crate) async fn check_all(scratch: Option<&Path>, settings: &Settings) -> Re
     let mut progress = Progress::new("copy".to_owned(), Unit::Bytes, None);
     let copied = backup(&directory, &copy.0, |copied| draw(&mut progress, copied));
     progress.clear();
-    println!("a server is running: checking a copy of {} MB in {}", megabytes(copied?), copy.0.display());
+    say!("a server is running: checking a copy of {} MB in {}", megabytes(copied?), copy.0.display());
     check_storage(Storage::embedded(&copy.0)?, settings).await
 }
 
@@ -110,14 +111,14 @@ async fn check_storage(storage: Storage, settings: &Settings) -> Result<bool, Bo
             Err(flatbed_layer::Error::DatabaseNotFound) => {}
             Err(error @ flatbed_layer::Error::Storage(_)) => return Err(error.into()),
             Err(error) => {
-                println!("{name}: not checked: {error}");
+                say!("{name}: not checked: {error}");
                 is_clean = false;
             }
         }
     }
     let beyond = check::check_namespaces(&layer).await?;
     print_violations(&beyond);
-    println!("beyond databases: {}; {} keys", verdict(&beyond), beyond.keys);
+    say!("beyond databases: {}; {} keys", verdict(&beyond), beyond.keys);
     layer.shutdown();
     drop(layer);
     if let Some(is_sync_clean) = syncstorage::check_in(storage.database(), settings).await? {
@@ -154,7 +155,7 @@ async fn check_one(database: &str, layer: &Layer) -> flatbed_layer::Result<bool>
         0 => String::new(),
         mapped => format!(", {mapped} mapped anew"),
     };
-    println!(
+    say!(
         "{database}: {}; {} documents{mapped}, {} keys in {seconds:.1} s{sums}",
         verdict(&report),
         report.documents,
@@ -165,7 +166,7 @@ async fn check_one(database: &str, layer: &Layer) -> flatbed_layer::Result<bool>
 
 fn print_violations(report: &check::Report) {
     for violation in &report.violations {
-        println!("{violation}");
+        say!("{violation}");
     }
 }
 

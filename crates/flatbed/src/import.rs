@@ -26,6 +26,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
+use crate::output::say;
 use database::{SourceInfo, USERS, Ways};
 use options::Import;
 use pages::Pages;
@@ -120,15 +121,15 @@ fn line_of_stdin() -> Result<String, ImportError> {
 /// Prints the end of an import: what is paused, and what was not moved. Returns whether all was moved.
 fn report(left: Unmoved, paused: &[String]) -> Result<bool, ImportError> {
     if !paused.is_empty() {
-        println!("paused replications (remove _replication_state from a document to start it):");
-        paused.iter().for_each(|line| println!("  {line}"));
+        say!("paused replications (remove _replication_state from a document to start it):");
+        paused.iter().for_each(|line| say!("  {line}"));
     }
     if left.is_empty() {
-        println!("everything was moved");
+        say!("everything was moved");
         return Ok(true);
     }
-    println!("not moved:");
-    left.into_lines().iter().for_each(|line| println!("  {line}"));
+    say!("not moved:");
+    left.into_lines().iter().for_each(|line| say!("  {line}"));
     Ok(false)
 }
 

@@ -23,6 +23,7 @@ use crate::{
     cli::Load,
     dump_format::{self, Head, Line, document_path},
     load_large::{LargeDocument, LargeInput, large},
+    output::say,
     progress::{self, Progress, Unit},
     starting,
 };
@@ -137,7 +138,7 @@ pub(crate) async fn load(options: Load, url: &Url) -> Result<bool, LoadError> {
     progress.clear();
     reader.await.map_err(|_| LoadError::Interrupted)??;
     let seconds = progress.elapsed().as_secs_f64();
-    println!(
+    say!(
         "{taken} documents loaded in {seconds:.1} s ({}/s), {failed} failed",
         progress::rate(taken, progress.elapsed())
     );

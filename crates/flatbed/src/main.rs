@@ -27,6 +27,7 @@ mod logging;
 mod notify;
 #[cfg_attr(not(feature = "otel"), path = "without/otel.rs")]
 mod otel;
+mod output;
 mod part;
 mod process;
 mod progress;
@@ -50,14 +51,7 @@ mod worker_import;
 #[cfg(feature = "worker")]
 mod worker_process;
 
-use std::{
-    collections::HashMap,
-    error::Error,
-    io::{ErrorKind, Write},
-    path::PathBuf,
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{collections::HashMap, error::Error, path::PathBuf, process::ExitCode, sync::Arc};
 
 use cli::{Command, CommandSettings};
 use config_file::ConfigFile;
@@ -74,6 +68,7 @@ fn main() -> ExitCode {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     bus_error::name_it();
     match run() {
+        Ok(_) if output::is_lost() => ExitCode::from(NOT_DONE),
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -87,13 +82,8 @@ fn main() -> ExitCode {
 fn run() -> Result<bool, Box<dyn Error>> {
     let command = cli::parse(std::env::args_os().skip(1))?;
     if let Command::Print(text) = &command {
-        // A reader that closes its end early, such as `head`, has what it wants.
-        return match std::io::stdout().write_all(text.as_bytes()) {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                Err(format!("the text cannot be written: {error}").into())
-            }
-            _ => Ok(true),
-        };
+        output::write(format_args!("{text}"));
+        return Ok(true);
     }
     // A variable that is not UTF-8 cannot be one of Flatbed's.
     let variables: HashMap<String, String> = std::env::vars_os()

@@ -3,6 +3,7 @@
 use flatbed_layer::renew;
 
 use crate::{
+    output::say,
     progress::{Progress, Unit},
     settings::{Settings, StorageChoice},
     storage::Storage,
@@ -26,7 +27,7 @@ pub(crate) async fn renew(settings: &Settings) -> Result<(), Box<dyn std::error:
         }
         renewed => renewed?,
     };
-    println!(
+    say!(
         "databases: {}, documents and tombstones: {}; renewed in {storage} in {:.1} s",
         renewed.databases,
         renewed.entries,

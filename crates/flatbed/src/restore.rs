@@ -7,6 +7,7 @@ use flatbed_layer::renew::{self, RenewalReport, Roots, roots};
 
 use crate::{
     backup::{CopyError, directory, draw},
+    output::say,
     progress::{Progress, Unit},
     settings::Settings,
     storage::Storage,
@@ -23,7 +24,7 @@ pub(crate) async fn restore(backup: &Path, settings: &Settings) -> Result<(), Co
     progress.clear();
     let renewed = renew(restore.staging()).await?;
     restore.finish()?;
-    println!(
+    say!(
         "databases: {}, documents and tombstones: {}; restored from {} to {} in {:.1} s",
         renewed.databases,
         renewed.entries,

@@ -2,7 +2,7 @@
 
 use flatbed_layer::Layer;
 
-use crate::{settings::Settings, storage::Storage};
+use crate::{output::say, settings::Settings, storage::Storage};
 
 /// Makes another secret sign sessions from now on. Sessions signed with the previous one continue, and get new cookies.
 ///
@@ -13,7 +13,7 @@ pub(crate) async fn rotate(settings: &Settings) -> Result<(), Box<dyn std::error
     let (layer, authority) = Layer::open(storage.database(), settings.layer_options(), None).await?;
     layer.rotate_secret().await?;
     tracing::info!(target: "audit", "the secret of sessions was rotated");
-    println!("another secret signs sessions in {storage}; earlier sessions continue, and expire as before");
+    say!("another secret signs sessions in {storage}; earlier sessions continue, and expire as before");
     layer.shutdown();
     drop((layer, authority));
     storage.close();

@@ -253,8 +253,9 @@ pub(crate) async fn serve(
     }
     storage.record_server(&server.listening());
     for listen in server.listening() {
-        // On stdout, whatever the log's level: scripts that let the system choose the port read it here.
-        println!("Flatbed {} serves {listen} from {storage}", env!("CARGO_PKG_VERSION"));
+        // On stdout, whatever the log's level: scripts that let the system choose the port read it here. Others may have
+        // closed it.
+        let _ = writeln!(io::stdout(), "Flatbed {} serves {listen} from {storage}", env!("CARGO_PKG_VERSION"));
         tracing::info!(%listen, %storage, "serving");
     }
     for listen in sync.iter().flat_map(FirefoxSync::listening) {

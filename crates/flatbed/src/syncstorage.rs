@@ -17,6 +17,7 @@ use foundationdb::Database;
 
 use crate::jwks;
 use crate::listening::{ListenAddress, Listening, places};
+use crate::output::say;
 use crate::serve::ServeError;
 use crate::settings::{Layer, SettingValue, Settings, SettingsError};
 use crate::storage::Storage;
@@ -347,7 +348,7 @@ pub(crate) async fn check_in(database: Arc<Database>, settings: &Settings) -> Re
     let found = store.check().await?;
     let accounts = Accounts::new(&store).check().await?;
     for text in found.texts.iter().chain(&accounts.texts) {
-        println!("{text}");
+        say!("{text}");
     }
     let verdict = match found.problems + accounts.problems {
         0 => "clean".to_owned(),
@@ -357,7 +358,7 @@ pub(crate) async fn check_in(database: Arc<Database>, settings: &Settings) -> Re
         0 => String::new(),
         users => format!(", {users} users passed over because they were written to meanwhile"),
     };
-    println!(
+    say!(
         "syncstorage: {verdict}; {} accounts, {} users, {} collections, {} records, {} open batches in {:.1} s{passed_over}",
         accounts.accounts,
         found.users,

@@ -10,6 +10,8 @@ use flatbed_worker::import;
 use hyper::Method;
 use serde_json::{Value, json};
 
+use crate::output::say;
+
 /// The longest file of a mapping, and of a checkpoint, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -149,7 +151,7 @@ pub(crate) async fn import(options: &Import, url: &Url) -> Result<(), ImportErro
     let jobs: Vec<&str> = imported.documents.iter().filter_map(|(id, _)| id.strip_prefix("job::")).collect();
     if let Some(checkpoint) = optional(&at("checkpoint.json"))? {
         match import::checkpoint(checkpoint.as_bytes()) {
-            None => println!("checkpoint.json is none: jobs begin where their inputs say"),
+            None => say!("checkpoint.json is none: jobs begin where their inputs say"),
             Some(checkpoint) => {
                 let text = checkpoint.write(None);
                 let mut document: Value = serde_json::from_slice(&text).unwrap_or_else(|_| json!({}));
@@ -167,14 +169,14 @@ pub(crate) async fn import(options: &Import, url: &Url) -> Result<(), ImportErro
     let (last, first): (Vec<_>, Vec<_>) = imported.documents.iter().partition(|(id, _)| is_job(id));
     for (id, document) in first.into_iter().chain(last) {
         server.put(id, document.clone()).await?;
-        println!("{id}");
+        say!("{id}");
     }
     if let (Some(job), true) = (jobs.first(), at("failed_docs.jsonl").exists()) {
         let entries = failed(&mut server, job, &at("failed_docs.jsonl")).await?;
-        println!("{entries} entries of failed_docs.jsonl are in the queue of job {job}");
+        say!("{entries} entries of failed_docs.jsonl are in the queue of job {job}");
     }
     for note in &imported.notes {
-        println!("note: {note}");
+        say!("note: {note}");
     }
     Ok(())
 }
@@ -200,7 +202,7 @@ async fn failed(server: &mut Server, job: &str, path: &Path) -> Result<u64, Impo
             let done = server.call(Method::POST, &to, std::mem::take(&mut batch)).await?;
             entries += done.get("imported").and_then(Value::as_u64).unwrap_or(0);
             for fault in done.get("faults").and_then(Value::as_array).into_iter().flatten() {
-                println!("note: failed_docs.jsonl: {fault}");
+                say!("note: failed_docs.jsonl: {fault}");
             }
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use hyper::Method;
 
-use crate::support::{Server, call, run};
+use crate::support::{Server, call, flatbed, run};
 
 /// Runs the check. Returns its exit status, and what it printed.
 fn check_all(data: &Path, scratch: &Path) -> (Option<i32>, String) {
@@ -40,6 +40,13 @@ async fn all_that_is_stored_is_checked_beside_a_server_and_after_it() {
     let (status, text) = check_all(&data, &scratch);
     assert!(status == Some(0) && !text.contains("a server is running"), "{status:?} {text}");
     assert!(text.contains("one: clean; 2 documents"), "{text}");
+
+    // The output is lost, and nothing of the work.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let arguments = ["check", "--all", "--data-dir", data.to_str().unwrap()];
+    let output = flatbed().args(arguments).stdout(full).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && told.contains("stdout cannot be written"), "{output:?}");
 
     let path = data.join("data.mdb");
     let bytes = fs::read(&path).unwrap();
