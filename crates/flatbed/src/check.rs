@@ -57,8 +57,8 @@ pub(crate) async fn check_all(scratch: Option<&Path>, settings: &Settings) -> Re
     progress.clear();
     let checked = checked?;
     say!("data file: clean; {} pages, {} records", checked.pages, checked.records);
-    // Opening takes the lock of the directory and keeps it for the check. A lock that is only tried could refuse a server
-    // that starts meanwhile, or be outdated when the directory is opened.
+    // Opening takes the lock of the directory and keeps it for the check. A lock that is only tried could refuse a
+    // server that starts meanwhile, or be outdated when the directory is opened.
     match Storage::embedded(&directory) {
         Err(StorageError::InUse(_)) => {}
         storage => return check_storage(storage?, settings).await,

@@ -1,5 +1,5 @@
-//! Lines on stdout. Where `println!` ends the process by a panic, because the reader has gone or the disk is full, these
-//! let the work go on.
+//! Lines on stdout. Where `println!` ends the process by a panic, because the reader has gone or the disk is full,
+//! these let the work go on.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};

@@ -253,8 +253,8 @@ pub(crate) async fn serve(
     }
     storage.record_server(&server.listening());
     for listen in server.listening() {
-        // On stdout, whatever the log's level: scripts that let the system choose the port read it here. Others may have
-        // closed it.
+        // On stdout, whatever the log's level: scripts that let the system choose the port read it here. Others may
+        // have closed it.
         let _ = writeln!(io::stdout(), "Flatbed {} serves {listen} from {storage}", env!("CARGO_PKG_VERSION"));
         tracing::info!(%listen, %storage, "serving");
     }
@@ -443,8 +443,8 @@ fn write_back(config: &mut ConfigFile, hashes: &BTreeMap<String, String>) -> Res
             tracing::warn!(
                 names,
                 file = %file.display(),
-                "passwords stay readable in the configuration file, which this user may not write: add administrators with \
-                 `flatbed admin add` instead"
+                "passwords stay readable in the configuration file, which this user may not write: add administrators \
+                 with `flatbed admin add` instead"
             );
             Ok(())
         }

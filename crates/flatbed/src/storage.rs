@@ -111,7 +111,7 @@ impl Storage {
         }
         let has_faults = options.buggify.is_some();
         backend::select(Backend::Embedded)?;
-        // Before the network, which a process can start only once: the caller may open another directory after a failure.
+        // Before the network, which a process can start only once: after a failure the caller may open another directory.
         let pointer = fdb_capi::open_embedded(directory, options).map_err(|error| match error {
             OpenError::InUse(_) => StorageError::InUse(error),
             error => StorageError::Directory(error),

@@ -67,8 +67,9 @@ pub(crate) struct ConnectionPlace {
 
 impl StallGuard {
     /// Counts bytes and reports to the answers whether the connection accepts data. Fails after `stall_max` without
-    /// progress, and ends the request of a client that has ended its side after `half_closed_max` without bytes. The bytes of `Beginning` are read first; `heads` reports the requests that hyper has read, and
-    /// `in_flight` whether one is being answered.
+    /// progress, and ends the request of a client that has ended its side after `half_closed_max` without bytes. The
+    /// bytes of `Beginning` are read first; `heads` reports the requests that hyper has read, and `in_flight` whether
+    /// one is being answered.
     pub(crate) fn new(
         stream: Stream,
         Beginning { is_http2, read: before }: Beginning,

@@ -13,8 +13,8 @@ use crate::disk::open_error::OpenError;
 
 const PARTIAL_FILE: &str = "data.mdb.partial";
 
-/// Checks the database in `dir`, and copies it to `out/data.mdb`: the newest state at the beginning of the copy, without
-/// free pages. Another process may serve the database meanwhile; the copy does not block it. Creates `out` if it is
+/// Checks the database in `dir`, and copies it to `out/data.mdb`: the newest state at the beginning of the copy,
+/// without free pages. Another process may serve the database meanwhile; the copy does not block it. Creates `out` if it is
 /// missing. Returns the bytes written.
 ///
 /// Calls `progress` on this thread, about ten times a second.

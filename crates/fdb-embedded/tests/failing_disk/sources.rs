@@ -1,5 +1,5 @@
-//! Damaged and truncated sources of a backup, a restore and a check. LMDB trusts its pages and would end the process, so
-//! each runs in a child.
+//! Damaged and truncated sources of a backup, a restore and a check. LMDB trusts its pages and would end the process,
+//! so each runs in a child.
 
 use std::fs;
 
