@@ -14,10 +14,10 @@ use crate::disk::open_error::OpenError;
 const PARTIAL_FILE: &str = "data.mdb.partial";
 
 /// Checks the database in `dir`, and copies it to `out/data.mdb`: the newest state at the beginning of the copy,
-/// without free pages. Another process may serve the database meanwhile; the copy does not block it. Creates `out` if it is
-/// missing. Returns the bytes written.
+/// without free pages. Another process may serve the database meanwhile; the copy does not block it. Creates `out` if
+/// it is missing. Returns the bytes written.
 ///
-/// Calls `progress` on this thread, about ten times a second.
+/// Calls `progress` on this thread: after each 256 pages of the check, then about ten times a second.
 ///
 /// During the copy the server cannot reuse pages that it frees, so its file grows by the amount written meanwhile. If
 /// this process is killed, `out` holds no `data.mdb`, and the next call may write into it. The server releases the
