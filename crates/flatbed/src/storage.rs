@@ -111,7 +111,8 @@ impl Storage {
         }
         let has_faults = options.buggify.is_some();
         backend::select(Backend::Embedded)?;
-        // Before the network, which a process can start only once: after a failure the caller may open another directory.
+        // Before the network, which a process can start only once: the caller may open another directory after a failure
+        // of this one.
         let pointer = fdb_capi::open_embedded(directory, options).map_err(|error| match error {
             OpenError::InUse(_) => StorageError::InUse(error),
             error => StorageError::Directory(error),
