@@ -137,10 +137,10 @@ impl Meta {
         }
         let content = Bytes(bytes.get(HEADER_BYTES..).unwrap_or_default());
         if content.u32(0) != MAGIC {
-            return Err(if offset == 0 {
-                BadFile::Foreign
-            } else {
-                BadFile::Damaged("its second meta page is invalid")
+            return Err(match offset {
+                0 if is_of_lmdb(file, &bytes) => BadFile::Damaged("its first meta page is invalid"),
+                0 => BadFile::Foreign,
+                _ => BadFile::Damaged("its second meta page is invalid"),
             });
         }
         if content.u32(4) != DATA_VERSION || Bytes(&bytes).u16(10) & META == 0 {
@@ -184,6 +184,13 @@ impl Meta {
             Err(BadFile::Damaged("a meta page holds numbers that this program never writes"))
         }
     }
+}
+
+/// Returns whether a file without a first meta page was LMDB's. A lost block is zeros, and the second meta page stands
+/// at the page size that it names.
+fn is_of_lmdb(file: &File, start: &[u8]) -> bool {
+    let is_second = |at: u64| Meta::read(file, at).is_ok_and(|meta| meta.page_bytes == at);
+    start.iter().all(|byte| *byte == 0) || (9..=16).any(|power| is_second(1u64 << power))
 }
 
 /// The file's pages in the state of one meta page.

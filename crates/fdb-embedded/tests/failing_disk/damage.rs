@@ -107,6 +107,9 @@ fn a_flipped_byte_in_a_meta_page() {
     let file = sound();
     // The number of records, and the root of the tree.
     named(&flipped(&file, meta(&file) + 72 + 32), &["number of records"]);
+    // The number by which LMDB knows its files.
+    named(&flipped(&file, 16), &["first meta page"]);
+    named(&flipped(&file, PAGE + 16), &["second meta page"]);
     let mut file = file;
     let root = meta(&file) + 72 + 40;
     let child = Found::of(&file, 72).leaves[3] as u64;
@@ -236,6 +239,12 @@ fn a_zeroed_block() {
         let mut zeroed = file.clone();
         zeroed[page * PAGE..(page + 1) * PAGE].fill(0);
         named(&zeroed, &[]);
+    }
+    // The first meta page, and both.
+    for pages in [1, 2] {
+        let mut zeroed = file.clone();
+        zeroed[..pages * PAGE].fill(0);
+        named(&zeroed, &["first meta page"]);
     }
     // A block of the disk within a page.
     let mut zeroed = file.clone();
