@@ -43,7 +43,7 @@ packages: need-rust need-npm ## .deb, .rpm and tarball in target/packages, for p
 	rm -rf $(target)/packages
 	node packages/build.mjs --program $(target)/release/flatbed --out $(target)/packages
 
-# `make test` does without, as it needs root and a mirror of Debian; tests/packages.test.mjs tests the rest.
+# It needs a mirror of Debian. `make test` does the same, as root, in a root of the machine's own programs, without systemd.
 packages-test: packages ## install, serve, upgrade, remove and purge the .deb in a clean Debian (root, debootstrap, network)
 	command -v debootstrap >/dev/null || $(as-root) apt-get install --yes --no-install-recommends debootstrap
 	$(as-root) packages/test $(target)/packages/flatbed_*.deb

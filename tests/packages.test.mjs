@@ -1,5 +1,6 @@
-// The packages of packages/: what is in them, without a network and without root. A script stands in for the program, whose debug build is
-// large; the texts come from the built program itself. `make packages-test` installs a package in a clean root.
+// The packages of packages/: what is in them, and what their scripts do in a clean root, without a network. A script stands in for the
+// program, whose debug build is large; the texts come from the built program itself. `make packages-test` installs a package in a clean
+// Debian, with its systemd.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -33,7 +34,7 @@ before(() => {
   directory = mkdtempSync(join(tmpdir(), 'flatbed-packages-'));
   if (skip) return;
   help = readHelp(binary);
-  writeFileSync(at('stand-in'), '#!/bin/sh\n# GLIBC_2.35\n');
+  writeFileSync(at('stand-in'), '#!/bin/sh\n# GLIBC_2.35\nexec /program "$@"\n');
   chmodSync(at('stand-in'), 0o755);
   mkdirSync(at('out'));
   if (noDeb) return;
@@ -176,7 +177,7 @@ test('systemd takes the unit', { skip: noDeb || without('systemd-analyze') }, (c
 
 const asRoot = process.getuid?.() === 0 ? [] : ['fakeroot'];
 test('an upgrade keeps a changed configuration file, and a removal too', { skip: noDeb || without(asRoot[0] ?? 'dpkg') }, () => {
-  // The scripts make a user and want the root of a system: packages/test runs them. Here dpkg handles the files alone.
+  // The scripts make a user and want the root of a system: the next test has one. Here dpkg handles the files alone.
   const packed = (version, more) => {
     const root = at(`files-${version}`);
     run('cp', '-a', at('deb'), root);
@@ -212,6 +213,23 @@ test('an upgrade keeps a changed configuration file, and a removal too', { skip:
   assert.ok(!existsSync(join(root, 'usr/bin/flatbed')) && existsSync(file));
   dpkg('--purge', 'flatbed');
   assert.ok(!existsSync(file));
+});
+
+/** Why no clean root can be made of this machine's programs: that wants root, a Debian, and an overlay. */
+function withoutCleanRoot() {
+  if (process.getuid?.() !== 0) return 'SKIPPED: only root makes a clean root';
+  for (const file of ['/usr/share/base-passwd/passwd.master', '/usr/bin/deb-systemd-helper']) {
+    if (!existsSync(file)) return `SKIPPED: this Debian lacks ${file}`;
+  }
+  const overlay = 'cd "$0" && mount -t tmpfs tmpfs . && cd "$0" && mkdir u w m && mount -t overlay -o lowerdir=/usr,upperdir=u,workdir=w overlay m';
+  const { status } = spawnSync('unshare', ['--mount', '--net', '--propagation', 'private', 'sh', '-c', overlay, tmpdir()]);
+  return status === 0 ? false : 'SKIPPED: no overlay of /usr can be mounted here';
+}
+
+test('a clean root: the package is installed, serves, is upgraded, removed and purged', { skip: noDeb || withoutCleanRoot() }, () => {
+  const env = { PATH: `${process.env.PATH}:/usr/sbin:/sbin`, CLEAN_ROOT: 'host', PROGRAM: binary };
+  const { error, status, stdout, stderr } = spawnSync(join(packages, 'test'), [deb], { encoding: 'utf8', env });
+  assert.equal(status, 0, `${error ?? stderr}${stdout}`);
 });
 
 test('the tarball', { skip: noDeb || without('tar') }, () => {
