@@ -69,6 +69,7 @@ function stage(tree, program, help, epoch) {
   put('usr/share/fish/vendor_completions.d/flatbed.fish', fish(help));
   // All pages, since they have links to one another.
   for (const page of readdirSync(join(repository, 'docs'))) copy(`docs/${page}`, `usr/share/doc/flatbed/${page}`);
+  for (const name of readdirSync(join(repository, 'monitoring'))) copy(`monitoring/${name}`, `usr/share/flatbed/monitoring/${name}`);
   put('usr/share/doc/flatbed/changelog.gz', packed(readFileSync(join(repository, 'CHANGELOG.md'))));
 }
 
@@ -85,8 +86,11 @@ function makeDeb({ tree, work, out, version, about, compression, epoch }) {
   mkdirSync(join(root, 'usr/share/zsh/vendor-completions'));
   cpSync(join(root, 'usr/share/zsh/site-functions/_flatbed'), join(root, 'usr/share/zsh/vendor-completions/_flatbed'));
   rmSync(join(root, 'usr/share/zsh/site-functions'), { recursive: true });
-  const license = readFileSync(join(repository, 'LICENSE'), 'utf8');
-  writeFileSync(join(root, 'usr/share/doc/flatbed/copyright'), `Flatbed: Apache-2.0\n\n${license}`);
+  // Debian's base has the text of the licence.
+  writeFileSync(join(root, 'usr/share/doc/flatbed/copyright'), `Copyright: the developers of Flatbed
+License: Apache-2.0
+ The text of the licence is in /usr/share/common-licenses/Apache-2.0.
+`);
   const architecture = run('dpkg', ['--print-architecture']);
   const files = filesOf(root);
   const kilobytes = files.reduce((sum, file) => sum + Math.ceil(lstatSync(join(root, file)).size / 1_024), 0);
