@@ -63,6 +63,15 @@ pub(crate) enum ConfigError {
         /// The operating system's reason.
         source: io::Error,
     },
+    /// The file belongs to the service, was not named, and this user may not read it.
+    #[error(
+        "the configuration file {path:?} of the service cannot be read by this user: run the command as the service's \
+         user (sudo -u flatbed), or with a flatbed.toml of your own, which may be empty, in the working directory"
+    )]
+    OfService {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file was not named, and another user may have put it there.
     #[error("the configuration file {path:?} belongs to another user: name it with --config to use it")]
     Owner {
@@ -124,12 +133,15 @@ impl ConfigFile {
     /// could be anyone's.
     ///
     /// # Errors
-    /// As [`ConfigFile::read`], and [`ConfigError::Owner`].
+    /// As [`ConfigFile::read`], [`ConfigError::OfService`] and [`ConfigError::Owner`].
     pub(crate) fn find() -> Result<Option<ConfigFile>, ConfigError> {
         let [here, system] = DEFAULT_PATHS.map(Path::new);
         let Some(path) = first_there(&[here, system]) else { return Ok(None) };
         let failed = |source| ConfigError::Read { path: path.clone(), source };
-        let file = File::open(&path).map_err(failed)?;
+        let file = File::open(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied if path == system => ConfigError::OfService { path: path.clone() },
+            _ => failed(source),
+        })?;
         // SAFETY: the call has no precondition, and always succeeds.
         let user = unsafe { libc::geteuid() };
         let owner = file.metadata().map_err(failed)?.uid();
