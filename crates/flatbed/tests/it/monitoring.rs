@@ -364,6 +364,15 @@ async fn the_metrics_of_rules_and_dashboard_exist() {
     assert!(server.stop());
 }
 
+/// The series of a status appear with its first request.
+#[test]
+fn a_server_without_failures_shows_none_of_them() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let failing = panels.iter().find(|panel| panel["title"] == "Failing requests").expect("the panel");
+    assert_eq!(failing["fieldConfig"]["defaults"]["noValue"], "0%");
+}
+
 /// Each alert is named in a test above, so that a new one gets its state, and in the documentation.
 #[test]
 fn each_alert_has_a_test_and_a_remedy() {
