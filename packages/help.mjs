@@ -53,8 +53,10 @@ function commandOf(name, text) {
   for (const [, flag, value] of usages.join(' ').matchAll(/--([a-z-]+)(?: ([A-Z]+))?/g)) {
     if (!options.some((option) => option.flag === flag)) options.push({ flag, value, help: '' });
   }
-  const paragraphs = text.split('\n\n').map((block) => block.split('\n')).flatMap((block) => {
-    const kept = block.filter((line) => !/^ /.test(line) && !isUsage(line) && line !== '').join(' ');
+  // Commands that share a text have a block of usages, in which each line is one.
+  const isProse = (block) => !block.every((line) => line.startsWith('flatbed '));
+  const paragraphs = text.split('\n\n').map((block) => block.trimEnd().split('\n')).filter(isProse).flatMap((block) => {
+    const kept = block.filter((line) => !/^ /.test(line) && !(isUsage(line) && !line.includes(': ')) && line !== '').join(' ');
     return kept === '' ? [] : [kept];
   });
   return { usages, verbs: [...verbs], paragraphs, options };

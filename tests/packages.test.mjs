@@ -46,14 +46,18 @@ after(() => rmSync(directory, { recursive: true, force: true }));
 test('the help texts are understood', { skip }, () => {
   const names = help.commands.map(({ name }) => name);
   for (const name of ['serve', 'load', 'dump', 'check', 'backup', 'restore', 'admin', 'user']) assert.ok(names.includes(name), name);
-  for (const { name, usages, options } of help.commands) {
+  for (const { name, usages, paragraphs, options } of help.commands) {
     assert.ok(usages.length > 0, name);
+    // The usages of a command that shares the text are no description.
+    for (const paragraph of paragraphs) assert.doesNotMatch(paragraph, /^flatbed [^:]*\[OPTIONS\](?!:)/, name);
     // Each line of an option is read as one, and none as the text of another.
     const { stdout } = spawnSync(binary, [name, '--help'], { encoding: 'utf8' });
     const flags = [...stdout.matchAll(/^ {2}--([a-z-]+)/gm)].map(([, flag]) => flag);
     for (const flag of flags) assert.ok(options.some((option) => option.flag === flag), `${name} --${flag}`);
     for (const { flag, help: text } of options) assert.doesNotMatch(text, / --config FILE /, `${name} --${flag}`);
   }
+  const { paragraphs } = help.commands.find(({ name }) => name === 'worker');
+  assert.ok(paragraphs.some((text) => text.startsWith('flatbed worker import DIR [OPTIONS]: create jobs')), paragraphs);
   const { verbs } = help.commands.find(({ name }) => name === 'admin');
   assert.deepEqual(verbs, ['add', 'remove', 'list']);
 });
