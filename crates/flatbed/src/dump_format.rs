@@ -12,6 +12,7 @@ use flatbed_client::{
     encode_segment,
     split::{member, without},
 };
+use flatbed_layer::json::{self as exact, Limits};
 use serde_json::{Value, json};
 
 /// The bytes of an attachment on one line, a multiple of three.
@@ -31,8 +32,8 @@ pub(crate) struct Head {
     /// The sync function of a database with channels.
     pub sync: Option<String>,
     pub revs_limit: Option<u64>,
-    /// The content of `_security`.
-    pub security: Option<Value>,
+    /// The content of `_security`, as JSON text: a float would round large numbers.
+    pub security: Option<String>,
 }
 
 /// A line of a dump.
@@ -75,22 +76,39 @@ impl Head {
         if let Some(limit) = self.revs_limit {
             head["revs_limit"] = limit.into();
         }
+        let mut text = head.to_string();
         if let Some(security) = &self.security {
-            head["security"] = security.clone();
+            text.pop();
+            text.extend([",\"security\":", security.as_str(), "}"]);
         }
-        format!("{{\"_flatbed_dump\":{head}}}\n").into_bytes()
+        format!("{{\"_flatbed_dump\":{text}}}\n").into_bytes()
     }
 
-    fn read(head: &Value) -> Option<Head> {
+    /// `text`: the line of `head`.
+    fn read(head: &Value, text: &[u8]) -> Option<Head> {
         (head["version"].as_u64()? == VERSION).then(|| Head {
             database: head["database"].as_str().unwrap_or_default().to_owned(),
             is_partitioned: head["partitioned"] == true,
             has_channels: head["channels"] == true,
             sync: head["sync"].as_str().map(str::to_owned),
             revs_limit: head["revs_limit"].as_u64(),
-            security: head.get("security").filter(|security| security.is_object()).cloned(),
+            security: security(text),
         })
     }
+}
+
+/// Returns the content of `_security` in the line of a head.
+fn security(line: &[u8]) -> Option<String> {
+    let head = line.get(member(line, "_flatbed_dump")?.value)?;
+    compact_object(head.get(member(head, "security")?.value)?)
+}
+
+/// Returns an object as compact JSON text, with numbers as written; `None`: the text is not an object.
+pub(crate) fn compact_object(text: &[u8]) -> Option<String> {
+    let value = exact::parse(text, &Limits::default()).ok()?;
+    let mut compact = Vec::new();
+    exact::write(&value, &mut compact);
+    String::from_utf8(compact).ok().filter(|_| matches!(value, exact::Value::Object(_)))
 }
 
 /// Writes a piece of an attachment, of at most [`DATA_BYTES`].
@@ -116,7 +134,7 @@ pub(crate) fn line(text: &[u8]) -> Line {
         return BASE64_STANDARD.decode(data).map_or(Line::Unknown, Line::Data);
     }
     if let Some(head) = value.get("_flatbed_dump") {
-        return Head::read(head).map_or(Line::Unknown, Line::Head);
+        return Head::read(head, text).map_or(Line::Unknown, Line::Head);
     }
     if let Some(end) = value.get("_flatbed_end") {
         return Line::Tail { left_out: end["left_out"].as_u64().unwrap_or(0) };
@@ -193,7 +211,7 @@ mod tests {
             has_channels: true,
             sync: Some("function (doc) {}".into()),
             revs_limit: Some(7),
-            security: Some(json!({ "admins": { "names": ["anna"] } })),
+            security: Some(r#"{"admins":{"names":["anna"]},"n":123456789012345678901234567890}"#.into()),
         };
         let trimmed = |text: Vec<u8>| line(text.trim_ascii());
         assert_eq!(trimmed(head.line()), Line::Head(head));

@@ -179,7 +179,7 @@ async fn create(
         }
         status => return Err(LoadError::Refused { status, text: answer.text() }),
     }
-    let security = head.and_then(|head| head.security.as_ref()).map(Value::to_string);
+    let security = head.and_then(|head| head.security.clone());
     let limit = head.and_then(|head| head.revs_limit).map(|limit| limit.to_string());
     for (name, value) in [("_security", security), ("_revs_limit", limit)] {
         let Some(value) = value else { continue };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_client::encode_segment;
-use flatbed_layer::json::{Limits, parse};
+use flatbed_layer::json::{self as exact, Limits, parse};
 use flatbed_replicate::{Control, PeerAccess, Progress, Spec, replicate};
 use hyper::Method;
 use serde_json::{Value, json};
@@ -133,9 +133,9 @@ async fn create(to: &mut Server, database: &str, name: &str, info: &SourceInfo) 
 
 /// Copies a setting of a database, which has a path of its own, if it differs.
 pub(crate) async fn copy_setting(from: &mut Server, to: &mut Server, path: &str) -> Result<(), ImportError> {
-    let wanted = from.get(path).await?;
-    if to.get(path).await? != wanted {
-        to.put(path, &wanted).await?;
+    let wanted = from.get_exact(path).await?;
+    if to.get_exact(path).await? != wanted {
+        to.put_exact(path, &wanted).await?;
     }
     Ok(())
 }
@@ -248,20 +248,24 @@ async fn copy_locals(
 }
 
 async fn copy_local(from: &mut Server, to: &mut Server, path: &str) -> Result<(), ImportError> {
-    let Some(mut document) = from.find(path).await? else { return Ok(()) };
-    let Some(members) = document.as_object_mut() else { return Err(ImportError::Answer(path.to_owned())) };
-    members.remove("_rev");
-    if let Some(found) = to.find(path).await? {
-        let mut content = found.clone();
-        if let Some(members) = content.as_object_mut() {
-            members.remove("_rev");
-        }
-        if content == document {
+    let document = match from.get_exact(path).await {
+        Err(ImportError::Refused { status: 404, .. }) => return Ok(()),
+        found => found?,
+    };
+    let exact::Value::Object(mut members) = document else { return Err(ImportError::Answer(path.to_owned())) };
+    members.retain(|(name, _)| name != "_rev");
+    let found = match to.get_exact(path).await {
+        Err(ImportError::Refused { status: 404, .. }) => None,
+        found => Some(found?),
+    };
+    if let Some(exact::Value::Object(mut found)) = found {
+        let rev = found.iter().position(|(name, _)| name == "_rev").map(|at| found.remove(at));
+        if found == members {
             return Ok(());
         }
-        document["_rev"] = found["_rev"].clone();
+        members.extend(rev);
     }
-    to.put(path, &document).await.map(drop)
+    to.put_exact(path, &exact::Value::Object(members)).await
 }
 
 #[cfg(test)]

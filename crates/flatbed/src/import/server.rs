@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_client::{Answer, Connection, Connector, Url, encode_segment};
+use flatbed_layer::json::{self as exact, Limits};
 use flatbed_outward::{ConnectError, Network, Tls};
 use flatbed_service::shown_address;
 use hyper::body::Incoming;
@@ -165,13 +166,20 @@ impl Server {
         ImportError::Refused { what, status: answer.status, text: answer.text() }
     }
 
+    /// Sends a request and returns the text of its answer.
+    pub(crate) async fn text(&mut self, method: Method, path: &str, body: &str) -> Result<Bytes, ImportError> {
+        let answer = self.call(method.clone(), path, body).await?;
+        if matches!(answer.status, 200..=202) { Ok(answer.body) } else { Err(self.refused(&method, path, &answer)) }
+    }
+
+    fn unreadable(&self, path: &str) -> ImportError {
+        ImportError::Answer(format!("{}{path}", self.place))
+    }
+
     /// Sends a request and returns its JSON.
     pub(crate) async fn json(&mut self, method: Method, path: &str, body: &str) -> Result<Value, ImportError> {
-        let answer = self.call(method.clone(), path, body).await?;
-        if !matches!(answer.status, 200..=202) {
-            return Err(self.refused(&method, path, &answer));
-        }
-        serde_json::from_slice(&answer.body).map_err(|_| ImportError::Answer(format!("{}{path}", self.place)))
+        let text = self.text(method, path, body).await?;
+        serde_json::from_slice(&text).map_err(|_| self.unreadable(path))
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Result<Value, ImportError> {
@@ -185,6 +193,29 @@ impl Server {
             Err(ImportError::Refused { status: 404, .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// As [`Server::find`], as text.
+    pub(crate) async fn find_text(&mut self, path: &str) -> Result<Option<Bytes>, ImportError> {
+        match self.text(Method::GET, path, "").await {
+            Ok(text) => Ok(Some(text)),
+            Err(ImportError::Refused { status: 404, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Server::get`], with members in their order and numbers as written: a float rounds large ones.
+    pub(crate) async fn get_exact(&mut self, path: &str) -> Result<exact::Value<'static>, ImportError> {
+        let text = self.text(Method::GET, path, "").await?;
+        let value = exact::parse(&text, &Limits::default()).map_err(|_| self.unreadable(path))?;
+        Ok(value.into_owned())
+    }
+
+    /// Writes a value of [`Server::get_exact`].
+    pub(crate) async fn put_exact(&mut self, path: &str, body: &exact::Value<'_>) -> Result<(), ImportError> {
+        let mut text = Vec::new();
+        exact::write(body, &mut text);
+        self.text(Method::PUT, path, &String::from_utf8_lossy(&text)).await.map(drop)
     }
 
     pub(crate) async fn put(&mut self, path: &str, body: &Value) -> Result<Value, ImportError> {

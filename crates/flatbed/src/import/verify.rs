@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use flatbed_client::encode_segment;
+use flatbed_layer::json::{self as exact, Limits};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::Value;
@@ -93,16 +94,18 @@ async fn revision(
     let rev = encode_segment(rev);
     let path = format!("{document}?rev={rev}&revs=true");
     // Edited meanwhile.
-    let Some(mut one) = from.find(&path).await? else { return Ok(None) };
-    let Some(mut other) = to.find(&path).await? else { return Ok(Some("it has no content".to_owned())) };
+    let Some(one) = from.find_text(&path).await? else { return Ok(None) };
+    let Some(other) = to.find_text(&path).await? else { return Ok(Some("it has no content".to_owned())) };
+    if !is_same_content(&one, &other) {
+        return Ok(Some("the content differs".to_owned()));
+    }
+    let read = |text: &[u8]| serde_json::from_slice::<Value>(text).map_err(|_| ImportError::Answer(path.clone()));
+    let (mut one, mut other): (Value, Value) = (read(&one)?, read(&other)?);
     let mut take = |name: &str| {
         let taken = |document: &mut Value| document.as_object_mut().and_then(|members| members.remove(name));
         (taken(&mut one).unwrap_or_default(), taken(&mut other).unwrap_or_default())
     };
     let (attachments, histories) = (take("_attachments"), take("_revisions"));
-    if one != other {
-        return Ok(Some("the content differs".to_owned()));
-    }
     if !is_same_history(&histories.0, &histories.1) {
         return Ok(Some("the history differs".to_owned()));
     }
@@ -134,6 +137,43 @@ async fn revision(
         }
     }
     Ok(None)
+}
+
+/// Compares two documents without their attachments and histories.
+fn is_same_content(one: &[u8], other: &[u8]) -> bool {
+    matches!((content(one), content(other)), (Some(one), Some(other)) if is_same(&one, &other))
+}
+
+fn content(text: &[u8]) -> Option<exact::Value<'_>> {
+    let mut document = exact::parse(text, &Limits::default()).ok()?;
+    if let exact::Value::Object(members) = &mut document {
+        members.retain(|(name, _)| name != "_attachments" && name != "_revisions");
+    }
+    Some(document)
+}
+
+/// Compares two values: members in any order; integers as written, since a float rounds large ones.
+fn is_same(one: &exact::Value<'_>, other: &exact::Value<'_>) -> bool {
+    match (one, other) {
+        (exact::Value::Object(these), exact::Value::Object(those)) => {
+            let (mut these, mut those): (Vec<_>, Vec<_>) = (these.iter().collect(), those.iter().collect());
+            these.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+            those.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+            these.len() == those.len()
+                && these.into_iter().zip(those).all(|((name, this), (of, that))| name == of && is_same(this, that))
+        }
+        (exact::Value::Array(these), exact::Value::Array(those)) => {
+            these.len() == those.len() && these.iter().zip(those).all(|(this, that)| is_same(this, that))
+        }
+        (exact::Value::Number(this), exact::Value::Number(that)) => this == that || is_same_float(this, that),
+        (one, other) => one == other,
+    }
+}
+
+/// Compares two numbers that may be written differently, if neither is an integer.
+fn is_same_float(one: &str, other: &str) -> bool {
+    let read = |text: &str| text.contains(['.', 'e', 'E']).then(|| text.parse::<f64>().ok()).flatten();
+    read(one).is_some_and(|one| read(other) == Some(one))
 }
 
 /// Compares two `_revisions`. The older end of one may be cut off more than that of the other.
@@ -187,6 +227,23 @@ mod tests {
         assert!(found.len() <= SAMPLES && found.len() > SAMPLES / 2, "{found:?}");
         assert_eq!(found[0], ("000", "1-a"));
         assert!(samples(&Leaves::new()).is_empty());
+    }
+
+    #[test]
+    fn contents_are_compared_with_all_digits() {
+        let is_same = |one: &str, other: &str| is_same_content(one.as_bytes(), other.as_bytes());
+        assert!(is_same(r#"{"a":1,"b":[{"c":"x"}],"_revisions":1}"#, r#"{"b":[{"c":"x"}],"a":1,"_attachments":{}}"#));
+        assert!(is_same(r#"{"a":1.5e3}"#, r#"{"a":1500.0}"#));
+        for (one, other) in [
+            (r#"{"a":123456789012345678901234567890}"#, r#"{"a":123456789012345678901234567891}"#),
+            (r#"{"a":1}"#, r#"{"b":1}"#),
+            (r#"{"a":1}"#, r#"{"a":1,"b":1}"#),
+            (r#"{"a":[1]}"#, r#"{"a":[1,2]}"#),
+            (r#"{"a":1.5}"#, r#"{"a":1.25}"#),
+            ("{}", "{"),
+        ] {
+            assert!(!is_same(one, other), "{one} {other}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 mod accounts;
+mod all_digits;
 mod backup;
 mod check_all;
 mod crash;
