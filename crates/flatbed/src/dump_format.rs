@@ -45,8 +45,9 @@ pub(crate) enum Line {
     Data(Vec<u8>),
     /// The document that was begun no longer exists.
     Void,
-    /// The end of the dump, with the number of revisions that it leaves out.
+    /// The end of the dump, with the numbers of revisions that it has and that it leaves out.
     Tail {
+        revisions: Option<u64>,
         left_out: u64,
     },
     /// A line of a later version, or a damaged one.
@@ -137,7 +138,7 @@ pub(crate) fn line(text: &[u8]) -> Line {
         return Head::read(head, text).map_or(Line::Unknown, Line::Head);
     }
     if let Some(end) = value.get("_flatbed_end") {
-        return Line::Tail { left_out: end["left_out"].as_u64().unwrap_or(0) };
+        return Line::Tail { revisions: end["revisions"].as_u64(), left_out: end["left_out"].as_u64().unwrap_or(0) };
     }
     if value.get("_flatbed_void").is_some() { Line::Void } else { Line::Unknown }
 }
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(trimmed(Head::default().line()), Line::Head(Head::default()));
         assert_eq!(trimmed(data_line(&[0, 255, 7])), Line::Data(vec![0, 255, 7]));
         assert_eq!(trimmed(VOID_LINE.to_vec()), Line::Void);
-        assert_eq!(trimmed(tail_line(5, 2)), Line::Tail { left_out: 2 });
+        assert_eq!(trimmed(tail_line(5, 2)), Line::Tail { revisions: Some(5), left_out: 2 });
         for unknown in
             ["{\"_flatbed_dump\":{\"version\":2}}", "{\"_flatbed_data\":\"%\"}", "{\"_flatbed_x\":1}", "{\"_flatbed_"]
         {

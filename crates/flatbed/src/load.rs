@@ -61,6 +61,16 @@ pub(crate) enum LoadError {
     /// A dump without its last line.
     #[error("{path}: the dump is cut off: its last line is missing", path = .0.display())]
     CutOff(PathBuf),
+    /// A dump from which lines were lost.
+    #[error("{path}: the dump is not complete: it has {found} of {told} revisions", path = path.display())]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// The number of revisions in the dump.
+        found: u64,
+        /// The number in its last line.
+        told: u64,
+    },
     /// A line of a dump in a wrong place, or of a later version.
     #[error("{path}: line {line}: this line of a dump is damaged, in a wrong place, or of a later version", path = path.display())]
     Line {
@@ -245,7 +255,7 @@ impl Batch {
 /// Reads the files and sends their documents until all are read or the senders have stopped. The head of a dump that
 /// begins the first file, or `None`, is sent before them.
 fn read(options: &Load, work: &mpsc::Sender<Work>, head: oneshot::Sender<Option<Head>>) -> Result<(), LoadError> {
-    let mut reader = Reader { options, work, head: Some(head), batch: Batch::default(), large: None };
+    let mut reader = Reader { options, work, head: Some(head), batch: Batch::default(), large: None, revisions: 0 };
     for path in &options.files {
         if !reader.file(path)? {
             return Ok(());
@@ -267,6 +277,8 @@ struct Reader<'r> {
     batch: Batch,
     /// The document whose attachments are being read.
     large: Option<LargeInput>,
+    /// The revisions since the last head of a dump.
+    revisions: u64,
 }
 
 impl Reader<'_> {
@@ -320,20 +332,28 @@ impl Reader<'_> {
                             return Err(damaged());
                         }
                     },
-                    (Line::Void, Some(large)) => large.give_up(),
+                    (Line::Void, Some(large)) => {
+                        large.give_up();
+                        self.revisions = self.revisions.saturating_sub(1);
+                    }
                     (_, Some(large)) => {
                         large.give_up();
                         return Err(damaged());
                     }
                     // All attachments behind it are empty.
-                    (Line::Void, None) => {}
+                    (Line::Void, None) => self.revisions = self.revisions.saturating_sub(1),
                     // Another dump may follow one that has ended.
                     (Line::Head(head), None) if !is_dump || has_ended => {
-                        (is_dump, has_ended) = (true, false);
+                        (is_dump, has_ended, self.revisions) = (true, false, 0);
                         self.tell_head(Some(head));
                     }
-                    (Line::Tail { left_out }, None) if is_dump && !has_ended => {
+                    (Line::Tail { revisions, left_out }, None) if is_dump && !has_ended => {
                         has_ended = true;
+                        if let Some(told) = revisions.filter(|told| *told != self.revisions) {
+                            // The documents read so far are loaded.
+                            let _ = self.flush();
+                            return Err(LoadError::Incomplete { path: path.to_owned(), found: self.revisions, told });
+                        }
                         if left_out > 0 {
                             eprintln!("{}: the dump leaves out {left_out} revisions", path.display());
                         }
@@ -369,6 +389,7 @@ impl Reader<'_> {
         if let Some(id) = local_id(text) {
             return Some(self.send(Work::Local(place, id, without(text, "_rev").into_owned())));
         }
+        self.revisions += u64::from(is_replica);
         if is_replica && has_word(text, b"follows") {
             let following = dump_format::following(text)?;
             if !following.is_empty() {

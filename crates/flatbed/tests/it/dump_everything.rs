@@ -106,6 +106,12 @@ async fn large_attachments_local_documents_and_settings_come_back() {
     let odd = run(&["load", "odd", file, "--url", &url]);
     assert_eq!(odd.status.code(), Some(2), "{}", String::from_utf8_lossy(&odd.stderr));
     assert!(String::from_utf8_lossy(&odd.stderr).contains("this line of a dump is damaged"));
+    // A lost line is noticed.
+    fs::write(file, text.split_inclusive('\n').filter(|line| !line.contains("\"a:small\"")).collect::<String>())
+        .unwrap();
+    let less = run(&["load", "less", file, "--url", &url]);
+    assert_eq!(less.status.code(), Some(2), "{}", String::from_utf8_lossy(&less.stderr));
+    assert!(String::from_utf8_lossy(&less.stderr).contains("it has 2 of 3 revisions"));
 }
 
 #[tokio::test]
