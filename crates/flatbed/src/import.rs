@@ -5,6 +5,7 @@
 //! copied by requests beside it.
 
 mod accounts;
+mod conflicts;
 mod database;
 mod names;
 pub(crate) mod options;
@@ -237,9 +238,14 @@ async fn copy_one(
             return left;
         }
     };
+    let path = format!("/{}", encode_segment(name));
+    if name == USERS
+        && let Err(error) = conflicts::add_conflicting_users(&mut ways.to.open(), &path, &mut left).await
+    {
+        left.add(format!("{name}: conflicts of users: {error}"));
+    }
     if verify {
         let (mut from, mut to) = (ways.from.open(), ways.to.open());
-        let path = format!("/{}", encode_segment(name));
         if let Err(error) = verify::verify((&mut from, &mut to), &path, name, &mut left).await {
             left.add(format!("{name}: it could not be compared: {error}"));
         }

@@ -14,6 +14,7 @@ mod follower;
 mod hostile;
 mod import;
 mod import_torture;
+mod import_users;
 mod load_and_dump;
 mod log;
 mod metrics;
