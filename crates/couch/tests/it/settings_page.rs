@@ -62,8 +62,8 @@ fn the_page_has_the_settings_of_the_registry() {
 }
 
 /// Settings whose values are secrets, which no answer shows.
-const HIDDEN: [&str; 4] =
-    ["chttpd_auth/secret", "couch_httpd_auth/secret", "nouveau/ssl_password", "replicator/password"];
+const HIDDEN: [&str; 5] =
+    ["chttpd_auth/secret", "couch_httpd_auth/secret", "nouveau/ssl_password", "replicator/password", "ssl/password"];
 
 /// The value that a test sets: the one that applies, or one of the user's.
 async fn value_of(client: &mut Client, path: &str) -> String {

@@ -125,7 +125,8 @@ pub(crate) const INFINITY: &str = "infinity";
 const HIDDEN: &str = "***";
 
 /// Settings of CouchDB's with secrets. They have no effect here, but a tool may store them.
-const SECRETS: &[(&str, &str)] = &[("chttpd_auth", "secret"), ("nouveau", "ssl_password"), ("replicator", "password")];
+const SECRETS: &[(&str, &str)] =
+    &[("chttpd_auth", "secret"), ("nouveau", "ssl_password"), ("replicator", "password"), ("ssl", "password")];
 
 /// CouchDB's sections that name its code. CouchDB does not change them over HTTP.
 const CLOSED: &[&str] = &[
