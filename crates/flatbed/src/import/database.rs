@@ -15,6 +15,7 @@ use crate::import::pages::Pages;
 use crate::import::server::{ImportError, Place, Server};
 use crate::import::state::Unmoved;
 use crate::import::unmoved;
+use crate::import::verify::is_same;
 
 /// The database of users.
 pub(crate) const USERS: &str = "_users";
@@ -134,7 +135,7 @@ async fn create(to: &mut Server, database: &str, name: &str, info: &SourceInfo) 
 /// Copies a setting of a database, which has a path of its own, if it differs.
 pub(crate) async fn copy_setting(from: &mut Server, to: &mut Server, path: &str) -> Result<(), ImportError> {
     let wanted = from.get_exact(path).await?;
-    if to.get_exact(path).await? != wanted {
+    if !is_same(&to.get_exact(path).await?, &wanted) {
         to.put_exact(path, &wanted).await?;
     }
     Ok(())

@@ -153,7 +153,7 @@ fn content(text: &[u8]) -> Option<exact::Value<'_>> {
 }
 
 /// Compares two values: members in any order; integers as written, since a float rounds large ones.
-fn is_same(one: &exact::Value<'_>, other: &exact::Value<'_>) -> bool {
+pub(crate) fn is_same(one: &exact::Value<'_>, other: &exact::Value<'_>) -> bool {
     match (one, other) {
         (exact::Value::Object(these), exact::Value::Object(those)) => {
             let (mut these, mut those): (Vec<_>, Vec<_>) = (these.iter().collect(), those.iter().collect());
