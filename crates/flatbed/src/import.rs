@@ -158,8 +158,10 @@ async fn choose(source: &mut Server, options: &Import, left: &mut Unmoved) -> Re
     let mut chosen = Chosen::default();
     let mut pages = Pages::of(NAMES);
     while let Some(query) = pages.query() {
-        let page = source.get(&format!("/_all_dbs?{query}")).await?;
-        let names: Vec<&str> = page.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let path = format!("/_all_dbs?{query}");
+        let page = source.get(&path).await?;
+        let names = page.as_array().ok_or_else(|| ImportError::Answer(path))?;
+        let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
         let known = pages.note(&names);
         for name in names.iter().skip(known) {
             if is_of_server(name) || !names::is_chosen(name, &options.only, &options.except) {

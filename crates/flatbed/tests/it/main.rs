@@ -13,6 +13,7 @@ mod feeds_torture;
 mod follower;
 mod hostile;
 mod import;
+mod import_answers;
 mod import_torture;
 mod import_users;
 mod load_and_dump;
