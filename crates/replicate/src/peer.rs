@@ -292,15 +292,17 @@ impl Peer {
         Error::Status { what, status, error: String::new(), reason: String::new() }
     }
 
-    /// Checks that the database exists; `create`: creates it if it is missing.
-    pub(crate) async fn open(&self, create: bool) -> Result<()> {
+    /// Checks that the database exists; `create`: creates it with this query if it is missing.
+    pub(crate) async fn open(&self, create: Option<&str>) -> Result<()> {
         let mut answer = self.call(Method::GET, "", None).await?;
         // Sync Gateway has databases with a slash at their end, and says so by 301.
         if matches!(answer.status, 301 | 308) {
             answer = self.call(Method::GET, "/", None).await?;
         }
-        if answer.status == 404 && create {
-            let made = self.call(Method::PUT, "", None).await?;
+        if answer.status == 404
+            && let Some(query) = create
+        {
+            let made = self.call(Method::PUT, query, None).await?;
             // 412: another client created it meanwhile.
             if !matches!(made.status, 201 | 202 | 412) {
                 return Err(self.of_database("creation", &made));

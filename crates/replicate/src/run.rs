@@ -99,8 +99,8 @@ async fn replicate_by_one_function(
     let clock = &ways.clock;
     let source = Arc::new(Peer::new(&spec.source, ways));
     let target = Arc::new(Peer::new(&spec.target, ways));
-    source.open(false).await?;
-    target.open(spec.create_target).await?;
+    source.open(None).await?;
+    target.open(spec.create_target.then_some(spec.create_query.as_str())).await?;
     // Before any page: a changed function may filter later pages, which the checkpoint detects.
     let function = source.function(spec.filter.as_ref()).await?;
     let id = spec.log_id(server, function.as_ref());

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use flatbed_client::encode_segment;
 use flatbed_flatten::json::{Value, write, write_string};
 use md5::{Digest, Md5};
 
@@ -13,6 +14,9 @@ use crate::function::Function;
 
 /// The default interval of checkpoints, as in CouchDB.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The longest query with which a target is created, in bytes.
+const CREATE_QUERY_BYTES_MAX: usize = 1_000;
 
 /// The selection of documents.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +56,8 @@ pub struct Spec {
     pub continuous: bool,
     /// True if a missing target is created.
     pub create_target: bool,
+    /// The query with which it is created: empty, or from its `?` on.
+    pub create_query: String,
     /// The selection of documents; `None`: all.
     pub filter: Option<Filter>,
     /// The sequence to begin at instead of the checkpoint, as JSON text.
@@ -75,6 +81,36 @@ fn text_of(value: &Value<'_>) -> Vec<u8> {
 
 fn hash(text: &[u8]) -> String {
     Md5::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the query with the parameters of a target's creation.
+fn create_query(parameters: Option<&Value<'_>>) -> Result<String> {
+    let members = match parameters {
+        None => return Ok(String::new()),
+        Some(Value::Object(members)) => members,
+        Some(_) => {
+            let reason = "parameter `create_target_params` must be a JSON object";
+            return Err(Error::InvalidSpec(reason.to_owned()));
+        }
+    };
+    let mut query = String::new();
+    for (name, value) in members {
+        let text: &str = match value {
+            Value::String(text) | Value::Number(text) => text,
+            Value::Bool(true) => "true",
+            Value::Bool(false) => "false",
+            _ => {
+                let reason = "the members of `create_target_params` must be strings, numbers or booleans";
+                return Err(Error::InvalidSpec(reason.to_owned()));
+            }
+        };
+        query.push(if query.is_empty() { '?' } else { '&' });
+        query.extend([encode_segment(name).as_str(), "=", encode_segment(text).as_str()]);
+        if query.len() > CREATE_QUERY_BYTES_MAX {
+            return Err(Error::InvalidSpec("`create_target_params` are longer than 1 kB".to_owned()));
+        }
+    }
+    Ok(query)
 }
 
 /// Decodes `%XX` in an id, as CouchDB does in `doc_ids`. A `+` stays. Returns the text unchanged if the result is not
@@ -172,6 +208,7 @@ impl Spec {
             target: Endpoint::parse(value.get("target"), "target")?,
             continuous: flag("continuous", false)?,
             create_target: flag("create_target", false)?,
+            create_query: create_query(given("create_target_params"))?,
             filter: filters.pop(),
             since_seq,
             checkpoint_interval,
@@ -262,6 +299,21 @@ mod tests {
 
     fn spec(text: &str) -> Result<Spec> {
         Spec::parse(&parse(text.as_bytes(), &Limits::default()).unwrap())
+    }
+
+    #[test]
+    fn a_target_is_created_with_its_parameters() {
+        let query = |parameters: &str| {
+            let text =
+                format!(r#"{{"source":"a","target":"b","create_target":true,"create_target_params":{parameters}}}"#);
+            spec(&text).map(|spec| spec.create_query)
+        };
+        assert_eq!(query(r#"{"partitioned":true,"q":"4","n":1}"#).unwrap(), "?partitioned=true&q=4&n=1");
+        assert_eq!(query(r#"{"a&b":"c=d e"}"#).unwrap(), "?a%26b=c%3Dd%20e");
+        assert_eq!((query("{}").unwrap(), query("null").unwrap()), (String::new(), String::new()));
+        for wrong in ["5", "[]", r#"{"q":null}"#, r#"{"q":{}}"#, &format!(r#"{{"q":"{}"}}"#, "x".repeat(2_000))] {
+            assert!(query(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -327,3 +327,19 @@ async fn alone() {
     assert!(logged.contains("a replication failed"), "{logged}");
     check(logged, "the log");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_is_created_with_parameters() {
+    let store = Store::new();
+    let server = store.serve(options()).await;
+    server.ok("PUT", "/a?partitioned=true", Value::Null).await;
+    server.ok("PUT", "/a/p:1", json!({"n": 1})).await;
+    for (name, target) in [("name", json!("name")), ("url", json!({"url": server.url("url")}))] {
+        let parameters = json!({"partitioned": true, "q": "1"});
+        let spec = json!({"source": "a", "target": target, "create_target": true, "create_target_params": parameters});
+        let answer = server.ok("POST", "/_replicate", spec).await;
+        assert_eq!(answer["history"][0]["docs_written"], 1, "{name} {answer}");
+        let info = server.ok("GET", &format!("/{name}"), Value::Null).await;
+        assert_eq!(info["props"]["partitioned"], true, "{name} {info}");
+    }
+}
