@@ -328,12 +328,32 @@ fn number<N: FromStr + PartialOrd>(
     text.parse().ok().filter(|number| range.contains(number)).ok_or(SettingError::Wrong(what))
 }
 
+pub(crate) fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// As [`number`], but a larger number counts as the largest one: the defaults of CouchDB and the values of set-up tools
+/// must be accepted. The registry has the settings, so that the answer warns.
+fn capped<N: FromStr + PartialOrd + Copy>(
+    text: &str,
+    range: RangeInclusive<N>,
+    what: &'static str,
+) -> Result<N, SettingError> {
+    let most = *range.end();
+    match text.parse::<N>() {
+        Ok(found) if found > most => Ok(most),
+        // The type has no such number.
+        Err(_) if is_digits(text) => Ok(most),
+        _ => number(text, range, what),
+    }
+}
+
 /// Parses a limit of bytes. The least one leaves room for the request that changes it.
 fn bytes(text: &str) -> Result<u64, SettingError> {
     if text == INFINITY {
         return Ok(u64::MAX);
     }
-    number(text, 1_000..=u64::MAX, "a number of bytes from 1000, or infinity")
+    capped(text, 1_000..=u64::MAX, "a number of bytes from 1000, or infinity")
 }
 
 /// Parses a number from 1; `None`: no bound.

@@ -3,11 +3,15 @@
 //! `keys/table.rs` has the settings with an effect, and `default_ini.rs` the names that CouchDB knows. This module
 //! decides for any name which of the two applies, or which setting of Flatbed's does the work instead.
 
+use flatbed_auth::ITERATIONS_MAX;
 use flatbed_layer::ATTACHMENT_BYTES_MAX;
 
 use super::default_ini::DEFAULT_INI;
 use super::keys;
-use super::settings::{DOCUMENT_BYTES_MAX, FEED_WAIT_MS_MAX, REQUEST_BYTES_MAX};
+use super::settings::{
+    DBS_INFO_MAX, DOCUMENT_BYTES_MAX, FEED_WAIT_MS_MAX, PREFLIGHT_SECONDS_MAX, REQUEST_BYTES_MAX, SESSION_SECONDS_MAX,
+    UUIDS_MAX,
+};
 
 /// The effect of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,9 +68,14 @@ const AT_START: &[(&str, &str, &str)] = &[
 /// Section, key and the largest number that takes effect. A larger one is stored, and counts as this number.
 const CAPPED: &[(&str, &str, u64)] = &[
     ("chttpd", "changes_timeout", FEED_WAIT_MS_MAX),
+    ("chttpd", "max_db_number_for_dbs_info_req", DBS_INFO_MAX as u64),
     ("chttpd", "max_http_request_size", REQUEST_BYTES_MAX),
+    ("chttpd_auth", "max_iterations", ITERATIONS_MAX as u64),
+    ("chttpd_auth", "timeout", SESSION_SECONDS_MAX),
+    ("cors", "max_age", PREFLIGHT_SECONDS_MAX as u64),
     ("couchdb", "max_attachment_size", ATTACHMENT_BYTES_MAX),
     ("couchdb", "max_document_size", DOCUMENT_BYTES_MAX),
+    ("uuids", "max_count", UUIDS_MAX),
 ];
 
 /// Returns the settings of `default.ini` of CouchDB 3.5.2: section, key and default, sorted.
@@ -116,7 +125,8 @@ pub fn warning(section: &str, key: &str, text: &str) -> Option<String> {
         SettingEffect::Implemented | SettingEffect::Alias(..) => {
             let (of, name) = keys::canonical(section, key);
             let (_, _, most) = CAPPED.iter().find(|(section, key, _)| (*section, *key) == (of, name))?;
-            let is_beyond = text == keys::INFINITY || text.parse::<u64>().is_ok_and(|number| number > *most);
+            let is_within = !keys::is_digits(text) || text.parse::<u64>().is_ok_and(|number| number <= *most);
+            let is_beyond = text == keys::INFINITY || !is_within;
             is_beyond.then(|| format!("{section}/{key} is stored, and counts as {most} in Flatbed, its largest value"))
         }
         SettingEffect::Unused | SettingEffect::Closed => unused,
@@ -160,6 +170,7 @@ mod tests {
             ("chttpd_auth", "proxy_use_secret", "true"),
             ("couchdb", "single_node", " true "),
             ("couchdb", "max_document_size", "8000000"),
+            ("couch_httpd_auth", "max_iterations", "2000000"),
         ] {
             assert_eq!(warning(section, key, text), None, "{section}/{key}");
         }
@@ -176,6 +187,12 @@ mod tests {
                 "max_http_request_size",
                 "4294967296",
                 "httpd/max_http_request_size is stored, and counts as 67108864 in Flatbed, its largest value",
+            ),
+            (
+                "chttpd_auth",
+                "timeout",
+                "99999999999999999999999",
+                "chttpd_auth/timeout is stored, and counts as 31536000 in Flatbed, its largest value",
             ),
             (
                 "couchdb",

@@ -193,6 +193,18 @@ pub(super) const DOCUMENT_BYTES_MAX: u64 = 8_000_000;
 /// The longest wait of a feed for changes, in milliseconds.
 pub(super) const FEED_WAIT_MS_MAX: u64 = 60_000;
 
+/// The longest session, in seconds: a year.
+pub(super) const SESSION_SECONDS_MAX: u64 = 31_536_000;
+
+/// The longest time for which a browser may cache the answer to a preflight request, in seconds: a day.
+pub(super) const PREFLIGHT_SECONDS_MAX: u32 = 86_400;
+
+/// The most databases in one `_dbs_info`.
+pub(super) const DBS_INFO_MAX: usize = 1_000;
+
+/// The most ids in one `_uuids`.
+pub(super) const UUIDS_MAX: u64 = 10_000;
+
 /// The largest request body that a server accepts, in bytes.
 pub(super) const REQUEST_BYTES_MAX: u64 = 64 << 20;
 

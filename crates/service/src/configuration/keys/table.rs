@@ -6,8 +6,10 @@ use flatbed_auth::{ITERATIONS, ITERATIONS_MAX, lockout};
 use flatbed_network::Blocks;
 
 use super::super::password_rules::PasswordRules;
-use super::super::settings::UuidAlgorithm;
-use super::{SettingError, SettingKey, bytes, count, flag, header, levels, list, number, proxy_header, set, some};
+use super::super::settings::{DBS_INFO_MAX, PREFLIGHT_SECONDS_MAX, SESSION_SECONDS_MAX, UUIDS_MAX, UuidAlgorithm};
+use super::{
+    SettingError, SettingKey, bytes, capped, count, flag, header, levels, list, number, proxy_header, set, some,
+};
 
 /// Settings with a fixed section and key. [`apply`](super::apply) handles the others.
 pub(crate) const KEYS: &[SettingKey] = &[
@@ -49,7 +51,7 @@ pub(crate) const KEYS: &[SettingKey] = &[
         section: "chttpd",
         key: "max_db_number_for_dbs_info_req",
         default: "100",
-        apply: |settings, text| set(&mut settings.limits.dbs_info, number(text, 1..=1_000, "a number from 1 to 1000")),
+        apply: |settings, text| set(&mut settings.limits.dbs_info, capped(text, 1..=DBS_INFO_MAX, "a number from 1")),
     },
     SettingKey {
         section: "chttpd",
@@ -115,8 +117,7 @@ pub(crate) const KEYS: &[SettingKey] = &[
         default: "2000000",
         apply: |settings, text| {
             // A lower bound would lock out users with hashes of this server, administrators among them.
-            let most =
-                number(text, ITERATIONS..=ITERATIONS_MAX, "a number from 600000, which new hashes have, to 2000000");
+            let most = capped(text, ITERATIONS..=ITERATIONS_MAX, "a number from 600000, which new hashes have");
             set(&mut settings.auth.max_iterations, most)
         },
     },
@@ -149,7 +150,7 @@ pub(crate) const KEYS: &[SettingKey] = &[
         key: "timeout",
         default: "600",
         apply: |settings, text| {
-            let seconds = number(text, 1..=31_536_000, "a number of seconds from 1 to 31536000");
+            let seconds = capped(text, 1..=SESSION_SECONDS_MAX, "a number of seconds from 1");
             set(&mut settings.auth.timeout_s, seconds)
         },
     },
@@ -231,7 +232,7 @@ pub(crate) const KEYS: &[SettingKey] = &[
         key: "max_age",
         default: "0",
         apply: |settings, text| {
-            set(&mut settings.cors.max_age_s, number(text, 0..=86_400, "a number of seconds up to 86400"))
+            set(&mut settings.cors.max_age_s, capped(text, 0..=PREFLIGHT_SECONDS_MAX, "a number of seconds"))
         },
     },
     SettingKey {
@@ -423,9 +424,7 @@ pub(crate) const KEYS: &[SettingKey] = &[
         section: "uuids",
         key: "max_count",
         default: "1000",
-        apply: |settings, text| {
-            set(&mut settings.uuids.count_max, number(text, 1..=10_000, "a number from 1 to 10000"))
-        },
+        apply: |settings, text| set(&mut settings.uuids.count_max, capped(text, 1..=UUIDS_MAX, "a number from 1")),
     },
     SettingKey {
         section: "uuids",

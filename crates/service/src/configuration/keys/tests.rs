@@ -43,7 +43,6 @@ fn texts_that_do_not_fit() {
         ("chttpd_auth", "password_regexp", "[\"(\"]"),
         ("chttpd_auth", "cookie_domain", "a; Secure"),
         ("chttpd_auth", "same_site", "lax, Domain=x"),
-        ("chttpd_auth", "max_iterations", "2000001"),
         ("chttpd_auth", "max_iterations", "599999"),
         ("cors", "headers", "a,b c"),
         ("cors", "methods", "GET,P T"),
@@ -55,7 +54,9 @@ fn texts_that_do_not_fit() {
         ("couch_peruser", "q", "0"),
         ("query_server_config", "query_limit", "0"),
         ("uuids", "algorithm", "uuid_v9"),
-        ("uuids", "max_count", "10001"),
+        ("uuids", "max_count", "0"),
+        ("chttpd_auth", "timeout", "-1"),
+        ("cors", "max_age", "1e9"),
         ("uuids", "utc_id_suffix", "a b"),
         ("couchdb", "max_attachment_size", "-1"),
         ("couchdb", "max_partition_size", "large"),
@@ -80,6 +81,27 @@ fn texts_that_do_not_fit() {
         assert_eq!(check(section, key, "x"), Err(SettingError::Unknown), "{section}/{key}");
         assert_eq!(check_stored(section, key, "x"), Ok(()), "{section}/{key}");
     }
+}
+
+#[test]
+fn numbers_above_the_largest_one_count_as_it() {
+    let mut settings = Settings::default();
+    for text in ["1000000000", "99999999999999999999"] {
+        for (section, key) in [
+            ("chttpd", "max_db_number_for_dbs_info_req"),
+            ("chttpd_auth", "max_iterations"),
+            ("chttpd_auth", "timeout"),
+            ("cors", "max_age"),
+            ("couchdb", "max_attachment_size"),
+            ("uuids", "max_count"),
+        ] {
+            assert_eq!(apply(&mut settings, section, key, text), Ok(()), "{section}/{key}");
+        }
+        assert_eq!((settings.limits.dbs_info, settings.auth.max_iterations), (1_000, 2_000_000));
+        assert_eq!((settings.auth.timeout_s, settings.cors.max_age_s), (31_536_000, 86_400));
+        assert_eq!(settings.uuids.count_max, 10_000);
+    }
+    assert_eq!(settings.limits.attachment_bytes, u64::MAX);
 }
 
 #[test]
