@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::iter;
 use std::path::PathBuf;
 
 use flatbed_auth::PasswordHash;
@@ -378,21 +379,19 @@ impl Settings {
     }
 
     /// Returns all sections with their values, set or by default, as administrators see them: without secrets except
-    /// for administrators' hashes. A value that is set is also in the sections that have another name of its setting.
+    /// for administrators' hashes. A value is also in the sections that have another name of its setting.
     pub fn shown(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let mut shown: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+        let mut show = |section: &str, key: &str, text: &str| {
+            for section in iter::once(section).chain(keys::aliases(section, key).iter().copied()) {
+                shown.entry(section.to_owned()).or_default().insert(key.to_owned(), text.to_owned());
+            }
+        };
         for (section, key, text) in keys::defaults() {
-            shown.entry(section.to_owned()).or_default().insert(key.to_owned(), text.to_owned());
+            show(section, key, text);
         }
         for (section, key, value) in self.values.iter() {
-            let text = keys::shown(section, key, &value.text);
-            let mut show = |section: &str| {
-                shown.entry(section.to_owned()).or_default().insert(key.to_owned(), text.to_owned());
-            };
-            show(section);
-            for alias in keys::aliases(section, key) {
-                show(alias);
-            }
+            show(section, key, keys::shown(section, key, &value.text));
         }
         shown
     }

@@ -116,6 +116,17 @@ fn levels_of_couchdb() {
 }
 
 #[test]
+fn defaults_are_shown_under_each_name() {
+    let shown = Configuration::new(Values::default()).now().shown();
+    // Tools read members of this section without asking whether it exists.
+    assert_eq!((shown["httpd"]["WWW-Authenticate"].as_str(), shown["httpd"]["enable_cors"].as_str()), ("", "false"));
+    assert_eq!(
+        (&shown["couch_httpd_auth"]["timeout"], &shown["chttpd_auth"]["timeout"]),
+        (&"600".into(), &"600".into())
+    );
+}
+
+#[test]
 fn secrets_are_not_shown() {
     let mut values = Values::default();
     values.insert("jwt_keys:a", "hmac:k", SECRET, Source::File).unwrap();
