@@ -122,21 +122,38 @@ async fn revision(
             }
         }
         // The digest is that of the stored data, which one of both may have compressed.
-        if this["digest"] != that["digest"] && !name.is_empty() {
-            let name_path = name.split('/').map(encode_segment).collect::<Vec<_>>().join("/");
-            let path = format!("{document}/{name_path}?rev={rev}");
-            let (one, other) = (from.send(&path).await?, to.send(&path).await?);
-            let is_same = one.status().is_success()
-                && other.status().is_success()
-                && is_same_body(one.into_body(), other.into_body()).await?;
-            from.close();
-            to.close();
+        if this["digest"] != that["digest"] {
+            let is_same = if name.is_empty() {
+                let path = format!("{document}?rev={rev}&attachments=true");
+                is_same_unnamed((&mut *from, &mut *to), &path).await?
+            } else {
+                let name_path = name.split('/').map(encode_segment).collect::<Vec<_>>().join("/");
+                is_same_attachment((&mut *from, &mut *to), &format!("{document}/{name_path}?rev={rev}")).await?
+            };
             if !is_same {
                 return Ok(Some(format!("the data of the attachment {name:?} differ")));
             }
         }
     }
     Ok(None)
+}
+
+/// Compares the data of an attachment. `path`: its own.
+async fn is_same_attachment((from, to): (&mut Server, &mut Server), path: &str) -> Result<bool, ImportError> {
+    let (one, other) = (from.send(path).await?, to.send(path).await?);
+    let is_same = one.status().is_success()
+        && other.status().is_success()
+        && is_same_body(one.into_body(), other.into_body()).await?;
+    from.close();
+    to.close();
+    Ok(is_same)
+}
+
+/// Compares the data of the attachment without a name, which has no path. `path`: the document with its attachments.
+async fn is_same_unnamed((from, to): (&mut Server, &mut Server), path: &str) -> Result<bool, ImportError> {
+    let data = |found: Option<Value>| found.map(|document| document["_attachments"][""]["data"].clone());
+    let (one, other) = (data(from.find(path).await?), data(to.find(path).await?));
+    Ok(one.is_some() && one == other)
 }
 
 /// Compares two documents without their attachments and histories.

@@ -16,6 +16,7 @@ mod import;
 mod import_answers;
 mod import_torture;
 mod import_users;
+mod import_verify;
 mod load_and_dump;
 mod log;
 mod metrics;
