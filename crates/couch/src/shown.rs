@@ -21,3 +21,8 @@ pub(crate) fn attachment_options(query: &Query) -> Result<AttachmentOptions> {
     let data = query.switch("attachments") || since.is_some();
     Ok(AttachmentOptions { data, since, encoding: query.switch("att_encoding_info") })
 }
+
+/// Parses them for a struct of [`parameters!`](crate::query::parameters); they have several names.
+pub(crate) fn attachments(query: &Query, _: &str) -> Result<AttachmentOptions> {
+    attachment_options(query)
+}

@@ -12,7 +12,7 @@ use crate::error::{Failure, Result};
 use crate::handlers::database::info_text;
 use crate::handlers::document::edit_of;
 use crate::handlers::local;
-use crate::query::{Query, encode};
+use crate::query::encode;
 use crate::reply::page_bytes;
 use crate::request::{Body, Request};
 use crate::request_object::{FunctionBody, FunctionInput, request_object};
@@ -82,7 +82,7 @@ pub(crate) async fn update(
     let mut reply = response::whole(answer, StatusCode::CREATED)?;
     let text = request.made(text.into()).await?;
     drop(room);
-    let (mut edit, attachments) = edit_of(&text.bytes, None, &Query::default(), database.clock())?;
+    let (mut edit, attachments) = edit_of(&text.bytes, None, true, database.clock())?;
     let rev = if DocumentId::of(&edit.id).is_local() {
         local::edit_one(&database, &edit).await?.rev
     } else {

@@ -6,11 +6,11 @@ use flatbed_layer::{AttachmentEdit, Edit, Error as LayerError, GetOptions, Reade
 use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{StatusCode, header};
 
-use crate::error::{Failure, Result, parse_rev};
+use crate::error::{Failure, Result};
 use crate::handlers::document::named_rev;
 use crate::handlers::partition::{refuse_in_partitioned, without_partition};
 use crate::json_out;
-use crate::query::encode;
+use crate::query::{encode, revision};
 use crate::request::Request;
 use flatbed_documents::{DEFAULT_TYPE, DocumentError, Uploading, base64, check_name};
 
@@ -23,7 +23,7 @@ pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str)
 }
 
 async fn get(database: Reader, request: Request, id: &str, name: &str) -> Result<TenantReply> {
-    let rev = request.query.get("rev").map(parse_rev).transpose()?;
+    let rev = revision(&request.query, "rev")?;
     refuse_in_partitioned(&database, without_partition(std::iter::once(id))).await?;
     let reader = database.attachment(id, rev.as_ref(), name).await?;
     Ok(flatbed_documents::attachment(reader, &request)?)

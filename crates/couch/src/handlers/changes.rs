@@ -22,7 +22,7 @@ use crate::reply::Interrupted;
 use crate::request::{Memory, Request};
 use crate::request_object::{FunctionInput, request_object};
 use crate::shared_row::{self, Form};
-use crate::shown::attachment_options;
+use crate::shown::attachments;
 use crate::state::State;
 use flatbed_documents::{self as attached, AttachmentOptions, FeedOutput, FeedWait, feed_page_bytes, id_set_bytes};
 
@@ -165,10 +165,6 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         Some(handshake) => handshake.answer(reply),
         None => reply,
     })
-}
-
-fn attachments(query: &Query, _: &str) -> Result<AttachmentOptions> {
-    attachment_options(query)
 }
 
 fn all_leaves(query: &Query, name: &str) -> Result<bool> {

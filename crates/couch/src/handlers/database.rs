@@ -7,7 +7,7 @@ use flatbed_service::{Own, Read, Uploads, Write};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
-use crate::handlers::document::{edit_of, write_one};
+use crate::handlers::document::{WriteParameters, edit_of, write_one};
 use crate::path::METRICS;
 use crate::query::{Query, encode, parameters};
 use crate::reply::ok;
@@ -170,9 +170,9 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
         request.skip_body().await;
         return Err(failure.into());
     }
-    let batch = request.query.get("batch") == Some("ok");
+    let WriteParameters { batch, new_edits } = request.query.parameters()?;
     let body = request.read_body().await?;
-    let (mut edit, written) = edit_of(&body.bytes, None, &request.query, request.context.clock())?;
+    let (mut edit, written) = edit_of(&body.bytes, None, new_edits, request.context.clock())?;
     let database = request.context.database(name, Write).await?;
     let mut uploads = Uploads::new(&database);
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;

@@ -15,13 +15,40 @@ use crate::handlers::partition::{refuse_in_partitioned, without_partition};
 use crate::handlers::{local, open_revs, post_form, put_related};
 use crate::json_out;
 use crate::multipart::{self, accepts, is_kind};
-use crate::query::{Query, encode};
+use crate::query::{Query, encode, is_not_false, is_ok, parameters, revision, switch, text};
 use crate::reply::page_bytes;
 use crate::request::Request;
-use crate::shown::attachment_options;
+use crate::shown::attachments;
 use flatbed_documents::{
-    self as attached, AttachmentMember, Form, ListOptions, MultipartRelated, attachment_edits, related,
+    self as attached, AttachmentMember, AttachmentOptions, Form, ListOptions, MultipartRelated, attachment_edits,
+    related,
 };
+
+parameters! {
+    /// The parameters of a read.
+    struct ReadParameters {
+        attachments: AttachmentOptions = attachments,
+        rev: Option<RevId> = revision,
+        /// True for `revs_info`, `conflicts` and `deleted_conflicts`.
+        meta: bool = switch,
+        revs: bool = switch,
+        revs_info: bool = switch,
+        conflicts: bool = switch,
+        deleted_conflicts: bool = switch,
+        local_seq: bool = switch,
+        latest: bool = switch,
+        open_revs: Option<String> = text,
+    }
+}
+
+parameters! {
+    /// The parameters of a write, besides `rev`, which a header may name too.
+    pub(crate) struct WriteParameters {
+        batch: bool = is_ok,
+        /// False if the document's own revisions are stored.
+        new_edits: bool = is_not_false,
+    }
+}
 
 pub(crate) async fn document(mut request: Box<Request>, name: &str, id: &str) -> Result<Reply> {
     // Each future is boxed, because callers would copy the largest one for every request.
@@ -64,16 +91,16 @@ async fn check_read<T>(database: &Reader, id: &str, read: flatbed_layer::Result<
 }
 
 async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
-    let query = &request.query;
     let database = request.context.database(name, Read).await?;
-    let show = attachment_options(query)?;
-    let mut options = options_of(query)?;
+    let mut parameters: ReadParameters = request.query.parameters()?;
+    let open_revs = parameters.open_revs.take();
+    let (show, mut options) = parameters.into_options();
     let with_revisions = options.revs;
     options.revs |= show.since.is_some();
-    if let Some(open_revs) = query.get("open_revs") {
+    if let Some(open_revs) = open_revs {
         refuse_in_partitioned(&database, without_partition(std::iter::once(id))).await?;
         let form = if accepts(&request.headers, "multipart/mixed") { open_revs::mixed()? } else { Form::Json };
-        let wanted = open_revs::OpenRevsRequest { id, revs: open_revs, options };
+        let wanted = open_revs::OpenRevsRequest { id, revs: &open_revs, options };
         let shown = ListOptions { show, with_revisions, form };
         return Box::pin(open_revs::open_revs(database, wanted, shown)).await;
     }
@@ -147,21 +174,23 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-pub(crate) fn options_of(query: &Query) -> Result<GetOptions> {
-    let meta = query.switch("meta");
-    let rev = query.get("rev").map(parse_rev).transpose()?;
-    // CouchDB shows no conflicts for a named revision.
-    let tells_conflicts = rev.is_none();
-    Ok(GetOptions {
-        revs: query.switch("revs"),
-        revs_info: meta || query.switch("revs_info"),
-        conflicts: (meta || query.switch("conflicts")) && tells_conflicts,
-        deleted_conflicts: (meta || query.switch("deleted_conflicts")) && tells_conflicts,
-        local_seq: query.switch("local_seq"),
-        latest: query.switch("latest"),
-        rev,
-        ..GetOptions::default()
-    })
+impl ReadParameters {
+    fn into_options(self) -> (AttachmentOptions, GetOptions) {
+        let ReadParameters { meta, rev, .. } = self;
+        // CouchDB shows no conflicts for a named revision.
+        let shows_conflicts = rev.is_none();
+        let options = GetOptions {
+            revs: self.revs,
+            revs_info: meta || self.revs_info,
+            conflicts: (meta || self.conflicts) && shows_conflicts,
+            deleted_conflicts: (meta || self.deleted_conflicts) && shows_conflicts,
+            local_seq: self.local_seq,
+            latest: self.latest,
+            rev,
+            ..GetOptions::default()
+        };
+        (self.attachments, options)
+    }
 }
 
 /// The most ancestors read from `_revisions`; older ones are beyond any limit.
@@ -171,11 +200,11 @@ const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
 pub(crate) fn edit_of<'b>(
     bytes: &'b [u8],
     id: Option<&str>,
-    query: &Query,
+    new_edits: bool,
     clock: &Clock,
 ) -> Result<(Edit<'b>, Vec<AttachmentMember<'b>>)> {
     let value = json::parse(bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
-    edit_from(value, id, query.get("new_edits") != Some("false"), clock)
+    edit_from(value, id, new_edits, clock)
 }
 
 /// Parses an edit as [`edit_of`] does, without replicated revisions.
@@ -184,7 +213,7 @@ pub(crate) fn edit_of_client<'b>(
     id: &str,
     clock: &Clock,
 ) -> Result<(Edit<'b>, Vec<AttachmentMember<'b>>)> {
-    edit_of(bytes, Some(id), &Query::default(), clock)
+    edit_of(bytes, Some(id), true, clock)
 }
 
 /// Parses an edit from a JSON value as [`edit_of`] does.
@@ -210,7 +239,8 @@ pub(crate) fn edit_put<'b>(
     if parts.rev.is_none() && parts.revisions.is_none() {
         parts.rev = named.clone();
     }
-    let (edit, written) = edit_of_parts(parts, Some(id), request.query.get("new_edits") != Some("false"))?;
+    let WriteParameters { new_edits, .. } = request.query.parameters()?;
+    let (edit, written) = edit_of_parts(parts, Some(id), new_edits)?;
     let own = edit.history.as_ref().and_then(|history| history.first()).or(edit.parent.as_ref());
     if named.is_some_and(|named| own.is_some_and(|own| *own != named)) {
         return Err(differing_revs(request));
@@ -221,10 +251,14 @@ pub(crate) fn edit_put<'b>(
 /// The refusal of a document whose revision differs from that of the query string or, without one there, of the
 /// headers.
 fn differing_revs(request: &Request) -> Failure {
-    match request.query.get("rev").filter(|rev| !rev.is_empty()) {
+    match rev_of_query(request) {
         Some(_) => Failure::bad_request("Document rev from request body and query string have different values"),
         None => differing_tag(),
     }
+}
+
+fn rev_of_query(request: &Request) -> Option<&str> {
+    request.query.get("rev").filter(|rev| !rev.is_empty())
 }
 
 fn differing_tag() -> Failure {
@@ -300,7 +334,7 @@ fn newest_of(revisions: &Value<'_>) -> Result<RevId> {
 
 /// Returns the revision that the query string or headers name.
 pub(crate) fn named_rev(request: &Request) -> Result<Option<RevId>> {
-    let query = request.query.get("rev").filter(|rev| !rev.is_empty());
+    let query = rev_of_query(request);
     let header = request.header(header::IF_MATCH).map(|tag| tag.trim().trim_matches('"')).filter(|tag| !tag.is_empty());
     match (query, header) {
         (Some(query), Some(header)) if query != header => Err(differing_tag()),
@@ -342,7 +376,7 @@ pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> 
 
 /// Writes an edit as [`write_one`] does, with a `location` header. A deletion answers 200.
 pub(crate) async fn write_put(request: &Request, name: &str, edit: &Edit<'_>) -> Result<Reply> {
-    let batch = request.query.get("batch") == Some("ok");
+    let WriteParameters { batch, .. } = request.query.parameters()?;
     let mut reply = write_one(&request.context.database(name, Write).await?, edit, batch).await?;
     if !batch {
         let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));
@@ -398,7 +432,7 @@ impl Destination {
         let (target, query) = destination.split_once('?').unwrap_or((destination, ""));
         let id = crate::query::decode(target)?;
         check_any_id(&id)?;
-        let onto = Query::parse(Some(query))?.get("rev").map(parse_rev).transpose()?;
+        let onto = revision(&Query::parse(Some(query))?, "rev")?;
         Ok(Destination { id, onto })
     }
 
@@ -429,7 +463,7 @@ impl Destination {
 async fn copy(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let destination = Destination::of(request)?;
     let database = request.context.database(name, Read).await?;
-    let rev = request.query.get("rev").map(parse_rev).transpose()?;
+    let rev = revision(&request.query, "rev")?;
     let source = database.get(id, &GetOptions { rev, ..GetOptions::default() }).await?;
     let copied = source.attachments.into_iter();
     let attachments = copied.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
@@ -455,7 +489,7 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     if edit.parent.is_none() {
         return Err(Refusal::Conflict.into());
     }
-    let batch = request.query.get("batch") == Some("ok");
+    let WriteParameters { batch, .. } = request.query.parameters()?;
     let mut reply = write_one(&request.context.database(name, Write).await?, &edit, batch).await?;
     if !batch {
         reply.status = StatusCode::OK;

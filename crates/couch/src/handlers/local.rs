@@ -9,9 +9,9 @@ use flatbed_layer::{
 use flatbed_service::{Read, Write, Writer};
 use hyper::{StatusCode, header};
 
-use crate::error::{Failure, Result, parse_rev};
+use crate::error::{Failure, Result};
 use crate::handlers::document::Destination;
-use crate::query::encode;
+use crate::query::{encode, revision};
 use crate::reply::Interrupted;
 use crate::request::Request;
 
@@ -72,7 +72,7 @@ async fn put(database: Writer, mut request: Request, name: &str, id: &str) -> Re
     let body = request.read_body().await?;
     let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
     let EditParts { rev, deleted, body, .. } = EditParts::from_json(value, request.context.clock())?;
-    let named = request.query.get("rev").map(parse_rev).transpose()?;
+    let named = revision(&request.query, "rev")?;
     if deleted {
         if !request.context.database(name, Write).await?.delete_local(id).await? {
             return Err(Failure::not_found("missing"));

@@ -1,7 +1,9 @@
 //! Parameters of a query string, declared as a struct.
 
+use flatbed_layer::RevId;
+
 use super::Query;
-use crate::error::Result;
+use crate::error::{Result, parse_rev};
 
 /// The parameters of a route.
 pub(crate) trait FromQuery: Sized {
@@ -14,13 +16,13 @@ pub(crate) trait FromQuery: Sized {
 macro_rules! parameters {
     (
         $(#[$doc:meta])*
-        struct $Parameters:ident {
+        $visibility:vis struct $Parameters:ident {
             $($(#[$note:meta])* $name:ident: $Value:ty = $parse:path,)+
         }
     ) => {
         $(#[$doc])*
-        struct $Parameters {
-            $($(#[$note])* $name: $Value,)+
+        $visibility struct $Parameters {
+            $($(#[$note])* $visibility $name: $Value,)+
         }
 
         impl $crate::query::FromQuery for $Parameters {
@@ -38,6 +40,26 @@ pub(crate) fn switch(query: &Query, name: &str) -> Result<bool> {
     Ok(query.switch(name))
 }
 
+/// Parses a parameter that only `ok` turns on.
+pub(crate) fn is_ok(query: &Query, name: &str) -> Result<bool> {
+    Ok(query.get(name) == Some("ok"))
+}
+
+/// Parses a parameter that only `false` turns off.
+pub(crate) fn is_not_false(query: &Query, name: &str) -> Result<bool> {
+    Ok(query.get(name) != Some("false"))
+}
+
+/// Copies a text.
+pub(crate) fn text(query: &Query, name: &str) -> Result<Option<String>> {
+    Ok(query.get(name).map(str::to_owned))
+}
+
+/// Parses a revision id.
+pub(crate) fn revision(query: &Query, name: &str) -> Result<Option<RevId>> {
+    query.get(name).map(parse_rev).transpose()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,19 +69,39 @@ mod tests {
             skip: Option<u64> = Query::number,
             descending: bool = switch,
             active_only: bool = Query::flag,
+            batch: bool = is_ok,
+            new_edits: bool = is_not_false,
+            sort: Option<String> = text,
+            rev: Option<RevId> = revision,
         }
     }
 
     #[test]
     fn the_first_invalid_field_is_refused() {
         let read = |text: &str| Query::parse(Some(text)).unwrap().parameters::<Sample>().map_err(|error| error.reason);
-        let Sample { skip, descending, active_only } = read("skip=2&descending=true&other=x").unwrap();
+        let Sample { skip, descending, active_only, .. } = read("skip=2&descending=true&other=x").unwrap();
         assert_eq!((skip, descending, active_only), (Some(2), true, false));
         for (text, reason) in [
             ("active_only=x&skip=x", "Invalid value for integer: \"x\""),
-            ("active_only=x&descending=x", "Invalid boolean parameter: \"x\""),
+            ("rev=x&active_only=x&descending=x", "Invalid boolean parameter: \"x\""),
+            ("rev=x", "Invalid rev format"),
         ] {
             assert_eq!(read(text).err().as_deref(), Some(reason));
         }
+    }
+
+    #[test]
+    fn each_field_has_its_form() {
+        for (query, expected) in [
+            ("", (false, true, None)),
+            ("batch=true&new_edits=x&sort=", (false, true, Some(""))),
+            ("batch=ok&new_edits=false&sort=a", (true, false, Some("a"))),
+        ] {
+            let Sample { batch, new_edits, sort, rev, .. } = Query::parse(Some(query)).unwrap().parameters().unwrap();
+            assert_eq!((batch, new_edits, sort.as_deref()), expected, "{query}");
+            assert!(rev.is_none());
+        }
+        let Sample { rev, .. } = Query::parse(Some("rev=1-a")).unwrap().parameters().unwrap();
+        assert_eq!(rev.unwrap().to_string(), "1-a");
     }
 }
