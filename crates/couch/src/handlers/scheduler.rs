@@ -11,14 +11,33 @@ use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
 use crate::path::Scheduler;
+use crate::query::{Query, parameters, row_count};
 use crate::request::Request;
 use crate::state::State;
 
 /// The default number of rows, as in CouchDB.
-const ROWS_DEFAULT: u64 = 100;
+const ROWS_DEFAULT: usize = 100;
 
 /// The states that documents may be listed by, in CouchDB's order.
 const STATES: [&str; 7] = ["initializing", "error", "running", "pending", "crashing", "completed", "failed"];
+
+parameters! {
+    /// The parameters of a list of jobs.
+    struct PageParameters {
+        skip: Option<usize> = row_count,
+        limit: Option<usize> = row_count,
+    }
+}
+
+parameters! {
+    /// The parameters of a list of documents.
+    struct DocsParameters {
+        skip: Option<usize> = row_count,
+        limit: Option<usize> = row_count,
+        /// Empty for all states.
+        states: Vec<String> = states,
+    }
+}
 
 pub(crate) async fn scheduler(state: &State, request: &Request, what: &Scheduler) -> Result<Reply> {
     match what {
@@ -63,8 +82,9 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
         let (_, row) = found.ok_or_else(|| Failure::not_found("missing"))?;
         return Ok(Reply::json(StatusCode::OK, row));
     }
-    let (skip, limit) = window(request)?;
-    let shown = rows.iter().skip(skip).take(limit).map(|(_, row)| &row[..]);
+    let PageParameters { skip, limit } = request.query.parameters()?;
+    let skip = skip.unwrap_or(0);
+    let shown = rows.iter().skip(skip).take(limit.unwrap_or(ROWS_DEFAULT)).map(|(_, row)| &row[..]);
     let out = list("jobs", rows.len(), skip, shown);
     Ok(Reply::json(StatusCode::OK, out))
 }
@@ -84,7 +104,8 @@ async fn docs(state: &State, request: &Request, name: &str, id: Option<&str>) ->
         let mut description = Description::read(&document).ok_or_else(|| Failure::not_found("missing"))?;
         return Ok(Reply::json(StatusCode::OK, doc(state, name, &mut description, &reports)));
     }
-    let ((skip, limit), states) = (window(request)?, states(request)?);
+    let DocsParameters { skip, limit, states } = request.query.parameters()?;
+    let (skip, limit) = (skip.unwrap_or(0), limit.unwrap_or(ROWS_DEFAULT));
     let mut rows = Vec::new();
     // All documents, and those of the states.
     let (mut total, mut listed) = (0, 0);
@@ -207,9 +228,9 @@ fn text_of(value: &Value<'_>) -> Vec<u8> {
     text
 }
 
-/// Parses the parameter `states`: names with commas between them. None: all states.
-fn states(request: &Request) -> Result<Vec<String>> {
-    let names = request.query.get("states").unwrap_or_default().split(',').filter(|name| !name.is_empty());
+/// Parses names of states with commas between them.
+fn states(query: &Query, name: &str) -> Result<Vec<String>> {
+    let names = query.get(name).unwrap_or_default().split(',').filter(|name| !name.is_empty());
     let names: Vec<String> = names.map(str::to_ascii_lowercase).collect();
     if names.iter().all(|name| STATES.contains(&name.as_str())) {
         Ok(names)
@@ -223,11 +244,4 @@ fn has_state(row: &[u8], states: &[String]) -> bool {
         row.get("state").and_then(Value::as_str).is_some_and(|state| states.iter().any(|name| name == state))
     };
     states.is_empty() || json::parse(row, &Limits::default()).is_ok_and(|row| is_one(&row))
-}
-
-fn window(request: &Request) -> Result<(usize, usize)> {
-    let number = |name: &str, default: u64| -> Result<usize> {
-        Ok(usize::try_from(request.query.number(name)?.unwrap_or(default)).unwrap_or(usize::MAX))
-    };
-    Ok((number("skip", 0)?, number("limit", ROWS_DEFAULT)?))
 }

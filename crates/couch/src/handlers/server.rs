@@ -10,6 +10,7 @@ use hyper::{StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::ids;
+use crate::query::{Query, parameters, row_count};
 use crate::request::Request;
 use crate::state::{COUCHDB_VERSION, State};
 
@@ -39,6 +40,18 @@ pub(crate) async fn up(state: &State) -> Reply {
     state.health.up(&state.service).await
 }
 
+parameters! {
+    /// The parameters of a range of names of databases.
+    struct RangeParameters {
+        start_key: Option<String> = name_bound,
+        end_key: Option<String> = name_bound,
+        inclusive_end: Option<bool> = Query::boolean,
+        descending: Option<bool> = Query::boolean,
+        skip: Option<usize> = row_count,
+        limit: Option<usize> = row_count,
+    }
+}
+
 /// Returns the requested names of databases that the client may list.
 pub(crate) async fn names_of(request: &Request) -> Result<Vec<String>> {
     let query = &request.query;
@@ -49,18 +62,18 @@ pub(crate) async fn names_of(request: &Request) -> Result<Vec<String>> {
     if let Some(key) = query.json(&["key"])? {
         return names_among(request, key.as_str().into_iter()).await;
     }
-    let name = |names: &[&str]| -> Result<Option<String>> {
-        Ok(query.json(names)?.and_then(|value| value.as_str().map(str::to_owned)))
-    };
-    let range = NameRange {
-        start: name(&["start_key", "startkey"])?,
-        end: name(&["end_key", "endkey"])?,
-        exclusive_end: query.boolean("inclusive_end")? == Some(false),
-        descending: query.boolean("descending")? == Some(true),
-        skip: usize::try_from(query.number("skip")?.unwrap_or(0)).unwrap_or(usize::MAX),
-        limit: query.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)),
-    };
+    let RangeParameters { start_key: start, end_key: end, inclusive_end, descending, skip, limit } =
+        query.parameters()?;
+    let exclusive_end = inclusive_end == Some(false);
+    let descending = descending == Some(true);
+    let range = NameRange { start, end, exclusive_end, descending, skip: skip.unwrap_or(0), limit };
     Ok(request.context.databases().await?.all_databases(&range).await?)
+}
+
+/// Parses a name from JSON; the parameter may lack its underscore. Other JSON is ignored.
+fn name_bound(query: &Query, name: &str) -> Result<Option<String>> {
+    let name = query.json(&[name, &name.replace('_', "")])?;
+    Ok(name.and_then(|name| name.as_str().map(str::to_owned)))
 }
 
 /// Returns the names that databases have. Names after the first [`NAMES_MAX`] are ignored.

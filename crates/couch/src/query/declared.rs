@@ -55,6 +55,11 @@ pub(crate) fn text(query: &Query, name: &str) -> Result<Option<String>> {
     Ok(query.get(name).map(str::to_owned))
 }
 
+/// Parses a number of rows. Numbers beyond the address space become the maximum.
+pub(crate) fn row_count(query: &Query, name: &str) -> Result<Option<usize>> {
+    Ok(query.number(name)?.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
+}
+
 /// Parses a revision id.
 pub(crate) fn revision(query: &Query, name: &str) -> Result<Option<RevId>> {
     query.get(name).map(parse_rev).transpose()
@@ -72,6 +77,7 @@ mod tests {
             batch: bool = is_ok,
             new_edits: bool = is_not_false,
             sort: Option<String> = text,
+            limit: Option<usize> = row_count,
             rev: Option<RevId> = revision,
         }
     }
@@ -84,6 +90,7 @@ mod tests {
         for (text, reason) in [
             ("active_only=x&skip=x", "Invalid value for integer: \"x\""),
             ("rev=x&active_only=x&descending=x", "Invalid boolean parameter: \"x\""),
+            ("rev=x&limit=x", "Invalid value for integer: \"x\""),
             ("rev=x", "Invalid rev format"),
         ] {
             assert_eq!(read(text).err().as_deref(), Some(reason));
@@ -93,12 +100,13 @@ mod tests {
     #[test]
     fn each_field_has_its_form() {
         for (query, expected) in [
-            ("", (false, true, None)),
-            ("batch=true&new_edits=x&sort=", (false, true, Some(""))),
-            ("batch=ok&new_edits=false&sort=a", (true, false, Some("a"))),
+            ("", (false, true, None, None)),
+            ("batch=true&new_edits=x&sort=&limit=7", (false, true, Some(""), Some(7))),
+            ("batch=ok&new_edits=false&sort=a&limit=99999999999999999999", (true, false, Some("a"), Some(usize::MAX))),
         ] {
-            let Sample { batch, new_edits, sort, rev, .. } = Query::parse(Some(query)).unwrap().parameters().unwrap();
-            assert_eq!((batch, new_edits, sort.as_deref()), expected, "{query}");
+            let Sample { batch, new_edits, sort, limit, rev, .. } =
+                Query::parse(Some(query)).unwrap().parameters().unwrap();
+            assert_eq!((batch, new_edits, sort.as_deref(), limit), expected, "{query}");
             assert!(rev.is_none());
         }
         let Sample { rev, .. } = Query::parse(Some("rev=1-a")).unwrap().parameters().unwrap();
