@@ -6,7 +6,7 @@ use flatbed_layer::json::{self, Limits, Value};
 
 use crate::error::{Failure, Result};
 
-pub(crate) use declared::{FromQuery, is_not_false, is_ok, parameters, revision, row_count, switch, text};
+pub(crate) use declared::{FromQuery, is_not_false, is_ok, is_true, parameters, revision, row_count, switch, text};
 
 /// The largest number of parameters in a query string; more are 400.
 const PARAMETERS_MAX: usize = 100;

@@ -16,9 +16,10 @@ use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, take, too_many};
 use crate::handlers::document::check_any_id;
 use crate::json_out;
 use crate::multipart::{accepts, new_boundary};
+use crate::query::{parameters, switch};
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Body, Request};
-use crate::shown::attachment_options;
+use crate::shown::attachments;
 use flatbed_documents::{self as attached, ATTS_SINCE_MAX, AttachmentOptions, Part, header_text, related};
 
 /// The largest batch of documents in one read; the layer returns as many as fit.
@@ -26,6 +27,18 @@ const READ_AT_ONCE: usize = 100;
 
 /// The approximate size in bytes from which an answer is streamed.
 const WHOLE_BYTES_MAX: usize = 256 * 1024;
+
+/// The parameters that are refused.
+const REFUSED: [&str; 5] = ["open_revs", "new_edits", "w", "rev", "atts_since"];
+
+parameters! {
+    /// The parameters of all entries.
+    struct BulkGetParameters {
+        revs: bool = switch,
+        latest: bool = switch,
+        attachments: AttachmentOptions = attachments,
+    }
+}
 
 /// A parsed entry. It may be many times larger than its JSON, so it is built when its turn comes.
 enum BulkGetEntry {
@@ -111,13 +124,10 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
     let Some(Value::Array(docs)) = take(object(&bytes)?, "docs") else {
         return Err(Failure::bad_request("Missing JSON list of 'docs'."));
     };
-    for name in ["open_revs", "new_edits", "w", "rev", "atts_since"] {
-        if request.query.get(name).is_some() {
-            return Err(Failure::bad_request(format!("\"{name}\" query parameter is not acceptable")));
-        }
+    if let Some(name) = REFUSED.into_iter().find(|name| request.query.get(name).is_some()) {
+        return Err(Failure::bad_request(format!("\"{name}\" query parameter is not acceptable")));
     }
-    let (revs, latest) = (request.query.switch("revs"), request.query.switch("latest"));
-    let show = attachment_options(&request.query)?;
+    let BulkGetParameters { revs, latest, attachments: show } = request.query.parameters()?;
     if docs.len() > ENTRIES_MAX {
         return Err(too_many("docs"));
     }

@@ -11,6 +11,7 @@ use crate::handlers::bulk::{json_body, object};
 use crate::handlers::indexes;
 use crate::metrics::{Queries, QueryIndex};
 use crate::path::Mango;
+use crate::query::text;
 use crate::reply::Interrupted;
 use crate::request::{Body, Memory, Request};
 use crate::state::State;
@@ -24,9 +25,9 @@ pub(crate) async fn mango(
     what: Mango,
     partition: Option<String>,
 ) -> Result<Reply> {
-    let partition = match what {
-        Mango::Find | Mango::Explain => partition.or_else(|| request.query.get("partition").map(str::to_owned)),
-        _ => partition,
+    let partition = match (&what, partition) {
+        (Mango::Find | Mango::Explain, None) => text(&request.query, "partition")?,
+        (_, of_path) => of_path,
     };
     match what {
         Mango::Find => find(state, request, name, partition).await,

@@ -10,7 +10,7 @@ use hyper::http::uri::Authority;
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
-use crate::query::Query;
+use crate::query::{Query, is_true};
 use crate::reply::{Reply, failed, warn};
 use crate::request::Request;
 use crate::router::claims;
@@ -36,7 +36,7 @@ pub(crate) async fn session(state: &State, mut request: Request) -> Result<Reply
 fn show(state: &State, request: &Request) -> Result<Reply> {
     let principal = request.context.principal();
     let is_anonymous = principal.name.is_none() && !principal.is_admin;
-    if is_anonymous && request.query.get("basic") == Some("true") {
+    if is_anonymous && is_true(&request.query, "basic")? {
         return Err(Failure::unauthorized("Please login."));
     }
     let out = Object::text(|object| {

@@ -9,9 +9,25 @@ use serde_json::Value;
 
 use crate::error::{Failure, Result};
 use crate::path::{QueuePath, WorkerApi};
-use crate::query::Query;
+use crate::query::{Query, is_true, parameters, text};
 use crate::request::{Body, Request};
 use crate::state::State;
+
+parameters! {
+    /// The parameters of the queue. Each route ignores those that it does not need.
+    struct QueueParameters {
+        since: Option<u64> = Query::number,
+        until: Option<u64> = Query::number,
+        job: Option<String> = text,
+        reason: Option<String> = text,
+        state: Option<String> = text,
+        sort: Sorted = sort,
+        limit: Option<u64> = Query::number,
+        offset: Option<u64> = Query::number,
+        /// True if a `DELETE` needs no filter.
+        all: bool = is_true,
+    }
+}
 
 impl From<ApiError> for Failure {
     fn from(error: ApiError) -> Failure {
@@ -87,13 +103,15 @@ pub(crate) async fn worker(state: &State, mut request: Request, what: WorkerApi)
 }
 
 async fn queue(dispatcher: &Arc<Dispatcher>, mut request: Request, what: QueuePath) -> Result<Reply> {
-    let (filter, window) = (filter_of(&request.query)?, window_of(&request.query)?);
+    let QueueParameters { since, until, job, reason, state, sort: sorted, limit, offset, all } =
+        request.query.parameters()?;
+    let filter = Filter { job, reason, state, since, until };
+    let window = Window { limit, offset: offset.unwrap_or(0), sorted };
     match what {
         QueuePath::List if request.method == Method::DELETE => {
             request.skip_body().await;
-            if filter.is_empty() && request.query.get("all") != Some("true") {
-                let reason = "Say which entries are to go, or all=true.";
-                return Err(Failure::bad_request(reason));
+            if filter.is_empty() && !all {
+                return Err(Failure::bad_request("Say which entries are to go, or all=true."));
             }
             answer(dispatcher.clear_entries(&filter).await?)
         }
@@ -165,19 +183,12 @@ async fn json_of(request: &mut Request) -> Result<(Value, Body)> {
     }
 }
 
-fn filter_of(query: &Query) -> Result<Filter> {
-    let text = |name: &str| query.get(name).map(str::to_owned);
-    let (since, until) = (query.number("since")?, query.number("until")?);
-    Ok(Filter { job: text("job"), reason: text("reason"), state: text("state"), since, until })
-}
-
-fn window_of(query: &Query) -> Result<Window> {
-    let sorted = match query.get("sort") {
-        None | Some("-time") => Sorted::Newest,
-        Some("time") => Sorted::Oldest,
-        Some(_) => return Err(Failure::bad_request("`sort` is time or -time")),
-    };
-    Ok(Window { limit: query.number("limit")?, offset: query.number("offset")?.unwrap_or(0), sorted })
+fn sort(query: &Query, name: &str) -> Result<Sorted> {
+    match query.get(name) {
+        None | Some("-time") => Ok(Sorted::Newest),
+        Some("time") => Ok(Sorted::Oldest),
+        Some(_) => Err(Failure::bad_request("`sort` is time or -time")),
+    }
 }
 
 /// Streams the queue with one entry per line.

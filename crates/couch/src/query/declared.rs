@@ -45,6 +45,11 @@ pub(crate) fn is_ok(query: &Query, name: &str) -> Result<bool> {
     Ok(query.get(name) == Some("ok"))
 }
 
+/// Parses a parameter that only `true` turns on. The last of several counts, unlike for [`switch`].
+pub(crate) fn is_true(query: &Query, name: &str) -> Result<bool> {
+    Ok(query.get(name) == Some("true"))
+}
+
 /// Parses a parameter that only `false` turns off.
 pub(crate) fn is_not_false(query: &Query, name: &str) -> Result<bool> {
     Ok(query.get(name) != Some("false"))
@@ -75,6 +80,7 @@ mod tests {
             descending: bool = switch,
             active_only: bool = Query::flag,
             batch: bool = is_ok,
+            all: bool = is_true,
             new_edits: bool = is_not_false,
             sort: Option<String> = text,
             limit: Option<usize> = row_count,
@@ -100,13 +106,14 @@ mod tests {
     #[test]
     fn each_field_has_its_form() {
         for (query, expected) in [
-            ("", (false, true, None, None)),
-            ("batch=true&new_edits=x&sort=&limit=7", (false, true, Some(""), Some(7))),
-            ("batch=ok&new_edits=false&sort=a&limit=99999999999999999999", (true, false, Some("a"), Some(usize::MAX))),
+            ("", (false, false, true, None, None)),
+            ("batch=true&all=true&all=x&new_edits=x&sort=&limit=7", (false, false, true, Some(""), Some(7))),
+            ("batch=ok&all=true&new_edits=false&sort=a&limit=8", (true, true, false, Some("a"), Some(8))),
+            ("limit=99999999999999999999", (false, false, true, None, Some(usize::MAX))),
         ] {
-            let Sample { batch, new_edits, sort, limit, rev, .. } =
+            let Sample { batch, all, new_edits, sort, limit, rev, .. } =
                 Query::parse(Some(query)).unwrap().parameters().unwrap();
-            assert_eq!((batch, new_edits, sort.as_deref(), limit), expected, "{query}");
+            assert_eq!((batch, all, new_edits, sort.as_deref(), limit), expected, "{query}");
             assert!(rev.is_none());
         }
         let Sample { rev, .. } = Query::parse(Some("rev=1-a")).unwrap().parameters().unwrap();
