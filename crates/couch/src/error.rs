@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use flatbed_documents::DocumentError;
-use flatbed_http::Refused;
+use flatbed_http::Rejection;
 use flatbed_http::multipart::MultipartError;
 use flatbed_javascript::{Error as FunctionError, InvalidResponse};
 use flatbed_layer::json::{self, Limits, Object, Value};
@@ -88,9 +88,9 @@ impl Failure {
     }
 }
 
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Self {
-        let Refused { status, error, reason, retry_after_seconds } = refused;
+impl From<Rejection> for Failure {
+    fn from(refused: Rejection) -> Self {
+        let Rejection { status, error, reason, retry_after_seconds } = refused;
         Failure { retry_after_seconds, ..Failure::new(status, error, reason) }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flatbed_auth::proxy;
-use flatbed_http::{Answer, Client, InsidePrincipal, Origin, Recheck, Refused, Reply, Surface, spawn};
+use flatbed_http::{Answer, Client, InsidePrincipal, Origin, Recheck, Rejection, Reply, Surface, spawn};
 use flatbed_layer::{Error as LayerError, REPLICATOR, USERS};
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
@@ -137,7 +137,7 @@ impl Surface for State {
         Answer { reply, user }
     }
 
-    fn refused(&self, refused: &Refused) -> Reply {
+    fn refused(&self, refused: &Rejection) -> Reply {
         failed(&refused.clone().into())
     }
 }
@@ -256,7 +256,7 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
         }
         // A link on another site can reach this target.
         if request.is_foreign && target.changes(&request.method) {
-            return Err(Refused::foreign().into());
+            return Err(Rejection::foreign().into());
         }
         if request.client.is_none() && !matches!(request.method, Method::GET | Method::HEAD) {
             return redispatch(state, *request, target).await;

@@ -1,6 +1,6 @@
 //! Errors of attachments.
 
-use flatbed_http::Refused;
+use flatbed_http::Rejection;
 
 /// The reasons why attachments are refused.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum DocumentError {
     Unsatisfiable,
     /// A refusal of the shell.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] Rejection),
     /// An error of the layer.
     #[error(transparent)]
     Layer(#[from] flatbed_layer::Error),

@@ -2,7 +2,7 @@
 //!
 //! As with Mozilla's server, a client gets a status and a number; the log has the reason.
 
-use flatbed_http::Refused;
+use flatbed_http::Rejection;
 use flatbed_syncstorage::{Error, Timestamp};
 use hyper::StatusCode;
 
@@ -95,8 +95,8 @@ impl Failure {
     }
 }
 
-impl From<&Refused> for Failure {
-    fn from(refused: &Refused) -> Failure {
+impl From<&Rejection> for Failure {
+    fn from(refused: &Rejection) -> Failure {
         let code = match refused.status {
             StatusCode::PAYLOAD_TOO_LARGE => Code::OverLimit,
             _ => Code::Other,
@@ -107,8 +107,8 @@ impl From<&Refused> for Failure {
     }
 }
 
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Failure {
+impl From<Rejection> for Failure {
+    fn from(refused: Rejection) -> Failure {
         Failure::from(&refused)
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use flatbed_http::{Answer, Client, Origin, Refused, Reply, Request, Surface, spawn};
+use flatbed_http::{Answer, Client, Origin, Rejection, Reply, Request, Surface, spawn};
 use flatbed_syncstorage::Uid;
 use hyper::{Method, StatusCode, header};
 
@@ -69,7 +69,7 @@ impl Surface for State {
         Answer { reply, user: user.map(|Uid(uid)| uid.to_string()) }
     }
 
-    fn refused(&self, refused: &Refused) -> Reply {
+    fn refused(&self, refused: &Rejection) -> Reply {
         reply::with_times(reply::failed(&Failure::from(refused)), None, Some(self.store.now()))
     }
 }

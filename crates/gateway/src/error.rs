@@ -1,7 +1,7 @@
 //! Maps every failure to a status and Sync Gateway's `{"error","reason"}`. No other module does.
 
 use flatbed_documents::DocumentError;
-use flatbed_http::Refused;
+use flatbed_http::Rejection;
 use flatbed_layer::json::Object;
 use flatbed_layer::{Error as LayerError, Invalid, NotJudged, Refusal};
 use flatbed_service::{Denied, FeedError, SignInError};
@@ -120,9 +120,9 @@ impl Failure {
     }
 }
 
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Failure {
-        let Refused { status, reason, retry_after_seconds, .. } = refused;
+impl From<Rejection> for Failure {
+    fn from(refused: Rejection) -> Failure {
+        let Rejection { status, reason, retry_after_seconds, .. } = refused;
         Failure { retry_after_seconds, ..Failure::new(status, reason) }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flatbed_channels::Kind;
-use flatbed_http::{Answer, Client, Origin, Recheck, Refused, Reply, Surface, spawn};
+use flatbed_http::{Answer, Client, Origin, Recheck, Rejection, Reply, Surface, spawn};
 use flatbed_layer::{DatabaseKind, is_replicator_name};
 use flatbed_service::{PartsWatch, RightsWatch, Standing};
 use hyper::{Method, StatusCode, header};
@@ -67,7 +67,7 @@ impl Surface for Gateway {
         Answer { reply, user }
     }
 
-    fn refused(&self, refused: &Refused) -> Reply {
+    fn refused(&self, refused: &Rejection) -> Reply {
         failed(&refused.clone().into())
     }
 }

@@ -15,7 +15,7 @@ use crate::inside::InsidePrincipal;
 use crate::metrics::{Bound, Verb};
 use crate::outlet::Outlet;
 use crate::peer::{Peer, RequestScheme};
-use crate::refused::Refused;
+use crate::rejection::Rejection;
 use crate::reply::ReplyBody;
 use crate::request::Request;
 use crate::server::Served;
@@ -150,7 +150,7 @@ async fn answer_within<S: Surface>(
         let is_foreign = (has_session && !cors.is_own_or_listed(&page)) || !cors.may_change(&page, &method);
         if is_foreign && S::changes(&target, &method) {
             shell.traffic.refused.of(Bound::Origin).add(1);
-            return Err(Refused::foreign());
+            return Err(Rejection::foreign());
         }
         Ok(is_foreign)
     };

@@ -15,7 +15,7 @@ use crate::body_memory::{
 };
 use crate::limits::Limits;
 use crate::outlet::Connection;
-use crate::refused::{Refused, Result};
+use crate::rejection::{Rejection, Result};
 use crate::shares::Sender;
 
 /// The rate, in bytes per second, that extends the time limit of a long body.
@@ -126,7 +126,7 @@ impl RequestBody {
                 Some(Ok(None)) => return Ok(None),
                 Some(Ok(Some(frame))) => frame,
             };
-            let broken = |_| Refused::bad_request("The request's body broke off");
+            let broken = |_| Rejection::bad_request("The request's body broke off");
             if let Ok(data) = frame.map(Frame::into_data).map_err(broken)? {
                 self.bytes += data.len() as u64;
                 return Ok(Some(data));
@@ -149,8 +149,8 @@ fn time_for(all_max: Duration, bytes: u64) -> Duration {
     all_max + Duration::from_secs(bytes / LEAST_BYTES_A_SECOND)
 }
 
-fn slow() -> Refused {
-    Refused::new(StatusCode::REQUEST_TIMEOUT, "timeout", "The request's body did not come in time")
+fn slow() -> Rejection {
+    Rejection::new(StatusCode::REQUEST_TIMEOUT, "timeout", "The request's body did not come in time")
 }
 
 pub(crate) struct TextBuffer {

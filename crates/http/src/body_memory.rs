@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::metrics::Usage;
 use crate::pace::Pace;
-use crate::refused::{Refused, Result};
+use crate::rejection::{Rejection, Result};
 use crate::shares::{Sender, Share, Shares};
 
 /// The length up to which a body needs no reservation: the number of connections is bounded.
@@ -303,12 +303,12 @@ impl Client {
     }
 }
 
-pub(crate) fn busy() -> Refused {
-    Refused::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "Too many large requests at once")
+pub(crate) fn busy() -> Rejection {
+    Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "Too many large requests at once")
 }
 
-pub(crate) fn too_large() -> Refused {
-    Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the request entity is too large")
+pub(crate) fn too_large() -> Rejection {
+    Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the request entity is too large")
 }
 
 /// The memory of a request; released when dropped.

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::doorway::Group;
 use crate::metrics::{Bound, Traffic};
-use crate::refused::{Refused, Result};
+use crate::rejection::{Rejection, Result};
 use crate::turns::Who;
 
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Followers {
             self.traffic.refused.of(Bound::AnonymousFeeds).add(1);
             if !state.make_room_for(who) {
                 let reason = "Too many anonymous feeds, most of them from this address.";
-                return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", reason));
+                return Err(Rejection::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", reason));
             }
         }
         state.next += 1;

@@ -10,7 +10,7 @@ use hyper::header::{self, HeaderMap};
 use hyper::http::uri::{Authority, Uri};
 use hyper::{StatusCode, Version};
 
-use crate::refused::{Refused, Result};
+use crate::rejection::{Rejection, Result};
 
 /// Checks that a request names its server exactly once and consistently. `only_loopback`: also that it uses a
 /// loopback name, which DNS cannot redirect.
@@ -22,12 +22,12 @@ use crate::refused::{Refused, Result};
 pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap, only_loopback: bool) -> Result<()> {
     if version <= Version::HTTP_11 && uri.scheme().is_none() && uri.authority().is_some() {
         // RFC 9112, 3.2.3: only a `CONNECT` request has a target without a path.
-        return Err(Refused::bad_request("The request's target has no path"));
+        return Err(Rejection::bad_request("The request's target has no path"));
     }
     let mut named = headers.get_all(header::HOST).iter();
     let host = named.next();
     if named.next().is_some() {
-        return Err(Refused::bad_request("Several Host headers"));
+        return Err(Rejection::bad_request("Several Host headers"));
     }
     let is_missing = match version {
         Version::HTTP_09 | Version::HTTP_10 => false,
@@ -35,7 +35,7 @@ pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap, only_loopb
         _ => host.is_none() && uri.authority().is_none(),
     };
     if is_missing {
-        return Err(Refused::bad_request("Host header is missing"));
+        return Err(Rejection::bad_request("Host header is missing"));
     }
     if uri.authority().is_none() && host.is_some_and(|host| is_plainly_loopback(host.as_bytes())) {
         return Ok(());
@@ -46,21 +46,21 @@ pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap, only_loopb
         Some(host) if host.is_empty() && uri.authority().is_none() && !only_loopback => return Ok(()),
         Some(host) => {
             let host = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
-            Some(host.ok_or_else(|| Refused::bad_request("Host header is invalid"))?)
+            Some(host.ok_or_else(|| Rejection::bad_request("Host header is invalid"))?)
         }
     };
     if let (Some(host), Some(target)) = (&host, uri.authority())
         && !is_same(host, target)
     {
-        return Err(Refused::bad_request("Host header and the request's target disagree"));
+        return Err(Rejection::bad_request("Host header and the request's target disagree"));
     }
     for authority in host.as_ref().into_iter().chain(uri.authority()) {
         if !is_host_and_port(authority) {
-            return Err(Refused::bad_request("Host header is invalid"));
+            return Err(Rejection::bad_request("Host header is invalid"));
         }
         if only_loopback && !is_loopback(authority.host()) {
             let reason = "Without administrators only localhost, 127.0.0.0/8 and [::1] are taken as Host.";
-            return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", reason));
+            return Err(Rejection::new(StatusCode::FORBIDDEN, "forbidden", reason));
         }
     }
     Ok(())

@@ -33,7 +33,7 @@ mod peer;
 mod places;
 mod preface;
 mod proxied;
-mod refused;
+mod rejection;
 mod reply;
 mod request;
 mod request_line;
@@ -62,7 +62,7 @@ pub use metrics::{AnswerCounter, Usage};
 pub use mount::Mount;
 pub use outlet::{LITTLE_MAX, Outgoing, Room};
 pub use proxied::Proxies;
-pub use refused::{Refused, Result};
+pub use rejection::{Rejection, Result};
 pub use reply::{
     BrokenOff, CHUNK_BYTES, ClientGone, PagePermit, Pages, Piece, Reply, ReplyBody, RevocableBody, RevocableStream,
     Sender, Watch, Whole, first_room, shrink,

@@ -11,7 +11,7 @@ use hyper::StatusCode;
 
 use crate::metrics::{Bound, Traffic};
 use crate::peer::Peer;
-use crate::refused::{Refused, Result};
+use crate::rejection::{Rejection, Result};
 use crate::shares::Sender;
 use crate::turns::Who;
 
@@ -229,11 +229,11 @@ impl Admission {
         Ok(UserRequest { of: self.clone(), user })
     }
 
-    fn too_many(&self, bound: Bound, whose: &str, wait: Duration) -> Refused {
+    fn too_many(&self, bound: Bound, whose: &str, wait: Duration) -> Rejection {
         self.traffic.refused.of(bound).add(1);
         let seconds = wait.as_millis().div_ceil(1_000).max(1);
         let mut refused =
-            Refused::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", format!("Too many requests {whose}."));
+            Rejection::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", format!("Too many requests {whose}."));
         refused.retry_after_seconds = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
         refused
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::gate::{AccessDecision, Gate, Mark, Recheck};
 use crate::metrics::AnswerCounter;
 use crate::outlet::{Outgoing, Outlet, PageKind, Room};
-use crate::refused::Refused;
+use crate::rejection::Rejection;
 use crate::tracked;
 
 /// The approximate size of the pieces of a streamed answer, in bytes.
@@ -82,14 +82,14 @@ impl Pages {
 ///
 /// # Errors
 /// 503 after the limit.
-pub async fn first_room(pages: &Pages) -> Result<PagePermit, Refused> {
+pub async fn first_room(pages: &Pages) -> Result<PagePermit, Rejection> {
     let most = pages.outlet.as_ref().map_or(ROOM_MAX, |outlet| outlet.room_max());
     tokio::time::timeout(most, pages.room()).await.map_err(|_| busy())
 }
 
-fn busy() -> Refused {
+fn busy() -> Rejection {
     let reason = "Too many answers wait for their clients";
-    Refused::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+    Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
 }
 
 /// Returns the memory that a page does not need.
@@ -518,7 +518,7 @@ impl Reply {
     ///
     /// # Errors
     /// 503 after the limit of the wait.
-    pub(crate) async fn find_room(&mut self, outlet: &Arc<Outlet>) -> Result<(), Refused> {
+    pub(crate) async fn find_room(&mut self, outlet: &Arc<Outlet>) -> Result<(), Rejection> {
         let held = self.held.take();
         let (bytes, gate) = match std::mem::replace(&mut self.body, ReplyBody::Full(None)) {
             ReplyBody::Full(Some(bytes)) => (bytes, None),

@@ -11,7 +11,7 @@ use hyper::{HeaderMap, Method, StatusCode, Version, header};
 
 use crate::arriving::{RequestBody, TextBuffer};
 use crate::body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, STEP_BYTES, too_large};
-use crate::refused::{Refused, Result};
+use crate::rejection::{Rejection, Result};
 
 /// Compressed bytes that are inflated at once, to at most about 64 kB.
 const INFLATED_AT_ONCE: usize = 4 * 1024;
@@ -90,7 +90,7 @@ impl Request {
             return Ok(());
         }
         let reason = "Content-Type must be application/json";
-        Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason))
+        Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason))
     }
 
     /// Reads the whole body and inflates it.
@@ -143,7 +143,7 @@ impl Request {
             }
             Some(other) => {
                 let reason = format!("{other} is not a supported content encoding.");
-                return Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
+                return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
             }
         }
         memory.reserve_tree(&self.memory, &bytes, self.client.as_ref()).await?;
@@ -206,7 +206,7 @@ impl Request {
 /// Inflates a gzip body and reserves memory before it grows. Yields between slices, since a small body may become
 /// large, and gzip members may be empty.
 async fn inflate(bytes: &[u8], bytes_max: usize, mut grow: impl FnMut(usize) -> Result<()>) -> Result<Bytes> {
-    let invalid = || Refused::bad_request("The request's body is no gzip");
+    let invalid = || Rejection::bad_request("The request's body is no gzip");
     let mut decoder = flate2::write::MultiGzDecoder::new(Vec::<u8>::new());
     let (mut left, mut reserved) = (bytes, 0);
     loop {

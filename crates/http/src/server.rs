@@ -25,7 +25,7 @@ use crate::outlet::Outlets;
 use crate::peer::Peer;
 use crate::places::{PlaceGrant, Places};
 use crate::proxied::Proxies;
-use crate::refused::Refused;
+use crate::rejection::Rejection;
 use crate::reply::{ROOM_MAX, STALL_MAX};
 use crate::surface::Surface;
 use crate::tracked::{self, ContinueTrace};
@@ -207,7 +207,7 @@ impl<L: Label> Shell<L> {
     ///
     /// # Errors
     /// 429 if too many feeds are anonymous, most of them from the same address.
-    pub fn follow(&self, client: Option<IpAddr>, has_name: bool) -> Result<Option<AnonymousFeed>, Refused> {
+    pub fn follow(&self, client: Option<IpAddr>, has_name: bool) -> Result<Option<AnonymousFeed>, Rejection> {
         let peer = Peer { address: client.map(|client| SocketAddr::new(client, 0)), is_secure: false };
         if let Some(outlet) = tracked::outlet() {
             outlet.follows();

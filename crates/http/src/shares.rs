@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hyper::StatusCode;
 
 use crate::metrics::{Bound, Traffic};
-use crate::refused::{Refused, Result};
+use crate::rejection::{Rejection, Result};
 use crate::turns::Who;
 
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Shares {
             }
             sender.traffic.refused.of(Bound::MemoryByAddress).add(1);
             let reason = "The bodies of this address take too much memory.";
-            return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", reason));
+            return Err(Rejection::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", reason));
         }
         *all += bytes;
         held.get_or_insert_with(|| Share { of: self.clone(), who: sender.who, bytes: 0 }).bytes += bytes;

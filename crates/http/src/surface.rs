@@ -9,7 +9,7 @@ use hyper::Method;
 use crate::inside::InsidePrincipal;
 use crate::limits::Admission;
 use crate::outlet::Outlet;
-use crate::refused::{Refused, Result};
+use crate::rejection::{Rejection, Result};
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -54,7 +54,7 @@ pub trait Surface: Sized + Send + Sync + 'static {
     async fn answer(self: &Arc<Self>, request: Request, target: Self::Target, origin: Origin<'_>) -> Answer;
 
     /// Returns the answer for a refusal of the shell.
-    fn refused(&self, refused: &Refused) -> Reply;
+    fn refused(&self, refused: &Rejection) -> Reply;
 }
 
 /// The origin of a request.

@@ -28,7 +28,7 @@ use crate::cors::{Cors, PageRequest};
 use crate::frame_stream::FrameStream;
 use crate::gate::Gate;
 use crate::peer::RequestScheme;
-use crate::refused::{Refused, Result};
+use crate::rejection::{Rejection, Result};
 use crate::reply::{End, Piece, Reply, ReplyBody};
 use crate::request::Request;
 
@@ -88,20 +88,20 @@ impl Handshake {
         let is_upgrade = asks && has(header::UPGRADE, "websocket") && has(header::CONNECTION, "upgrade");
         if !is_upgrade || request.header(header::SEC_WEBSOCKET_VERSION) != Some("13") {
             let reason = "feed=websocket is answered to a WebSocket's handshake, GET in HTTP/1.1, version 13";
-            return Err(Refused::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", reason));
+            return Err(Rejection::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", reason));
         }
         // Browsers let any page open a WebSocket with the user's credentials, also to this machine.
         let scheme = if request.is_secure { RequestScheme::Https } else { RequestScheme::Unknown };
         let page = PageRequest { uri: &request.uri, headers: &request.headers, host: None, scheme };
         if !cors.may_open(&page) {
-            return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", "This origin may not open a WebSocket."));
+            return Err(Rejection::new(StatusCode::FORBIDDEN, "forbidden", "This origin may not open a WebSocket."));
         }
         let key = request.header(header::SEC_WEBSOCKET_KEY).unwrap_or_default();
         if STANDARD.decode(key).map_or(0, |key| key.len()) != 16 {
-            return Err(Refused::bad_request("Sec-WebSocket-Key must be 16 bytes in base64"));
+            return Err(Rejection::bad_request("Sec-WebSocket-Key must be 16 bytes in base64"));
         }
         let accept = STANDARD.encode(Sha1::new().chain_update(key).chain_update(HANDSHAKE).finalize());
-        let no_upgrade = || Refused::bad_request("The connection cannot be upgraded");
+        let no_upgrade = || Rejection::bad_request("The connection cannot be upgraded");
         let upgraded = request.upgrade.take().ok_or_else(no_upgrade)?;
         Ok(Handshake { accept, upgraded })
     }

@@ -8,12 +8,12 @@ use crate::arriving::TextBuffer;
 use crate::body_memory::Body;
 use crate::multipart::boundary_of;
 use crate::multipart::read::{Event, MultipartError, Parser, PartHeaders};
-use crate::refused::{Refused, Result};
+use crate::rejection::{Rejection, Result};
 use crate::request::Request;
 
-impl From<MultipartError> for Refused {
+impl From<MultipartError> for Rejection {
     fn from(error: MultipartError) -> Self {
-        Refused::bad_request(error.to_string())
+        Rejection::bad_request(error.to_string())
     }
 }
 
@@ -34,10 +34,10 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
     pub fn new(request: &'r mut R, kind: &str) -> Result<Parts<'r, R>> {
         if !matches!(request.header(header::CONTENT_ENCODING).map(str::trim), None | Some("" | "identity")) {
             let reason = "A multipart body is not compressed as a whole";
-            return Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
+            return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
         }
         let boundary = boundary_of(request.header(header::CONTENT_TYPE).unwrap_or_default(), kind);
-        let missing = || Refused::bad_request(format!("Content-Type {kind} needs a boundary"));
+        let missing = || Rejection::bad_request(format!("Content-Type {kind} needs a boundary"));
         let parser = Parser::new(boundary.ok_or_else(missing)?);
         Ok(Parts { request, parser })
     }
