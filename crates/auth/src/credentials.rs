@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use sha2::Sha256;
 
-use crate::refused::Refused;
+use crate::error::AuthError;
 
 /// A digest that identifies credentials.
 pub type Digest = [u8; 32];
@@ -36,18 +36,18 @@ impl Credentials {
     /// # Errors
     /// 400 for invalid base64, which may contain white space; 401 for invalid UTF-8 and control characters, as for
     /// any wrong password.
-    pub fn of_header(authorization: &str) -> Result<Option<Credentials>, Refused> {
+    pub fn of_header(authorization: &str) -> Result<Option<Credentials>, AuthError> {
         let Some(encoded) = authorization.strip_prefix("Basic ") else { return Ok(None) };
         let encoded: String = encoded.split_ascii_whitespace().collect();
         let decoded = BASE64.decode(encoded);
-        let decoded = decoded.map_err(|_| Refused::bad_request("Authorization header has invalid base64 value"))?;
+        let decoded = decoded.map_err(|_| AuthError::bad_request("Authorization header has invalid base64 value"))?;
         if !decoded.contains(&b':') || decoded == b"_:_" {
             return Ok(None);
         }
-        let text = String::from_utf8(decoded).map_err(|_| Refused::wrong_password())?;
+        let text = String::from_utf8(decoded).map_err(|_| AuthError::wrong_password())?;
         // RFC 7617 allows none in either. HMAC treats a key with trailing NULs as the key without them.
         if text.contains(|character: char| character.is_ascii_control()) {
-            return Err(Refused::wrong_password());
+            return Err(AuthError::wrong_password());
         }
         Ok(text
             .split_once(':')

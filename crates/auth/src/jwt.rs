@@ -23,8 +23,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flatbed_flatten::json::{Limits, Value, parse_unique};
 
 use self::claims::ValidClaims;
+use crate::error::AuthError;
 use crate::principal::Principal;
-use crate::refused::Refused;
 
 /// The longest token, in bytes; longer ones are malformed.
 pub const TOKEN_BYTES_MAX: usize = 8_192;
@@ -55,7 +55,7 @@ pub fn token_in(authorization: &str) -> Option<&str> {
 /// # Errors
 /// 400 for a malformed token, an unknown key, or another issuer or audience; 401 for a token that is too old, too new
 /// or without a user. The reasons are CouchDB's where it has one.
-pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verified, Refused> {
+pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verified, AuthError> {
     let token = CompactToken::read(token)?;
     let mut refused = token.not_signed();
     for key in token.candidates(keys)? {
@@ -77,10 +77,10 @@ pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verifie
 ///
 /// # Errors
 /// 400 for a malformed token, another type or an unknown key.
-pub fn signed_claims(token: &str, keys: &KeySet, typ: &str) -> Result<Vec<u8>, Refused> {
+pub fn signed_claims(token: &str, keys: &KeySet, typ: &str) -> Result<Vec<u8>, AuthError> {
     let token = CompactToken::read(token)?;
     if !token.typ.as_deref().is_some_and(|found| found.eq_ignore_ascii_case(typ)) {
-        return Err(Refused::bad_request("Invalid typ header parameter"));
+        return Err(AuthError::bad_request("Invalid typ header parameter"));
     }
     if !token.candidates(keys)?.iter().any(|key| token.is_signed_with(key)) {
         return Err(token.not_signed());
@@ -101,7 +101,7 @@ struct CompactToken<'t> {
 }
 
 impl<'t> CompactToken<'t> {
-    fn read(token: &'t str) -> Result<CompactToken<'t>, Refused> {
+    fn read(token: &'t str) -> Result<CompactToken<'t>, AuthError> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(malformed());
         }
@@ -115,38 +115,38 @@ impl<'t> CompactToken<'t> {
         Ok(CompactToken { signed, payload, signature, algorithm, kid, typ })
     }
 
-    fn candidates<'k>(&self, keys: &'k KeySet) -> Result<&'k [Arc<Key>], Refused> {
+    fn candidates<'k>(&self, keys: &'k KeySet) -> Result<&'k [Arc<Key>], AuthError> {
         let candidates = keys.find(self.kid.as_deref(), self.algorithm);
-        if candidates.is_empty() { Err(Refused::bad_request("Unknown kid")) } else { Ok(candidates) }
+        if candidates.is_empty() { Err(AuthError::bad_request("Unknown kid")) } else { Ok(candidates) }
     }
 
     fn is_signed_with(&self, key: &Key) -> bool {
         key.has_signed(self.signed.as_bytes(), &self.signature)
     }
 
-    fn not_signed(&self) -> Refused {
-        Refused::bad_request(if self.algorithm.is_hmac() { "Bad HMAC" } else { "Bad signature" })
+    fn not_signed(&self) -> AuthError {
+        AuthError::bad_request(if self.algorithm.is_hmac() { "Bad HMAC" } else { "Bad signature" })
     }
 
-    fn claims(&self) -> Result<Vec<u8>, Refused> {
+    fn claims(&self) -> Result<Vec<u8>, AuthError> {
         URL_SAFE_NO_PAD.decode(self.payload).map_err(|_| malformed())
     }
 }
 
-fn malformed() -> Refused {
-    Refused::bad_request("Malformed token")
+fn malformed() -> AuthError {
+    AuthError::bad_request("Malformed token")
 }
 
-fn object(text: &[u8]) -> Result<Value<'_>, Refused> {
+fn object(text: &[u8]) -> Result<Value<'_>, AuthError> {
     let value = parse_unique(text, &Limits { depth_max: DEPTH_MAX });
-    match value.map_err(|_| Refused::bad_request("Malformed token"))? {
+    match value.map_err(|_| AuthError::bad_request("Malformed token"))? {
         value @ Value::Object(_) => Ok(value),
-        _ => Err(Refused::bad_request("Not an object")),
+        _ => Err(AuthError::bad_request("Not an object")),
     }
 }
 
-fn read_header(header: &Value<'_>) -> Result<(Algorithm, Option<String>), Refused> {
-    let refuse = |reason: &'static str| Err(Refused::bad_request(reason));
+fn read_header(header: &Value<'_>) -> Result<(Algorithm, Option<String>), AuthError> {
+    let refuse = |reason: &'static str| Err(AuthError::bad_request(reason));
     match header.get("typ") {
         None => {}
         Some(Value::String(typ)) if typ.eq_ignore_ascii_case("jwt") || typ.eq_ignore_ascii_case("at+jwt") => {}

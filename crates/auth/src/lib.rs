@@ -11,6 +11,7 @@
 
 mod credentials;
 mod erlang;
+mod error;
 mod hex;
 pub mod jwt;
 mod known;
@@ -18,15 +19,14 @@ pub mod lockout;
 mod password;
 mod principal;
 pub mod proxy;
-mod refused;
 mod roles;
 pub mod security;
 pub mod session;
 pub mod users;
 
 pub use credentials::{Credentials, Digest, digest};
+pub use error::{AuthError, AuthErrorKind};
 pub use flatbed_network::Network;
 pub use known::CredentialCache;
 pub use password::{ITERATIONS, ITERATIONS_MAX, InvalidHash, PasswordHash, Prf, SALT_BYTES};
 pub use principal::{ADMIN_ROLE, Principal, SignedIn};
-pub use refused::{RefusalKind, Refused};

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use flatbed_network::Network;
 use sha2::{Digest, Sha256};
 
-use crate::refused::Refused;
+use crate::error::AuthError;
 
 /// The action after too many failures: the setting `mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -67,8 +67,8 @@ pub enum Verdict {
 }
 
 /// The refusal of a locked-out attempt: CouchDB's 403.
-pub fn locked_out() -> Refused {
-    Refused::forbidden("Account is temporarily locked due to multiple authentication failures")
+pub fn locked_out() -> AuthError {
+    AuthError::forbidden("Account is temporarily locked due to multiple authentication failures")
 }
 
 /// A digest of name, salt and address, whose size does not depend on the name.

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use flatbed_flatten::json::{Limits, Value, parse};
 
+use crate::error::{AuthError, AuthErrorKind};
 use crate::principal::{ADMIN_ROLE, Principal};
-use crate::refused::{RefusalKind, Refused};
 
 /// The security object of a database where none was set: access for administrators of the server only.
 pub const DEFAULT: &str = r#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
@@ -29,14 +29,14 @@ struct PrincipalList {
 }
 
 impl PrincipalList {
-    fn parse(value: Option<&Value<'_>>) -> Result<PrincipalList, Refused> {
+    fn parse(value: Option<&Value<'_>>) -> Result<PrincipalList, AuthError> {
         match value {
             None => Ok(PrincipalList::default()),
             Some(value @ Value::Object(_)) => Ok(PrincipalList {
                 names: strings(value.get("names"), "names must be a JSON list of strings")?,
                 roles: strings(value.get("roles"), "roles must be a JSON list of strings")?,
             }),
-            Some(_) => Err(Refused::bad_request("admins or members must be a JSON list of strings")),
+            Some(_) => Err(AuthError::bad_request("admins or members must be a JSON list of strings")),
         }
     }
 
@@ -50,8 +50,8 @@ impl PrincipalList {
     }
 }
 
-fn strings(value: Option<&Value<'_>>, reason: &'static str) -> Result<HashSet<String>, Refused> {
-    let refused = || Refused::bad_request(reason);
+fn strings(value: Option<&Value<'_>>, reason: &'static str) -> Result<HashSet<String>, AuthError> {
+    let refused = || AuthError::bad_request(reason);
     match value {
         None => Ok(HashSet::new()),
         Some(Value::Array(items)) => {
@@ -91,9 +91,9 @@ impl Security {
     /// # Errors
     /// 400 for anything but an object, and for `admins`, `members` or their `names` and `roles` of a wrong type;
     /// CouchDB answers 500 `no_majority`.
-    pub fn parse(object: &Value<'_>) -> Result<Security, Refused> {
+    pub fn parse(object: &Value<'_>) -> Result<Security, AuthError> {
         if !matches!(object, Value::Object(_)) {
-            return Err(Refused::bad_request("the security object must be a JSON object"));
+            return Err(AuthError::bad_request("the security object must be a JSON object"));
         }
         let members = object.get("members").or_else(|| object.get("readers"));
         Ok(Security { admins: PrincipalList::parse(object.get("admins"))?, members: PrincipalList::parse(members)? })
@@ -103,8 +103,8 @@ impl Security {
     ///
     /// # Errors
     /// As [`Security::parse`]; 400 for invalid JSON.
-    pub fn parse_text(text: &[u8]) -> Result<Security, Refused> {
-        let object = parse(text, &Limits::default()).map_err(|_| Refused::bad_request("invalid UTF-8 JSON"))?;
+    pub fn parse_text(text: &[u8]) -> Result<Security, AuthError> {
+        let object = parse(text, &Limits::default()).map_err(|_| AuthError::bad_request("invalid UTF-8 JSON"))?;
         Security::parse(&object)
     }
 
@@ -121,32 +121,32 @@ impl Security {
     }
 }
 
-fn for_whom(principal: &Principal) -> RefusalKind {
-    if principal.name.is_none() { RefusalKind::Unauthorized } else { RefusalKind::Forbidden }
+fn for_whom(principal: &Principal) -> AuthErrorKind {
+    if principal.name.is_none() { AuthErrorKind::Unauthorized } else { AuthErrorKind::Forbidden }
 }
 
 /// The refusal of a non-member: 401 without a name, 403 with one.
-pub fn not_a_member(principal: &Principal) -> Refused {
+pub fn not_a_member(principal: &Principal) -> AuthError {
     let reason: Cow<'static, str> = match principal.name {
         None => "You are not authorized to access this db.".into(),
         Some(_) => "You are not allowed to access this db.".into(),
     };
-    Refused::new(for_whom(principal), reason)
+    AuthError::new(for_whom(principal), reason)
 }
 
 /// The refusal to write a design document: 401 without a name, 403 with one.
-pub fn not_its_admin(principal: &Principal) -> Refused {
-    Refused::new(for_whom(principal), "You are not a db or server admin.")
+pub fn not_its_admin(principal: &Principal) -> AuthError {
+    AuthError::new(for_whom(principal), "You are not a db or server admin.")
 }
 
 /// The refusal of maintenance (`_compact`, `_view_cleanup`): 401.
-pub fn not_an_admin() -> Refused {
-    Refused::unauthorized("You are not a server or db admin.")
+pub fn not_an_admin() -> AuthError {
+    AuthError::unauthorized("You are not a server or db admin.")
 }
 
 /// The refusal of server administration: 401.
-pub fn not_a_server_admin() -> Refused {
-    Refused::unauthorized("You are not a server admin.")
+pub fn not_a_server_admin() -> AuthError {
+    AuthError::unauthorized("You are not a server admin.")
 }
 
 #[cfg(test)]
@@ -240,7 +240,7 @@ mod tests {
             (r#"{"members":{"roles":["r",2]}}"#, roles),
         ] {
             let refused = Security::parse_text(object.as_bytes()).unwrap_err();
-            assert_eq!((refused.kind, &*refused.reason), (RefusalKind::BadRequest, reason), "{object}");
+            assert_eq!((refused.kind, &*refused.reason), (AuthErrorKind::BadRequest, reason), "{object}");
         }
         // Ignored members may have any value.
         assert!(Security::parse_text(r#"{"members":{"names":["é"],"other":1},"readers":5}"#.as_bytes()).is_ok());
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn refusals_are_as_recorded() {
         let (nobody, anna) = (Principal::anonymous(), user("anna", &[]));
-        let told = |refused: Refused| (refused.kind.status(), refused.reason.into_owned());
+        let told = |refused: AuthError| (refused.kind.status(), refused.reason.into_owned());
         assert_eq!(told(not_a_member(&nobody)), (401, "You are not authorized to access this db.".into()));
         assert_eq!(told(not_a_member(&anna)), (403, "You are not allowed to access this db.".into()));
         assert_eq!(told(not_its_admin(&nobody)), (401, "You are not a db or server admin.".into()));

@@ -15,7 +15,7 @@ use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-use crate::refused::Refused;
+use crate::error::AuthError;
 pub(crate) use signing::MacAlgorithm;
 
 /// The default lifetime of a session, in seconds.
@@ -77,11 +77,11 @@ impl Session {
     ///
     /// # Errors
     /// 400 for invalid base64url, other than three parts, or more than 4,096 bytes.
-    pub fn parse(value: &str) -> Result<Option<Session>, Refused> {
+    pub fn parse(value: &str) -> Result<Option<Session>, AuthError> {
         if value.is_empty() {
             return Ok(None);
         }
-        let malformed = || Refused::bad_request("Malformed AuthSession cookie. Please clear your cookies.");
+        let malformed = || AuthError::bad_request("Malformed AuthSession cookie. Please clear your cookies.");
         if value.len() > BYTES_MAX {
             return Err(malformed());
         }
@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::refused::RefusalKind;
+    use crate::error::AuthErrorKind;
 
     const NOW: u64 = 0x5F00_0000;
 
@@ -208,7 +208,7 @@ mod tests {
     fn malformed_cookies() {
         for cookie in ["nonsense", "!!!", "YWRtaW46NUY6=", "YWRtaW4", "YTpi", "a", "YWRtaW46NUY", "YTpi\u{e9}", " "] {
             let refused = Session::parse(cookie).unwrap_err();
-            assert_eq!(refused.kind, RefusalKind::BadRequest, "{cookie}");
+            assert_eq!(refused.kind, AuthErrorKind::BadRequest, "{cookie}");
             assert_eq!(refused.reason, "Malformed AuthSession cookie. Please clear your cookies.");
         }
         assert_eq!(Session::parse(""), Ok(None));

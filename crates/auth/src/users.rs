@@ -13,8 +13,8 @@ pub use read::{PublicFields, VisibleDocument, may_see_designs, read};
 pub use update::{PreparedDocument, UnhashedDocument, before_update};
 pub use validate::{Write, validate};
 
+use crate::error::AuthError;
 use crate::principal::{ADMIN_ROLE, Principal};
-use crate::refused::Refused;
 use crate::security::{Access, Security};
 
 /// The prefix of a user document's id; the name follows.
@@ -62,11 +62,11 @@ impl<'a> Actor<'a> {
 ///
 /// # Errors
 /// CouchDB's 403.
-pub fn security_editable(is_editable: bool) -> Result<(), Refused> {
+pub fn security_editable(is_editable: bool) -> Result<(), AuthError> {
     if is_editable {
         return Ok(());
     }
-    Err(Refused::forbidden("You can't edit the security object of the user database."))
+    Err(AuthError::forbidden("You can't edit the security object of the user database."))
 }
 
 #[cfg(test)]

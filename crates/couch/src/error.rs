@@ -120,8 +120,8 @@ impl From<Denied> for Failure {
     }
 }
 
-impl From<flatbed_auth::Refused> for Failure {
-    fn from(refused: flatbed_auth::Refused) -> Self {
+impl From<flatbed_auth::AuthError> for Failure {
+    fn from(refused: flatbed_auth::AuthError) -> Self {
         let status = StatusCode::from_u16(refused.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         Failure::new(status, refused.kind.error(), refused.reason)
     }

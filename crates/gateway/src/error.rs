@@ -148,8 +148,8 @@ impl From<Denied> for Failure {
     }
 }
 
-impl From<flatbed_auth::Refused> for Failure {
-    fn from(refused: flatbed_auth::Refused) -> Failure {
+impl From<flatbed_auth::AuthError> for Failure {
+    fn from(refused: flatbed_auth::AuthError) -> Failure {
         match StatusCode::from_u16(refused.kind.status()) {
             Ok(StatusCode::FORBIDDEN) => Failure::new(StatusCode::FORBIDDEN, "forbidden"),
             Ok(StatusCode::UNAUTHORIZED) => Failure::login_required(),

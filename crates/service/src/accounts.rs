@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::users::{Account, id_of};
-use flatbed_auth::{PasswordHash, Principal, Refused, SignedIn};
+use flatbed_auth::{AuthError, PasswordHash, Principal, SignedIn};
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{
@@ -140,7 +140,7 @@ pub(crate) struct AccountLookup {
     /// `None`: no user has this name.
     pub account: Option<Account>,
     /// The reason why the user document does not allow a sign-in.
-    pub refused: Option<Refused>,
+    pub refused: Option<AuthError>,
     /// The winning revision of that document.
     pub rev: Option<RevId>,
     /// The first revision of the account, unless it is a configured administrator.
@@ -161,8 +161,10 @@ impl AccountLookup {
     pub(crate) fn within_iterations(self, iterations_max: u32) -> AccountLookup {
         match &self.account {
             Some(account) if account.may_sign_in() && account.hash().iterations() > iterations_max => {
-                let refused =
-                    Refused::new(flatbed_auth::RefusalKind::Forbidden, "Iteration count is too high for this server");
+                let refused = AuthError::new(
+                    flatbed_auth::AuthErrorKind::Forbidden,
+                    "Iteration count is too high for this server",
+                );
                 AccountLookup { account: None, refused: Some(refused), ..self }
             }
             _ => self,

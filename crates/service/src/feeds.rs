@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_auth::Refused;
+use flatbed_auth::AuthError;
 use flatbed_clock::Clock;
 use flatbed_javascript::{Error as FunctionError, Runner};
 use flatbed_layer::channels::HeldRights;
@@ -52,7 +52,7 @@ pub enum FeedError {
     MissingMember(String),
     /// The reader has lost the right.
     #[error("{0}")]
-    Lost(Refused),
+    Lost(AuthError),
 }
 
 impl FeedError {

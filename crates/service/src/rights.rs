@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_auth::security::{self, Access, Security};
-use flatbed_auth::{ADMIN_ROLE, Principal, RefusalKind, Refused};
+use flatbed_auth::{ADMIN_ROLE, AuthError, AuthErrorKind, Principal};
 use flatbed_layer::channels::{ReadPrincipal, SignInUser, SignsIn};
 use flatbed_layer::{
     Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, REPLICATOR, Reader, Refusal, SecurityOf,
@@ -37,7 +37,7 @@ const NO_DATABASE: &str = "";
 pub enum Denied {
     /// The user lacks the right.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] AuthError),
     /// A failure of the layer, such as a missing database.
     #[error(transparent)]
     Layer(#[from] LayerError),
@@ -62,13 +62,13 @@ pub enum Needs {
 }
 
 impl Needs {
-    pub(crate) fn in_server(self, principal: &Principal) -> Result<(), Refused> {
+    pub(crate) fn in_server(self, principal: &Principal) -> Result<(), AuthError> {
         match self {
             Needs::Metrics if principal.has_role(METRICS_ROLE) => Ok(()),
             _ if principal.is_admin => Ok(()),
             Needs::Metrics => {
                 let reason = "You are not a server admin or read-only metrics user";
-                Err(Refused::new(RefusalKind::Unauthorized, reason))
+                Err(AuthError::new(AuthErrorKind::Unauthorized, reason))
             }
             Needs::Server | Needs::Member | Needs::Whole | Needs::Admin | Needs::Maintainer => {
                 Err(security::not_a_server_admin())
@@ -86,7 +86,7 @@ impl Needs {
         principal: &Principal,
         name: &str,
         security: &SecurityOf,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AuthError> {
         if !principal.is_admin && was_replicator != is_replicator(name, security) {
             return Err(security::not_a_member(principal));
         }
@@ -107,17 +107,17 @@ impl Needs {
     }
 
     /// Checks whether this access meets the requirement. A closed database admits its administrators only.
-    fn are_met(self, principal: &Principal, access: Access, security: &SecurityOf) -> Result<(), Refused> {
+    fn are_met(self, principal: &Principal, access: Access, security: &SecurityOf) -> Result<(), AuthError> {
         self.suffices(principal, access, security.has_channels())?;
         match access {
             Access::Member | Access::Nobody if security.closed().is_any() && !principal.is_admin => {
-                Err(Refused::new(RefusalKind::Unavailable, Refusal::Closed.to_string()))
+                Err(AuthError::new(AuthErrorKind::Unavailable, Refusal::Closed.to_string()))
             }
             _ => Ok(()),
         }
     }
 
-    fn suffices(self, principal: &Principal, access: Access, has_channels: bool) -> Result<(), Refused> {
+    fn suffices(self, principal: &Principal, access: Access, has_channels: bool) -> Result<(), AuthError> {
         match (self, access) {
             (Needs::Server | Needs::Metrics, _) => self.in_server(principal),
             (_, Access::Admin) | (Needs::Member, Access::Member) => Ok(()),
@@ -125,7 +125,7 @@ impl Needs {
             (Needs::Whole, Access::Member) if !has_channels => Ok(()),
             // Anonymous clients must not learn that the database exists.
             (Needs::Whole, _) if has_channels && (access == Access::Member || principal.name.is_some()) => {
-                Err(Refused::new(RefusalKind::Forbidden, "Only administrators may read this."))
+                Err(AuthError::new(AuthErrorKind::Forbidden, "Only administrators may read this."))
             }
             (_, Access::Nobody) => Err(security::not_a_member(principal)),
             (Needs::Admin, Access::Member) => Err(security::not_its_admin(principal)),
@@ -530,11 +530,11 @@ fn design_refusal(principal: &Principal) -> Refusal {
     refusal(security::not_its_admin(principal))
 }
 
-pub(crate) fn refusal(Refused { kind, reason }: Refused) -> Refusal {
+pub(crate) fn refusal(AuthError { kind, reason }: AuthError) -> Refusal {
     match kind {
-        RefusalKind::NotFound => Refusal::DocumentNotFound(NotFound::Missing),
-        RefusalKind::Unauthorized => Refusal::Unauthorized(reason.into_owned()),
-        RefusalKind::Unavailable => Refusal::Closed,
+        AuthErrorKind::NotFound => Refusal::DocumentNotFound(NotFound::Missing),
+        AuthErrorKind::Unauthorized => Refusal::Unauthorized(reason.into_owned()),
+        AuthErrorKind::Unavailable => Refusal::Closed,
         _ => Refusal::Forbidden(reason.into_owned()),
     }
 }

@@ -16,8 +16,8 @@ use flatbed_auth::lockout::{Lockout, Verdict, locked_out};
 use flatbed_auth::session::{Attributes, Secret, Session, cookie_in, issue};
 use flatbed_auth::users::{Account, id_of};
 use flatbed_auth::{
-    CredentialCache, Credentials, Digest, Network, PasswordHash, Principal, Refused, SALT_BYTES, SignedIn, digest, jwt,
-    proxy,
+    AuthError, CredentialCache, Credentials, Digest, Network, PasswordHash, Principal, SALT_BYTES, SignedIn, digest,
+    jwt, proxy,
 };
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits, Value};
@@ -156,10 +156,10 @@ impl SignIn {
         claims: &Claims<'_>,
     ) -> Result<SessionBegun, SignInError> {
         let found = self.by_password(credentials, claims, SignInMethod::Session).await?;
-        let Some(account) = &found.account else { return Err(Refused::wrong_password().into()) };
+        let Some(account) = &found.account else { return Err(AuthError::wrong_password().into()) };
         if !account.may_have_sessions() {
             let reason = "This user's password has no salt, without which there are no sessions: set it again.";
-            return Err(Refused::new(flatbed_auth::RefusalKind::Forbidden, reason).into());
+            return Err(AuthError::new(flatbed_auth::AuthErrorKind::Forbidden, reason).into());
         }
         let secrets = self.accounts.secrets(Fresh::Second).await?;
         let principal = account.principal(SignedIn::Cookie);
@@ -353,7 +353,7 @@ impl SignIn {
             return Err(refused.into());
         }
         self.audit.refused(RefusalReason::Wrong, name, claims.peer);
-        Err(Refused::wrong_password().into())
+        Err(AuthError::wrong_password().into())
     }
 
     /// Checks a password when its turn comes, unless the address is locked out by then.

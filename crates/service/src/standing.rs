@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use flatbed_auth::jwt::VerifiedBy;
-use flatbed_auth::{Credentials, Principal, RefusalKind, Refused, SignedIn, proxy};
+use flatbed_auth::{AuthError, AuthErrorKind, Credentials, Principal, SignedIn, proxy};
 use flatbed_layer::channels::SessionHash;
 use flatbed_layer::{RevId, SettingFence, UserFence};
 
@@ -170,10 +170,10 @@ impl Standing {
         }
     }
 
-    pub(crate) fn lost(&self) -> Refused {
+    pub(crate) fn lost(&self) -> AuthError {
         match self.rests_on() {
-            RightsBasis::Nothing => Refused::new(RefusalKind::Unauthorized, "Authentication required."),
-            _ => Refused::wrong_password(),
+            RightsBasis::Nothing => AuthError::new(AuthErrorKind::Unauthorized, "Authentication required."),
+            _ => AuthError::wrong_password(),
         }
     }
 
@@ -197,7 +197,7 @@ pub struct IdentifiedRequest {
 pub enum SignInError {
     /// The credentials are wrong or missing.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] AuthError),
     /// The queue of password checks is full; a retry may succeed.
     #[error("Too many passwords are being checked")]
     TooMany,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use flatbed_auth::security::{Access, Security};
 use flatbed_auth::users::{self, PreparedDocument, UnhashedDocument};
-use flatbed_auth::{ADMIN_ROLE, Principal, Refused, SALT_BYTES, SignedIn};
+use flatbed_auth::{ADMIN_ROLE, AuthError, Principal, SALT_BYTES, SignedIn};
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
@@ -170,7 +170,7 @@ impl UserDocumentWriter {
 
     /// Checks access to local documents, which only administrators have here.
     pub(crate) fn local(&self) -> std::result::Result<(), Refusal> {
-        if self.is_admin { Ok(()) } else { Err(refusal(Refused::not_found())) }
+        if self.is_admin { Ok(()) } else { Err(refusal(AuthError::not_found())) }
     }
 }
 
@@ -206,7 +206,7 @@ impl DocumentFilter for UsersReader {
 
     fn part(&self, id: &str, members: &[u8]) -> std::result::Result<Vec<u8>, Refusal> {
         let text = [b"{", members, b"}"].concat();
-        let body = json::parse(&text, &Limits::default()).map_err(|_| refusal(Refused::not_found()))?;
+        let body = json::parse(&text, &Limits::default()).map_err(|_| refusal(AuthError::not_found()))?;
         let public = &self.configuration.now().auth.public_fields;
         let body = match users::read(id, body, &self.actor(), public).map_err(refusal)? {
             users::VisibleDocument::Whole(body) | users::VisibleDocument::Public(body) => body,

@@ -17,7 +17,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_auth::Refused;
+use flatbed_auth::AuthError;
 use flatbed_auth::security::Access;
 use flatbed_clock::Clock;
 use flatbed_layer::channels::HeldRights;
@@ -426,7 +426,7 @@ impl RightsWatch {
     /// Resolves within a second of the loss of a right, with the refusal that a request would get. The watch covers
     /// rights that were held when it started. It may be dropped and called again at any time.
     #[boxed]
-    pub async fn lost(&mut self) -> Refused {
+    pub async fn lost(&mut self) -> AuthError {
         if self.watching.accounts.is_fixed(&self.standing) {
             return std::future::pending().await;
         }
@@ -504,7 +504,7 @@ impl RightsState {
     }
 
     /// Judges the rights again; `None`: all are still held. Retries while the storage fails.
-    async fn judge(&mut self, watching: &Watching, standing: &Standing, is_feeds: bool) -> Option<Refused> {
+    async fn judge(&mut self, watching: &Watching, standing: &Standing, is_feeds: bool) -> Option<AuthError> {
         self.accounts.mark_unchanged();
         let clock = watching.clock();
         let is_over = |ends_at_ms: u64| until(clock, ends_at_ms / 1_000) <= LEAST_WAIT;

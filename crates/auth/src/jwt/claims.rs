@@ -2,8 +2,8 @@
 
 use flatbed_flatten::json::Value;
 
+use crate::error::AuthError;
 use crate::principal::{Principal, SignedIn};
-use crate::refused::Refused;
 use crate::roles::{kept_roles, split_roles};
 
 const ROLES_MAX: usize = 100;
@@ -134,9 +134,9 @@ impl Default for Binding {
 
 impl Binding {
     /// Validates the claims of a token with a verified signature.
-    pub(super) fn judge(&self, claims: &Value<'_>, now: u64, skew: u64) -> Result<ValidClaims, Refused> {
+    pub(super) fn judge(&self, claims: &Value<'_>, now: u64, skew: u64) -> Result<ValidClaims, AuthError> {
         if let Some(missing) = self.required.iter().find(|name| claims.get(name).is_none()) {
-            return Err(Refused::bad_request(format!("Missing {missing} claim")));
+            return Err(AuthError::bad_request(format!("Missing {missing} claim")));
         }
         self.judge_origin(claims)?;
         let ends = judge_times(claims, now, skew)?;
@@ -144,36 +144,36 @@ impl Binding {
         Ok(ValidClaims { principal, ends })
     }
 
-    fn judge_origin(&self, claims: &Value<'_>) -> Result<(), Refused> {
+    fn judge_origin(&self, claims: &Value<'_>) -> Result<(), AuthError> {
         for issuer in self.issuer.iter().chain(&self.required_issuer) {
             match claims.get("iss") {
-                None => return Err(Refused::bad_request("Missing iss claim")),
+                None => return Err(AuthError::bad_request("Missing iss claim")),
                 Some(Value::String(found)) if found == issuer => {}
-                Some(_) => return Err(Refused::bad_request("Invalid iss claim")),
+                Some(_) => return Err(AuthError::bad_request("Invalid iss claim")),
             }
         }
         let is_ours = |found: &Value<'_>| self.audience.is_some() && found.as_str() == self.audience.as_deref();
         match claims.get("aud") {
             None if self.audience.is_none() => Ok(()),
-            None => Err(Refused::bad_request("Missing aud claim")),
+            None => Err(AuthError::bad_request("Missing aud claim")),
             Some(Value::Array(found)) if found.iter().any(is_ours) => Ok(()),
             Some(found) if is_ours(found) => Ok(()),
-            Some(_) => Err(Refused::bad_request("Invalid aud claim")),
+            Some(_) => Err(AuthError::bad_request("Invalid aud claim")),
         }
     }
 
-    fn name(&self, claims: &Value<'_>) -> Result<String, Refused> {
-        let subject = claims.get("sub").ok_or_else(|| Refused::unauthorized("Token missing sub claim."))?;
+    fn name(&self, claims: &Value<'_>) -> Result<String, AuthError> {
+        let subject = claims.get("sub").ok_or_else(|| AuthError::unauthorized("Token missing sub claim."))?;
         let name = subject.as_str().filter(|subject| !subject.is_empty()).map(|subject| {
             let prefix = &self.name_prefix;
             format!("{prefix}{subject}")
         });
         name.filter(|name| name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control))
-            .ok_or_else(|| Refused::bad_request("Invalid sub claim"))
+            .ok_or_else(|| AuthError::bad_request("Invalid sub claim"))
     }
 
-    fn roles(&self, claims: &Value<'_>) -> Result<Vec<String>, Refused> {
-        let malformed = || Refused::bad_request("Malformed token");
+    fn roles(&self, claims: &Value<'_>) -> Result<Vec<String>, AuthError> {
+        let malformed = || AuthError::bad_request("Malformed token");
         let roles: Vec<&str> = match self.roles.find(claims) {
             None | Some(Value::Null) => Vec::new(),
             Some(Value::Array(roles)) => {
@@ -190,29 +190,29 @@ impl Binding {
 }
 
 /// Validates the claims `exp`, `nbf` and `iat` that are present; returns the end, with the skew.
-fn judge_times(claims: &Value<'_>, now: u64, skew: u64) -> Result<Option<u64>, Refused> {
+fn judge_times(claims: &Value<'_>, now: u64, skew: u64) -> Result<Option<u64>, AuthError> {
     let exp = time(claims, "exp")?;
     if exp.is_some_and(|exp| exp.saturating_add(skew) <= now) {
-        return Err(Refused::unauthorized("exp not in future"));
+        return Err(AuthError::unauthorized("exp not in future"));
     }
     for name in ["nbf", "iat"] {
         if time(claims, name)?.is_some_and(|from| from > now.saturating_add(skew)) {
-            return Err(Refused::unauthorized(format!("{name} not in past")));
+            return Err(AuthError::unauthorized(format!("{name} not in past")));
         }
     }
     Ok(exp.map(|exp| exp.saturating_add(skew)))
 }
 
 /// Returns a `NumericDate` in whole seconds; a date before 1970 is 1970.
-fn time(claims: &Value<'_>, name: &str) -> Result<Option<u64>, Refused> {
+fn time(claims: &Value<'_>, name: &str) -> Result<Option<u64>, AuthError> {
     match claims.get(name) {
         None => Ok(None),
         Some(Value::Number(text)) => {
-            let seconds: f64 = text.parse().map_err(|_| Refused::bad_request("Malformed token"))?;
+            let seconds: f64 = text.parse().map_err(|_| AuthError::bad_request("Malformed token"))?;
             // The cast saturates.
             Ok(Some(seconds as u64))
         }
-        Some(_) => Err(Refused::bad_request(format!("Invalid {name} claim"))),
+        Some(_) => Err(AuthError::bad_request(format!("Invalid {name} claim"))),
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::refused::RefusalKind;
+    use crate::error::AuthErrorKind;
 
     const NOW: u64 = 1_000_000;
 
@@ -231,7 +231,7 @@ mod tests {
         binding.judge(&claims, NOW, skew).map_err(|refused| {
             let unauthorized = ["exp not in future", "nbf not in past", "iat not in past", "Token missing sub claim."];
             let is_unauthorized = unauthorized.contains(&&*refused.reason);
-            let expected = if is_unauthorized { RefusalKind::Unauthorized } else { RefusalKind::BadRequest };
+            let expected = if is_unauthorized { AuthErrorKind::Unauthorized } else { AuthErrorKind::BadRequest };
             assert_eq!(refused.kind, expected, "{}", refused.reason);
             refused.reason.into_owned()
         })

@@ -2,7 +2,7 @@ use flatbed_flatten::json::parse;
 use proptest::prelude::*;
 
 use super::*;
-use crate::refused::RefusalKind;
+use crate::error::AuthErrorKind;
 
 /// Tokens and public keys, made with OpenSSL and Python's `cryptography`. The private keys were deleted.
 const VECTORS: &str = include_str!("vectors.json");
@@ -60,7 +60,7 @@ fn all_keys() -> KeySet {
 
 fn refusal(token: &str, keys: &KeySet) -> String {
     let refused = verify(token, keys, NOW, 0).unwrap_err();
-    assert_eq!(refused.kind, RefusalKind::BadRequest, "{refused}");
+    assert_eq!(refused.kind, AuthErrorKind::BadRequest, "{refused}");
     refused.reason.into_owned()
 }
 

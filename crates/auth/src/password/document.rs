@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use flatbed_flatten::json::Value;
 
 use super::{HashScheme, PasswordHash, Prf, SALT_BYTES_MAX};
-use crate::refused::Refused;
+use crate::error::AuthError;
 
 const ITERATIONS_DEFAULT: u32 = 10_000;
 
@@ -20,7 +20,7 @@ impl PasswordHash {
     ///
     /// # Errors
     /// CouchDB's, for too few iterations, for more than [`Prf::iterations_max`], and for an unknown PRF.
-    pub fn of_document(body: &Value<'_>) -> Result<Option<PasswordHash>, Refused> {
+    pub fn of_document(body: &Value<'_>) -> Result<Option<PasswordHash>, AuthError> {
         let text = |name: &str, default: &'static str| body.get(name).map_or(Some(default), Value::as_str);
         let (Some(scheme), Some(salt)) = (text("password_scheme", "simple"), text("salt", "")) else {
             return Ok(None);
@@ -32,7 +32,7 @@ impl PasswordHash {
             "simple" => (HashScheme::Simple, "password_sha"),
             "pbkdf2" | "simple+pbkdf2" => {
                 let prf = text("pbkdf2_prf", "sha").and_then(Prf::named);
-                let prf = prf.ok_or_else(|| Refused::forbidden("PRF is invalid"))?;
+                let prf = prf.ok_or_else(|| AuthError::forbidden("PRF is invalid"))?;
                 let Some(iterations) = iterations(body.get("iterations"), prf.iterations_max())? else {
                     return Ok(None);
                 };
@@ -75,7 +75,7 @@ impl PasswordHash {
 }
 
 /// Reads a document's iterations; `None` if they are no whole number.
-fn iterations(value: Option<&Value<'_>>, most: u32) -> Result<Option<u32>, Refused> {
+fn iterations(value: Option<&Value<'_>>, most: u32) -> Result<Option<u32>, AuthError> {
     let text = match value {
         None => return Ok(Some(ITERATIONS_DEFAULT)),
         Some(Value::Number(text)) => text,
@@ -86,12 +86,12 @@ fn iterations(value: Option<&Value<'_>>, most: u32) -> Result<Option<u32>, Refus
         return Ok(None);
     }
     if digits.len() < text.len() || text == "0" {
-        return Err(Refused::forbidden("Iteration count is too low for this server"));
+        return Err(AuthError::forbidden("Iteration count is too low for this server"));
     }
     // A number beyond the type is also beyond the limit.
     match text.parse() {
         Ok(iterations) if iterations <= most => Ok(Some(iterations)),
-        _ => Err(Refused::forbidden("Iteration count is too high for this server")),
+        _ => Err(AuthError::forbidden("Iteration count is too high for this server")),
     }
 }
 
@@ -101,9 +101,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::refused::RefusalKind;
+    use crate::error::AuthErrorKind;
 
-    fn of(text: &str) -> Result<Option<PasswordHash>, Refused> {
+    fn of(text: &str) -> Result<Option<PasswordHash>, AuthError> {
         PasswordHash::of_document(&parse(text.as_bytes(), &Limits::default()).unwrap())
     }
 
@@ -175,7 +175,7 @@ mod tests {
             [("0", "low"), ("-0", "low"), ("-5", "low"), ("2000001", "high"), ("99999999999999999999", "high")]
         {
             let refused = with(n).unwrap_err();
-            assert_eq!(refused.kind, RefusalKind::Forbidden);
+            assert_eq!(refused.kind, AuthErrorKind::Forbidden);
             assert_eq!(refused.reason, format!("Iteration count is too {word} for this server"), "{n}");
         }
         let long = "0".repeat(128);
@@ -187,7 +187,7 @@ mod tests {
         assert!(sha512(1_000_000).unwrap().is_some() && sha512(1_000_001).is_err());
         for prf in [r#""md5""#, "5", r#""SHA""#] {
             let text = format!(r#"{{"password_scheme":"pbkdf2","derived_key":"{sha}","pbkdf2_prf":{prf}}}"#);
-            assert_eq!(of(&text), Err(Refused::forbidden("PRF is invalid")), "{prf}");
+            assert_eq!(of(&text), Err(AuthError::forbidden("PRF is invalid")), "{prf}");
         }
     }
 

@@ -3,7 +3,7 @@
 use flatbed_flatten::json::Value;
 
 use crate::credentials::Credentials;
-use crate::refused::Refused;
+use crate::error::AuthError;
 
 /// Reads the credentials of a JSON object. The default password is empty. As in CouchDB, `username` may replace
 /// `name`.
@@ -11,14 +11,14 @@ use crate::refused::Refused;
 /// # Errors
 /// 400 without a name, or with two different ones. Also where CouchDB answers 500: for anything but an object, and
 /// for names and passwords that are no texts.
-pub fn of_json(body: &Value<'_>) -> Result<Credentials, Refused> {
+pub fn of_json(body: &Value<'_>) -> Result<Credentials, AuthError> {
     if !matches!(body, Value::Object(_)) {
-        return Err(Refused::bad_request("Request body must be a JSON object"));
+        return Err(AuthError::bad_request("Request body must be a JSON object"));
     }
     let text = |name: &'static str| match body.get(name) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(&**text)),
-        Some(_) => Err(Refused::bad_request(format!("`{name}` must be a string"))),
+        Some(_) => Err(AuthError::bad_request(format!("`{name}` must be a string"))),
     };
     credentials(text("name")?, text("username")?, text("password")?)
 }
@@ -27,16 +27,16 @@ pub fn of_json(body: &Value<'_>) -> Result<Credentials, Refused> {
 ///
 /// # Errors
 /// 400 without a name, or with two different ones.
-pub fn of_form<'a>(fields: &[(&'a str, &'a str)]) -> Result<Credentials, Refused> {
+pub fn of_form<'a>(fields: &[(&'a str, &'a str)]) -> Result<Credentials, AuthError> {
     let text = |name: &str| fields.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
     credentials(text("name"), text("username"), text("password"))
 }
 
-fn credentials(name: Option<&str>, username: Option<&str>, password: Option<&str>) -> Result<Credentials, Refused> {
+fn credentials(name: Option<&str>, username: Option<&str>, password: Option<&str>) -> Result<Credentials, AuthError> {
     let name = match (name, username) {
-        (None, None) => return Err(Refused::bad_request("request body must contain a username")),
+        (None, None) => return Err(AuthError::bad_request("request body must contain a username")),
         (Some(one), Some(other)) if one != other => {
-            return Err(Refused::bad_request("request body contains different usernames"));
+            return Err(AuthError::bad_request("request body contains different usernames"));
         }
         (Some(name), _) | (None, Some(name)) => name,
     };
@@ -48,13 +48,13 @@ mod tests {
     use flatbed_flatten::json::{Limits, parse};
 
     use super::*;
-    use crate::refused::RefusalKind;
+    use crate::error::AuthErrorKind;
 
-    fn told(found: Result<Credentials, Refused>) -> String {
+    fn told(found: Result<Credentials, AuthError>) -> String {
         match found {
             Ok(found) => format!("{}:{}", found.name, found.password),
             Err(refused) => {
-                assert_eq!(refused.kind, RefusalKind::BadRequest);
+                assert_eq!(refused.kind, AuthErrorKind::BadRequest);
                 refused.reason.into_owned()
             }
         }

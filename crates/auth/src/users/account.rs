@@ -5,9 +5,9 @@ use std::sync::Arc;
 use flatbed_flatten::json::Value;
 
 use super::validate::METRICS_ROLE;
+use crate::error::AuthError;
 use crate::password::PasswordHash;
 use crate::principal::{ADMIN_ROLE, Principal, SignedIn};
-use crate::refused::Refused;
 
 /// An account with which a user can sign in. Cheap to clone, but for the hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,9 +26,9 @@ impl Account {
     ///
     /// # Errors
     /// CouchDB's 401 if the document has conflicts; 403 as [`PasswordHash::of_document`].
-    pub fn of_document(name: &str, body: &Value<'_>, has_conflicts: bool) -> Result<Account, Refused> {
+    pub fn of_document(name: &str, body: &Value<'_>, has_conflicts: bool) -> Result<Account, AuthError> {
         if has_conflicts {
-            return Err(Refused::unauthorized(
+            return Err(AuthError::unauthorized(
                 "User document conflicts must be resolved before the document is used for authentication purposes.",
             ));
         }
@@ -102,11 +102,11 @@ mod tests {
     use flatbed_flatten::json::{Limits, parse};
 
     use super::*;
-    use crate::refused::RefusalKind;
+    use crate::error::AuthErrorKind;
 
     const SHA: &str = r#""password_sha":"04d13fd0aa6f0197cf2c999019a607c36c81eb9f","salt":"s""#;
 
-    fn account(rest: &str) -> Result<Account, Refused> {
+    fn account(rest: &str) -> Result<Account, AuthError> {
         let text = format!("{{{SHA}{rest}}}");
         Account::of_document("anna", &parse(text.as_bytes(), &Limits::default()).unwrap(), false)
     }
@@ -138,13 +138,13 @@ mod tests {
     #[test]
     fn conflicts_are_solved_first() {
         let refused = Account::of_document("anna", &Value::Null, true).unwrap_err();
-        assert_eq!(refused.kind, RefusalKind::Unauthorized);
+        assert_eq!(refused.kind, AuthErrorKind::Unauthorized);
         assert_eq!(
             refused.reason,
             "User document conflicts must be resolved before the document is used for authentication purposes."
         );
         let refused = account(r#","password_scheme":"pbkdf2","pbkdf2_prf":"x""#).unwrap_err();
-        assert_eq!(refused, Refused::forbidden("PRF is invalid"));
+        assert_eq!(refused, AuthError::forbidden("PRF is invalid"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use flatbed_flatten::json::Value;
 
 use super::Actor;
-use crate::refused::Refused;
+use crate::error::AuthError;
 
 /// The members of user documents that everyone may see: the setting `public_fields`. None by default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,7 +38,7 @@ pub fn read<'a>(
     body: Value<'a>,
     reader: &Actor<'_>,
     public: &PublicFields,
-) -> Result<VisibleDocument<'a>, Refused> {
+) -> Result<VisibleDocument<'a>, AuthError> {
     if id.starts_with("_design/") {
         may_see_designs(reader)?;
         return Ok(VisibleDocument::Whole(body));
@@ -51,7 +51,7 @@ pub fn read<'a>(
         _ => Vec::new(),
     };
     if members.is_empty() {
-        return Err(Refused::not_found());
+        return Err(AuthError::not_found());
     }
     Ok(VisibleDocument::Public(Value::Object(members)))
 }
@@ -60,11 +60,11 @@ pub fn read<'a>(
 ///
 /// # Errors
 /// CouchDB's 403, also for an anonymous reader.
-pub fn may_see_designs(reader: &Actor<'_>) -> Result<(), Refused> {
+pub fn may_see_designs(reader: &Actor<'_>) -> Result<(), AuthError> {
     if reader.is_admin {
         return Ok(());
     }
-    Err(Refused::forbidden("Only administrators can view design docs in the users database."))
+    Err(AuthError::forbidden("Only administrators can view design docs in the users database."))
 }
 
 #[cfg(test)]
@@ -72,11 +72,11 @@ mod tests {
     use flatbed_flatten::json::{Limits, parse, write};
 
     use super::*;
-    use crate::refused::RefusalKind;
+    use crate::error::AuthErrorKind;
 
     const BODY: &str = r#"{"name":"bob","roles":["r"],"email":"b@x","nick":"B","derived_key":"k"}"#;
 
-    fn seen(id: &str, name: Option<&str>, is_admin: bool, public: &str) -> Result<String, Refused> {
+    fn seen(id: &str, name: Option<&str>, is_admin: bool, public: &str) -> Result<String, AuthError> {
         let reader = Actor { name, is_server_admin: false, is_admin };
         let body = parse(BODY.as_bytes(), &Limits::default()).unwrap();
         let (body, is_whole) = match read(id, body, &reader, &PublicFields::parse(public))? {
@@ -104,7 +104,7 @@ mod tests {
         for name in [None, Some("anna")] {
             for none in ["", " , ", "phone", "Email"] {
                 let refused = seen(id, name, false, none).unwrap_err();
-                assert_eq!((refused.kind, &*refused.reason), (RefusalKind::NotFound, "missing"), "{none}");
+                assert_eq!((refused.kind, &*refused.reason), (AuthErrorKind::NotFound, "missing"), "{none}");
             }
             assert_eq!(seen(id, name, false, "nick , email,phone").unwrap(), r#"{"email":"b@x","nick":"B"}"#);
         }
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(seen(id, None, true, "").unwrap(), BODY);
         for name in [None, Some("_auth")] {
             let refused = seen(id, name, false, "nick").unwrap_err();
-            assert_eq!(refused.kind, RefusalKind::Forbidden);
+            assert_eq!(refused.kind, AuthErrorKind::Forbidden);
             assert_eq!(refused.reason, "Only administrators can view design docs in the users database.");
         }
     }

@@ -6,9 +6,9 @@ use flatbed_flatten::json::Value;
 
 use super::Actor;
 use crate::erlang::term;
+use crate::error::AuthError;
 use crate::hex::hex;
 use crate::password::{ITERATIONS, PasswordHash, SALT_BYTES};
-use crate::refused::Refused;
 
 type Members<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
 
@@ -68,14 +68,14 @@ pub fn before_update<'a>(
     body: Value<'a>,
     actor: &Actor<'_>,
     random: &[u8; SALT_BYTES],
-) -> Result<PreparedDocument<'a>, Refused> {
+) -> Result<PreparedDocument<'a>, AuthError> {
     if !actor.is_admin && actor.name.is_some() && !actor.owns(id) {
-        return Err(Refused::not_found());
+        return Err(AuthError::not_found());
     }
     let password = match body.get("password") {
         None | Some(Value::Null) => return Ok(PreparedDocument::AsIs(body)),
         Some(Value::String(password)) => password.clone().into_owned(),
-        Some(other) => return Err(Refused::forbidden(format!("Password value of '{}' is invalid.", term(other)))),
+        Some(other) => return Err(AuthError::forbidden(format!("Password value of '{}' is invalid.", term(other)))),
     };
     // Sessions stay valid with the salt. A user's new password must end them.
     let keeps = actor.is_admin && body.get("preserve_salt") == Some(&Value::Bool(true));
@@ -83,7 +83,7 @@ pub fn before_update<'a>(
     let salt = match kept {
         None => hex(random),
         Some(Value::String(salt)) => salt.clone().into_owned(),
-        Some(other) => return Err(Refused::forbidden(format!("Salt value of '{}' is invalid.", term(other)))),
+        Some(other) => return Err(AuthError::forbidden(format!("Salt value of '{}' is invalid.", term(other)))),
     };
     let Value::Object(members) = body else { return Ok(PreparedDocument::AsIs(body)) };
     Ok(PreparedDocument::Hash(UnhashedDocument { password, salt, members }))
@@ -98,7 +98,7 @@ mod tests {
     const ADMIN: Actor<'static> = Actor { name: Some("root"), is_server_admin: true, is_admin: true };
     const ID: &str = "org.couchdb.user:anna";
 
-    fn prepare<'a>(text: &'a str, actor: &Actor<'_>, id: &str) -> Result<PreparedDocument<'a>, Refused> {
+    fn prepare<'a>(text: &'a str, actor: &Actor<'_>, id: &str) -> Result<PreparedDocument<'a>, AuthError> {
         before_update(id, parse(text.as_bytes(), &Limits::default()).unwrap(), actor, &[0xab; 16])
     }
 
@@ -171,7 +171,7 @@ mod tests {
             (r#"{"password":["x"]}"#, "Password value of '[...]' is invalid."),
             (r#"{"password":"p","salt":5,"preserve_salt":true}"#, "Salt value of '5' is invalid."),
         ] {
-            assert_eq!(prepare(text, &ADMIN, ID), Err(Refused::forbidden(reason)), "{text}");
+            assert_eq!(prepare(text, &ADMIN, ID), Err(AuthError::forbidden(reason)), "{text}");
         }
     }
 
@@ -189,7 +189,7 @@ mod tests {
         ] {
             let found = prepare("{}", &actor, id);
             assert_eq!(found.is_ok(), is_allowed, "{actor:?} {id}");
-            assert!(is_allowed || found == Err(Refused::not_found()));
+            assert!(is_allowed || found == Err(AuthError::not_found()));
         }
     }
 }

@@ -7,7 +7,7 @@ use flatbed_flatten::json::Value;
 
 use super::{Actor, ID_PREFIX};
 use crate::erlang::cut;
-use crate::refused::Refused;
+use crate::error::AuthError;
 
 /// The only role with an underscore that a user document may have: it may read metrics.
 pub(super) const METRICS_ROLE: &str = "_metrics";
@@ -29,11 +29,11 @@ pub struct Write<'a> {
 ///
 /// # Errors
 /// 403 with the first reason of the validation function.
-pub fn validate(write: &Write<'_>, actor: &Actor<'_>) -> Result<(), Refused> {
+pub fn validate(write: &Write<'_>, actor: &Actor<'_>) -> Result<(), AuthError> {
     if write.is_deleted {
         return deletion(write, actor);
     }
-    let (body, refuse) = (write.body, |reason: &'static str| Err(Refused::forbidden(reason)));
+    let (body, refuse) = (write.body, |reason: &'static str| Err(AuthError::forbidden(reason)));
     if text(body, "type") != Some("user") {
         return refuse("doc.type must be user");
     }
@@ -64,29 +64,29 @@ pub fn validate(write: &Write<'_>, actor: &Actor<'_>) -> Result<(), Refused> {
 }
 
 /// Allows deletions to administrators and to the document's owner.
-fn deletion(write: &Write<'_>, actor: &Actor<'_>) -> Result<(), Refused> {
+fn deletion(write: &Write<'_>, actor: &Actor<'_>) -> Result<(), AuthError> {
     let owner = write.old.and_then(|old| text(old, "name"));
     if actor.is_server_admin || (owner.is_some() && owner == actor.name) {
         return Ok(());
     }
-    Err(Refused::forbidden("Only admins may delete other user docs."))
+    Err(AuthError::forbidden("Only admins may delete other user docs."))
 }
 
-fn roles<'a>(body: &'a Value<'_>) -> Result<Vec<&'a str>, Refused> {
+fn roles<'a>(body: &'a Value<'_>) -> Result<Vec<&'a str>, AuthError> {
     let roles = body.get("roles");
     if !is_true(roles) {
-        return Err(Refused::forbidden("doc.roles must exist"));
+        return Err(AuthError::forbidden("doc.roles must exist"));
     }
     let Some(Value::Array(roles)) = roles else {
-        return Err(Refused::forbidden("doc.roles must be an array"));
+        return Err(AuthError::forbidden("doc.roles must be an array"));
     };
     let strings: Option<Vec<&str>> = roles.iter().map(Value::as_str).collect();
-    strings.ok_or_else(|| Refused::forbidden("doc.roles can only contain strings"))
+    strings.ok_or_else(|| AuthError::forbidden("doc.roles can only contain strings"))
 }
 
 /// Checks the members of a hash that the client has made.
-fn password(body: &Value<'_>) -> Result<(), Refused> {
-    let refuse = |reason: &'static str| Err(Refused::forbidden(reason));
+fn password(body: &Value<'_>) -> Result<(), AuthError> {
+    let refuse = |reason: &'static str| Err(AuthError::forbidden(reason));
     if is_true(body.get("password_sha")) && !is_true(body.get("salt")) {
         // CouchDB also lacks the space between the two sentences.
         return refuse("Users with password_sha must have a salt.See /_utils/script/couch.js for example code.");
@@ -94,7 +94,7 @@ fn password(body: &Value<'_>) -> Result<(), Refused> {
     let scheme = body.get("password_scheme").filter(|scheme| is_true(Some(scheme)));
     let named = scheme.and_then(Value::as_str);
     if let (Some(scheme), false) = (scheme, matches!(named, Some("simple" | "pbkdf2" | "simple+pbkdf2"))) {
-        return Err(Refused::forbidden(format!("Password scheme `{}` not supported.", script_text(scheme))));
+        return Err(AuthError::forbidden(format!("Password scheme `{}` not supported.", script_text(scheme))));
     }
     if named == Some("pbkdf2") {
         if !matches!(body.get("iterations"), Some(Value::Number(_))) {
@@ -108,12 +108,12 @@ fn password(body: &Value<'_>) -> Result<(), Refused> {
 }
 
 /// Checks the writes of other users than administrators: their own document, with its current roles.
-fn authority(old: Option<&Value<'_>>, name: &str, roles: &[&str], actor: &Actor<'_>) -> Result<(), Refused> {
+fn authority(old: Option<&Value<'_>>, name: &str, roles: &[&str], actor: &Actor<'_>) -> Result<(), AuthError> {
     let Some(old) = old else {
-        return if roles.is_empty() { Ok(()) } else { Err(Refused::forbidden("Only _admin may set roles")) };
+        return if roles.is_empty() { Ok(()) } else { Err(AuthError::forbidden("Only _admin may set roles")) };
     };
     if actor.name != Some(name) {
-        return Err(Refused::forbidden("You may only update your own user document."));
+        return Err(AuthError::forbidden("You may only update your own user document."));
     }
     let before = old.get("roles").filter(|roles| is_true(Some(roles)));
     let before: Option<Vec<&str>> = match before {
@@ -126,7 +126,7 @@ fn authority(old: Option<&Value<'_>>, name: &str, roles: &[&str], actor: &Actor<
         roles.iter().map(|role| (*role).to_owned()).collect::<Vec<_>>()
     };
     if before.map(sorted) != Some(sorted(roles.to_vec())) {
-        return Err(Refused::forbidden("Only _admin may edit roles"));
+        return Err(AuthError::forbidden("Only _admin may edit roles"));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use flatbed_auth::session::{of_form, of_json};
-use flatbed_auth::{Credentials, RefusalKind};
+use flatbed_auth::{AuthErrorKind, Credentials};
 use flatbed_layer::json::{self, Limits, Object};
 use flatbed_service::SignInError;
 use hyper::http::uri::Authority;
@@ -101,7 +101,7 @@ async fn begin(state: &State, request: &mut Request) -> Result<Reply> {
             }
             Ok(reply)
         }
-        Err(SignInError::Refused(refused)) if refused.kind == RefusalKind::Unauthorized => {
+        Err(SignInError::Refused(refused)) if refused.kind == AuthErrorKind::Unauthorized => {
             let mut reply = failed(&refused.into());
             send_on(request, "fail", &mut reply)?;
             reply.header(header::SET_COOKIE, &state.service.end_session(request.is_secure));

@@ -3,14 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use flatbed_auth::Refused;
+use flatbed_auth::AuthError;
 use flatbed_auth::users::Account;
 use flatbed_layer::RevId;
 
 #[derive(Debug)]
 pub(crate) struct AccountEntry {
     /// `None`: the user does not exist. An error: the reason why the document does not allow a sign-in.
-    pub account: Result<Option<Account>, Refused>,
+    pub account: Result<Option<Account>, AuthError>,
     /// The winning revision; `None`: the document is missing or deleted.
     pub rev: Option<RevId>,
     /// The first revision of the account, since a name may be reused.

@@ -24,7 +24,7 @@ fn refused(principal: &Principal, access: Access) -> [u16; 4] {
 }
 
 fn refused_of<const N: usize>(channels: bool, all: [Needs; N], principal: &Principal, access: Access) -> [u16; N] {
-    let status = |refused: Refused| refused.kind.status();
+    let status = |refused: AuthError| refused.kind.status();
     all.map(|needs| needs.suffices(principal, access, channels).map_or_else(status, |()| 0))
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use flatbed_auth::jwt::{
     Algorithm, JWKS_BYTES_MAX, KEYS_MAX, Key, KeyMaterial, KeySet, Verified, VerifiedBy, parse_jwks, verify,
 };
-use flatbed_auth::{RefusalKind, Refused};
+use flatbed_auth::{AuthError, AuthErrorKind};
 use flatbed_clock::Clock;
 use tokio::time::Instant;
 
@@ -117,8 +117,8 @@ impl KeySnapshot {
     }
 
     /// Verifies a token with the keys of each issuer in turn.
-    pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Verified, Refused> {
-        let mut refused = Refused::new(RefusalKind::BadRequest, "Unknown kid");
+    pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Verified, AuthError> {
+        let mut refused = AuthError::new(AuthErrorKind::BadRequest, "Unknown kid");
         for issuer in self.issuers.iter().filter(|issuer| !issuer.keys.is_empty()) {
             match verify(token, &issuer.keys, now_s, issuer.skew_s) {
                 Ok(verified) => return Ok(verified),

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
-use flatbed_auth::RefusalKind;
+use flatbed_auth::AuthErrorKind;
 use flatbed_clock::ManualClock;
 use flatbed_layer::CreateOptions;
 use flatbed_testkit::{until, until_some};
@@ -158,7 +158,7 @@ async fn without_a_salt_there_is_no_session() {
     write_user(&store.layer, "anna", &format!(r#"{},"roles":[]"#, hash_members("pw", "", 600_000)), None).await;
     assert!(ask(&sign_in, Some(&encode("anna:pw"))).await.is_ok());
     let refused = sign_in.begin_session(&credentials("anna", "pw"), &Claims::default()).await.unwrap_err();
-    assert!(matches!(refused, SignInError::Refused(refused) if refused.kind == RefusalKind::Forbidden));
+    assert!(matches!(refused, SignInError::Refused(refused) if refused.kind == AuthErrorKind::Forbidden));
     // The token of a proxy for the same name is no session.
     let secrets = sign_in.accounts.secrets(Fresh::Second).await.unwrap();
     let forged = issue("anna", "", &Secret::new(secrets[0].bytes.clone()), sign_in.now_s());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_auth::lockout::locked_out;
-use flatbed_auth::{Credentials, PasswordHash, Refused, SignedIn, digest};
+use flatbed_auth::{AuthError, Credentials, PasswordHash, SignedIn, digest};
 use flatbed_layer::channels::{PrincipalSession, SessionHash, SignInUser, SignsIn};
 use flatbed_layer::{Gate, Refusal, SecurityOf, User};
 
@@ -135,7 +135,7 @@ impl SignIn {
                 Ok(Some(credentials)) => return found(self.by_name(database, &credentials, &others).await?),
                 Ok(None) => {}
                 // A header without a name and a password counts as no credentials.
-                Err(refused) if refused.kind == flatbed_auth::RefusalKind::BadRequest => {}
+                Err(refused) if refused.kind == flatbed_auth::AuthErrorKind::BadRequest => {}
                 Err(refused) => return Err(SignInError::from(refused).into()),
             }
         }
@@ -164,14 +164,14 @@ impl SignIn {
         let find = |fresh| async move {
             // The guest's name is empty, and the guest has no password.
             if name.is_empty() {
-                return Err(SignInError::from(Refused::wrong_password()));
+                return Err(SignInError::from(AuthError::wrong_password()));
             }
             Ok(self.accounts.user_of(database, name, fresh).await?)
         };
         let came = self.clock().now();
         let Some(mut user) = find(Fresh::Second).await?.filter(is_named) else {
             let found = self.by_password(credentials, claims, SignInMethod::Basic).await?;
-            return standing_of(&found, SignedIn::Password).ok_or_else(|| Refused::wrong_password().into());
+            return standing_of(&found, SignedIn::Password).ok_or_else(|| AuthError::wrong_password().into());
         };
         // The user is not the account of that name, nor a user of another database.
         let whose = format!("{database}\0{name}");
@@ -209,7 +209,7 @@ impl SignIn {
             }
         }
         self.audit.refused(RefusalReason::Wrong, &shown, claims.peer);
-        Err(Refused::wrong_password().into())
+        Err(AuthError::wrong_password().into())
     }
 
     /// Returns the hash of a user's password. An unreadable hash, or one with too many iterations, matches no

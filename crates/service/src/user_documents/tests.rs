@@ -70,7 +70,7 @@ fn forbidden(reason: &str) -> Refusal {
 }
 
 fn missing() -> Refusal {
-    refusal(Refused::not_found())
+    refusal(AuthError::not_found())
 }
 
 #[tokio::test]
