@@ -4,8 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flatbed_flatten::json::{self, Limits, Value};
 
+use crate::error::MangoError;
 use crate::options::text;
-use crate::refused::Refused;
 
 /// The bookmark of an answer without one. Requests may not send it.
 pub(crate) const NIL: &str = "nil";
@@ -38,12 +38,12 @@ impl Bookmark {
     ///
     /// # Errors
     /// The text is not a bookmark.
-    pub fn decode(bookmark: &str) -> Result<Bookmark, Refused> {
+    pub fn decode(bookmark: &str) -> Result<Bookmark, MangoError> {
         decode(bookmark).ok_or_else(|| {
             let mut shown = Vec::new();
             json::write_string(bookmark.get(..1_000).unwrap_or(bookmark), &mut shown);
             let shown = String::from_utf8_lossy(&shown);
-            Refused::bad("invalid_bookmark", format!("Invalid bookmark value: {shown}"))
+            MangoError::bad("invalid_bookmark", format!("Invalid bookmark value: {shown}"))
         })
     }
 

@@ -4,13 +4,13 @@ use std::cmp::Ordering;
 
 use flatbed_flatten::json::Value;
 
+use crate::error::MangoError;
 use crate::find::Find;
 use crate::index::Index;
 use crate::invalid::InvalidSelector;
 use crate::listing::design_id;
 use crate::normal::{Comparison, Normal, Term};
 use crate::ranges::{Edge, Range, field_ranges, indexable_fields};
-use crate::refused::Refused;
 
 /// The parts of a database that a plan depends on.
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +77,7 @@ pub(crate) fn choose<'i>(
     catalog: &Catalog<'i>,
     for_explain: bool,
     stop: &dyn Fn() -> bool,
-) -> Result<Choice<'i>, Refused> {
+) -> Result<Choice<'i>, MangoError> {
     let selector = find.selector.normal();
     let mut all: Vec<&Index> = catalog.indexes.iter().collect();
     all.sort_by(|a, b| a.compare(b));
@@ -117,24 +117,24 @@ pub(crate) fn is_named(find: &Find, index: &Index) -> bool {
     }
 }
 
-fn no_index_for_sort(find: &Find, catalog: &Catalog<'_>) -> Refused {
+fn no_index_for_sort(find: &Find, catalog: &Catalog<'_>) -> MangoError {
     let kind = match (catalog.partitioned, find.partition.is_some()) {
         (false, _) => "",
         (true, true) => "partitioned ",
         (true, false) => "global ",
     };
     let reason = format!("No {kind}index exists for this sort, try indexing by the sort fields.");
-    Refused::bad("no_usable_index", reason)
+    MangoError::bad("no_usable_index", reason)
 }
 
-fn named_is_unusable(find: &Find) -> Refused {
+fn named_is_unusable(find: &Find) -> MangoError {
     let suffix = "specified by `use_index` could not be found or it is not suitable.";
     let reason = match find.use_index.as_slice() {
         [ddoc] => format!("{} {suffix}", design_id(ddoc)),
         [ddoc, name] => format!("{}, {name} {suffix}", design_id(ddoc)),
         _ => "You must specify an index with the `use_index` parameter.".to_owned(),
     };
-    Refused::bad("invalid_index", reason)
+    MangoError::bad("invalid_index", reason)
 }
 
 /// Returns why an index cannot answer a query; `None`: it can.

@@ -3,19 +3,19 @@
 use flatbed_flatten::json::Value;
 
 use crate::choose::{Catalog, Choice, Unusable, choose, is_named};
+use crate::error::MangoError;
 use crate::find::Find;
 use crate::index::Index;
 use crate::normal::member;
 use crate::options::{number, object, text};
 use crate::plan::{covers, covers_answer, fields_of, selects_nothing};
 use crate::ranges::{indexable_fields, shown_ids, shown_keys};
-use crate::refused::Refused;
 
 /// Answers `_explain`.
 ///
 /// # Errors
 /// In CouchDB's words: the named index cannot be used, and no other may be.
-pub fn explain(find: &Find, catalog: &Catalog<'_>) -> Result<Value<'static>, Refused> {
+pub fn explain(find: &Find, catalog: &Catalog<'_>) -> Result<Value<'static>, MangoError> {
     explain_unless(find, catalog, &|| false)
 }
 
@@ -23,7 +23,11 @@ pub fn explain(find: &Find, catalog: &Catalog<'_>) -> Result<Value<'static>, Ref
 ///
 /// # Errors
 /// As [`explain`], and if it was stopped.
-pub fn explain_unless(find: &Find, catalog: &Catalog<'_>, stop: &dyn Fn() -> bool) -> Result<Value<'static>, Refused> {
+pub fn explain_unless(
+    find: &Find,
+    catalog: &Catalog<'_>,
+    stop: &dyn Fn() -> bool,
+) -> Result<Value<'static>, MangoError> {
     let choice = choose(find, catalog, true, stop)?;
     let best = choice.best();
     let mut members: Vec<(&'static str, Value<'static>)> = vec![

@@ -4,10 +4,10 @@ use flatbed_flatten::json::Value;
 
 use crate::Selector;
 use crate::erlang::written;
+use crate::error::MangoError;
 use crate::field::Field;
 use crate::index_request::parse_selector;
 use crate::options::{Options, number, object, text};
-use crate::refused::Refused;
 use crate::sort::Sort;
 
 /// The default of `limit`.
@@ -53,7 +53,7 @@ impl Find {
     ///
     /// # Errors
     /// In CouchDB's words.
-    pub fn parse(body: &Value<'_>, partition: Option<&str>, stop: &dyn Fn() -> bool) -> Result<Find, Refused> {
+    pub fn parse(body: &Value<'_>, partition: Option<&str>, stop: &dyn Fn() -> bool) -> Result<Find, MangoError> {
         let mut options = Options::of_request(body)?;
         let partition = partition_of(partition, options.take("partition"))?;
         let selector = parse_selector(options.required("selector")?, stop)?;
@@ -63,7 +63,7 @@ impl Find {
             Some(Value::String(text)) if text.is_empty() => None,
             Some(Value::String(text)) => Some(text.to_string()),
             Some(other) => {
-                return Err(Refused::unknown("mango_opts", &format!("{{invalid_bookmark,{}}}", written(other))));
+                return Err(MangoError::unknown("mango_opts", &format!("{{invalid_bookmark,{}}}", written(other))));
             }
         };
         let limit = options.integer("limit", 0, LIMIT)?;
@@ -87,7 +87,7 @@ impl Find {
                 Some(Value::String(text)) if text == "false" => false,
                 Some(other) => {
                     let what = format!("{{invalid_ok_or_false_value,{}}}", written(other));
-                    return Err(Refused::unknown("mango_opts", &what));
+                    return Err(MangoError::unknown("mango_opts", &what));
                 }
             },
             update: options.boolean("update", true)?,
@@ -104,7 +104,7 @@ impl Find {
     ///
     /// # Errors
     /// As [`Find::parse`].
-    pub fn parse_count(body: &Value<'_>, partition: Option<&str>, stop: &dyn Fn() -> bool) -> Result<Find, Refused> {
+    pub fn parse_count(body: &Value<'_>, partition: Option<&str>, stop: &dyn Fn() -> bool) -> Result<Find, MangoError> {
         let mut options = Options::of_request(body)?;
         let partition = partition_of(partition, options.take("partition"))?;
         let selector = parse_selector(options.required("selector")?, stop)?;
@@ -161,27 +161,27 @@ impl Find {
 }
 
 /// Returns the partition that path and body name. If both name one, they must agree.
-fn partition_of(path: Option<&str>, body: Option<&Value<'_>>) -> Result<Option<String>, Refused> {
+fn partition_of(path: Option<&str>, body: Option<&Value<'_>>) -> Result<Option<String>, MangoError> {
     let named = match (path, body) {
         (Some(path), Some(body)) if body.as_str() != Some(path) => {
-            return Err(Refused::unknown("mango_httpd", &format!("{{bad_partition,{}}}", written(body))));
+            return Err(MangoError::unknown("mango_httpd", &format!("{{bad_partition,{}}}", written(body))));
         }
         (Some(""), _) => return Ok(None),
         (Some(path), _) => path,
         (None, None) => return Ok(None),
         (None, Some(Value::String(text))) if text.is_empty() => return Ok(None),
         (None, Some(Value::String(text))) => text,
-        (None, Some(_)) => return Err(Refused::bad("illegal_partition", "Partition must be a string")),
+        (None, Some(_)) => return Err(MangoError::bad("illegal_partition", "Partition must be a string")),
     };
     if named.starts_with('_') {
-        return Err(Refused::bad("illegal_partition", "Partition must not start with an underscore"));
+        return Err(MangoError::bad("illegal_partition", "Partition must not start with an underscore"));
     }
     Ok(Some(named.to_owned()))
 }
 
 /// Parses a design document with an optional index in it.
-fn use_index(value: &Value<'_>) -> Result<Vec<String>, Refused> {
-    let bad = || Refused::bad("invalid_index_name", format!("Invalid index name: {}", written(value)));
+fn use_index(value: &Value<'_>) -> Result<Vec<String>, MangoError> {
+    let bad = || MangoError::bad("invalid_index_name", format!("Invalid index name: {}", written(value)));
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     match value {
         Value::Null => Ok(Vec::new()),
@@ -200,18 +200,20 @@ fn use_index(value: &Value<'_>) -> Result<Vec<String>, Refused> {
 /// Parses `fields`, the fields of documents to answer; `None`: all.
 ///
 /// # Errors
-/// [`Refused`] if the value is no array of field names.
-pub fn fields(value: &Value<'_>) -> Result<Option<Vec<Field>>, Refused> {
+/// [`MangoError`] if the value is no array of field names.
+pub fn fields(value: &Value<'_>) -> Result<Option<Vec<Field>>, MangoError> {
     let Value::Array(items) = value else {
         let reason = format!("Fields must be an array of strings, not: {}", written(value));
-        return Err(Refused::bad("invalid_fields", reason));
+        return Err(MangoError::bad("invalid_fields", reason));
     };
     if items.is_empty() {
         return Ok(None);
     }
     let field = |item: &Value<'_>| match item {
-        Value::String(name) => Field::new(name).map_err(|error| Refused::bad("invalid_field_name", error.to_string())),
-        other => Err(Refused::bad("invalid_field", format!("Invalid JSON for field spec: {}", written(other)))),
+        Value::String(name) => {
+            Field::new(name).map_err(|error| MangoError::bad("invalid_field_name", error.to_string()))
+        }
+        other => Err(MangoError::bad("invalid_field", format!("Invalid JSON for field spec: {}", written(other)))),
     };
     items.iter().map(field).collect::<Result<_, _>>().map(Some)
 }

@@ -6,12 +6,12 @@ use flatbed_flatten::json::Value;
 
 use crate::Selector;
 use crate::erlang::written;
+use crate::error::MangoError;
 use crate::etf;
 use crate::field::Field;
 use crate::index::{DESIGN, is_of_query};
 use crate::options::{Options, object, text};
 use crate::order::same;
-use crate::refused::Refused;
 use crate::sort::Sort;
 
 /// A request of `POST _index`.
@@ -30,7 +30,7 @@ impl IndexRequest {
     ///
     /// # Errors
     /// In CouchDB's words; for text and nouveau indexes those of a CouchDB without a search service.
-    pub fn parse(body: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<IndexRequest, Refused> {
+    pub fn parse(body: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<IndexRequest, MangoError> {
         let mut options = Options::of_request(body)?;
         let definition = options.required("index")?;
         let kind = options.string("type")?;
@@ -42,7 +42,7 @@ impl IndexRequest {
             Some(Value::Bool(partitioned)) => Some(*partitioned),
             Some(other) => {
                 let what = format!("{{invalid_partitioned_value,{}}}", written(other));
-                return Err(Refused::unknown("mango_opts", &what));
+                return Err(MangoError::unknown("mango_opts", &what));
             }
         };
         options.finish()?;
@@ -50,9 +50,9 @@ impl IndexRequest {
             None | Some("json") => {}
             Some(kind @ ("text" | "nouveau")) => {
                 let error = "required index service unavailable";
-                return Err(Refused { status: 503, error, reason: kind.to_owned() });
+                return Err(MangoError { status: 503, error, reason: kind.to_owned() });
             }
-            Some(kind) => return Err(Refused::bad("invalid_index", format!("Invalid type for index: {kind}"))),
+            Some(kind) => return Err(MangoError::bad("invalid_index", format!("Invalid type for index: {kind}"))),
         }
         let made = || {
             let given_or = |given: Option<&str>| given.map(text);
@@ -103,10 +103,14 @@ impl IndexRequest {
     ///
     /// # Errors
     /// The document has another language, or the index cannot be partitioned.
-    pub fn put_into(&self, existing: Option<&Value<'_>>, partitioned: bool) -> Result<Option<Value<'static>>, Refused> {
+    pub fn put_into(
+        &self,
+        existing: Option<&Value<'_>>,
+        partitioned: bool,
+    ) -> Result<Option<Value<'static>>, MangoError> {
         if self.partitioned == Some(true) && !partitioned {
             let reason = "Unknown error while saving the design document: invalid_design_doc".to_owned();
-            return Err(Refused { status: 500, error: "error_saving_ddoc", reason });
+            return Err(MangoError { status: 500, error: "error_saving_ddoc", reason });
         }
         if let Some(existing) = existing
             && !is_of_query(existing)
@@ -116,7 +120,7 @@ impl IndexRequest {
                 Some(language) => format!("{{{},{}}}", written(&text("language")), written(language)),
             };
             let reason = format!("Existing design doc has an invalid language: {language}");
-            return Err(Refused::bad("invalid_ddoc_lang", reason));
+            return Err(MangoError::bad("invalid_ddoc_lang", reason));
         }
         let mut body: Members = match existing {
             Some(existing) => members_of(existing),
@@ -139,7 +143,7 @@ impl IndexRequest {
                 let ddoc = &self.ddoc;
                 let reason =
                     format!("Requested partitioned option does not match existing value on design document {ddoc}");
-                return Err(Refused::bad("invalid_partitioned_option", reason));
+                return Err(MangoError::bad("invalid_partitioned_option", reason));
             }
             (None, Some(partitioned)) => {
                 put(&mut body, "options", object([("partitioned", Value::Bool(partitioned))]));
@@ -158,18 +162,18 @@ impl IndexRequest {
     }
 }
 
-fn not_empty(given: Option<&str>) -> Result<Option<&str>, Refused> {
+fn not_empty(given: Option<&str>) -> Result<Option<&str>, MangoError> {
     match given {
-        Some("") => Err(Refused::bad("invalid_empty_string", "Index name or ddoc cannot be empty string")),
+        Some("") => Err(MangoError::bad("invalid_empty_string", "Index name or ddoc cannot be empty string")),
         given => Ok(given),
     }
 }
 
 /// Returns the view of a design document that defines the index.
-fn view(definition: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Value<'static>, Refused> {
+fn view(definition: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Value<'static>, MangoError> {
     let Some(mut options) = Options::of(definition) else {
         let reason = format!("JSON indexes must be an object, not: {}", written(definition));
-        return Err(Refused::bad("invalid_index", reason));
+        return Err(MangoError::bad("invalid_index", reason));
     };
     let fields = Sort::parse(options.required("fields")?)?;
     let partial = match options.take("partial_filter_selector") {
@@ -178,17 +182,17 @@ fn view(definition: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Value<'static
     };
     options.finish()?;
     for name in &fields.fields {
-        Field::new(name).map_err(|error| Refused::bad("invalid_field_name", error.to_string()))?;
+        Field::new(name).map_err(|error| MangoError::bad("invalid_field_name", error.to_string()))?;
     }
     let map = object([("fields", fields.to_json()), ("partial_filter_selector", partial)]);
     let options = object([("def", definition.clone().into_owned())]);
     Ok(object([("map", map), ("reduce", text("_count")), ("options", options)]))
 }
 
-pub(crate) fn parse_selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Selector, Refused> {
+pub(crate) fn parse_selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Selector, MangoError> {
     if !matches!(value, Value::Object(_)) {
         let reason = format!("Selector must be a JSON object, not: {}", written(value));
-        return Err(Refused::bad("invalid_selector_json", reason));
+        return Err(MangoError::bad("invalid_selector_json", reason));
     }
     Selector::new_unless(value, stop).map_err(|invalid| invalid.refused())
 }

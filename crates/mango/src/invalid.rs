@@ -3,8 +3,8 @@
 use flatbed_flatten::json::{self, Value};
 
 use crate::erlang;
+use crate::error::MangoError;
 use crate::field::InvalidFieldName;
-use crate::refused::Refused;
 
 /// A selector that breaks a rule. `Display` shows arguments as JSON; [`InvalidSelector::refused`] has CouchDB's words.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -57,26 +57,26 @@ fn as_json(value: &Value<'_>) -> String {
 
 impl InvalidSelector {
     /// Returns the error in the words of CouchDB's `_find` and `_index`.
-    pub fn refused(&self) -> Refused {
+    pub fn refused(&self) -> MangoError {
         let name = match self {
             InvalidSelector::NotAnObject => "invalid_selector_json",
             InvalidSelector::Operator(_) => "invalid_operator",
             InvalidSelector::Unsupported(_) => "not_supported",
             InvalidSelector::Argument { operator, argument } => {
                 let argument = erlang::written(argument);
-                return Refused::bad("bad_arg", format!("Bad argument for operator {operator}: {argument}"));
+                return MangoError::bad("bad_arg", format!("Bad argument for operator {operator}: {argument}"));
             }
             InvalidSelector::MissingFieldName => "invalid_selector",
             InvalidSelector::FieldName(_) => "invalid_field_name",
             InvalidSelector::BadField(selector) => {
                 let selector = erlang::written(selector);
-                return Refused::bad("bad_field", format!("Invalid field normalization on selector: {selector}"));
+                return MangoError::bad("bad_field", format!("Invalid field normalization on selector: {selector}"));
             }
             InvalidSelector::TooDeep
             | InvalidSelector::TooLarge
             | InvalidSelector::RegexesTooLarge
             | InvalidSelector::Stopped => "invalid_selector",
         };
-        Refused::bad(name, self.to_string())
+        MangoError::bad(name, self.to_string())
     }
 }

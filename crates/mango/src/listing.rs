@@ -5,9 +5,9 @@ use std::num::IntErrorKind;
 use flatbed_flatten::json::Value;
 
 use crate::erlang::written;
+use crate::error::MangoError;
 use crate::index::{DESIGN, Index};
 use crate::options::{Options, number, object, text};
-use crate::refused::Refused;
 
 /// The page of `GET _index`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,8 +21,8 @@ impl Listing {
     ///
     /// # Errors
     /// A value is no number, or out of range.
-    pub fn parse<'q>(query: impl IntoIterator<Item = (&'q str, &'q str)>) -> Result<Listing, Refused> {
-        let bad = || Refused {
+    pub fn parse<'q>(query: impl IntoIterator<Item = (&'q str, &'q str)>) -> Result<Listing, MangoError> {
+        let bad = || MangoError {
             status: 500,
             error: "invalid_list_index_params",
             reason: "Index parameter ranges: limit > 1, skip > 0".to_owned(),
@@ -76,28 +76,28 @@ pub fn design_id(given: &str) -> String {
 ///
 /// # Errors
 /// The index does not exist. The index of all ids counts as missing.
-pub fn find_index<'i>(indexes: &'i [Index], ddoc: &str, kind: &str, name: &str) -> Result<&'i Index, Refused> {
+pub fn find_index<'i>(indexes: &'i [Index], ddoc: &str, kind: &str, name: &str) -> Result<&'i Index, MangoError> {
     let ddoc = design_id(ddoc);
     indexes
         .iter()
         .find(|index| index.ddoc() == Some(&ddoc) && index.kind() == kind && index.name() == name)
-        .ok_or_else(|| Refused { status: 404, error: "not_found", reason: "missing".to_owned() })
+        .ok_or_else(|| MangoError { status: 404, error: "not_found", reason: "missing".to_owned() })
 }
 
 /// Parses `POST _index/_bulk_delete`, and returns the ids of the design documents.
 ///
 /// # Errors
 /// In CouchDB's words.
-pub fn parse_bulk_delete(body: &Value<'_>) -> Result<Vec<String>, Refused> {
+pub fn parse_bulk_delete(body: &Value<'_>) -> Result<Vec<String>, MangoError> {
     let mut options = Options::of_request(body)?;
     let docids = options.required("docids")?;
     let Value::Array(docids) = docids else {
         let reason = format!("Bulk Delete requires an array of non-null docids. Docids: {}", written(docids));
-        return Err(Refused::bad("invalid_bulk_docs", reason));
+        return Err(MangoError::bad("invalid_bulk_docs", reason));
     };
     let docids = docids.iter().map(|docid| match docid {
         Value::String(docid) => Ok(design_id(docid)),
-        other => Err(Refused::bad("invalid_index_name", format!("Invalid index name: {}", written(other)))),
+        other => Err(MangoError::bad("invalid_index_name", format!("Invalid index name: {}", written(other)))),
     });
     let docids = docids.collect::<Result<_, _>>()?;
     options.integer("w", 1, 2)?;

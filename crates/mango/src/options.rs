@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use flatbed_flatten::json::Value;
 
 use crate::erlang::written;
+use crate::error::MangoError;
 use crate::order::is_integer;
-use crate::refused::Refused;
 
 /// The members of a request that were not consumed yet.
 pub(crate) struct Options<'v>(Vec<(Cow<'v, str>, &'v Value<'v>)>);
@@ -16,8 +16,8 @@ impl<'v> Options<'v> {
     ///
     /// # Errors
     /// The body is no object.
-    pub(crate) fn of_request(body: &'v Value<'v>) -> Result<Options<'v>, Refused> {
-        Options::of(body).ok_or_else(|| Refused::bad("bad_request", "Request body must be a JSON object"))
+    pub(crate) fn of_request(body: &'v Value<'v>) -> Result<Options<'v>, MangoError> {
+        Options::of(body).ok_or_else(|| MangoError::bad("bad_request", "Request body must be a JSON object"))
     }
 
     pub(crate) fn of(value: &'v Value<'v>) -> Option<Options<'v>> {
@@ -34,20 +34,22 @@ impl<'v> Options<'v> {
         Some(self.0.remove(at).1)
     }
 
-    pub(crate) fn required(&mut self, name: &str) -> Result<&'v Value<'v>, Refused> {
-        self.take(name).ok_or_else(|| Refused::bad("missing_required_key", format!("Missing required key: {name}")))
+    pub(crate) fn required(&mut self, name: &str) -> Result<&'v Value<'v>, MangoError> {
+        self.take(name).ok_or_else(|| MangoError::bad("missing_required_key", format!("Missing required key: {name}")))
     }
 
-    pub(crate) fn boolean(&mut self, name: &str, default: bool) -> Result<bool, Refused> {
+    pub(crate) fn boolean(&mut self, name: &str, default: bool) -> Result<bool, MangoError> {
         match self.take(name) {
             None => Ok(default),
             Some(Value::Bool(value)) => Ok(*value),
-            Some(other) => Err(Refused::bad("invalid_boolean", format!("Invalid boolean value: {}", written(other)))),
+            Some(other) => {
+                Err(MangoError::bad("invalid_boolean", format!("Invalid boolean value: {}", written(other))))
+            }
         }
     }
 
     /// Parses an integer from `least` (0 or 1) up. Larger values than 64 bits hold count as the maximum.
-    pub(crate) fn integer(&mut self, name: &str, least: u64, default: u64) -> Result<u64, Refused> {
+    pub(crate) fn integer(&mut self, name: &str, least: u64, default: u64) -> Result<u64, MangoError> {
         let Some(value) = self.take(name) else { return Ok(default) };
         let integer = match value {
             Value::Number(text) if is_integer(text) && !text.starts_with('-') => Some(text.parse().unwrap_or(u64::MAX)),
@@ -59,15 +61,15 @@ impl<'v> Options<'v> {
                 0 => ("invalid_non_neg_integer", "is not an integer greater than or equal to zero"),
                 _ => ("invalid_pos_integer", "is not an integer greater than zero"),
             };
-            Refused::bad(error, format!("{} {what}", written(value)))
+            MangoError::bad(error, format!("{} {what}", written(value)))
         })
     }
 
-    pub(crate) fn string(&mut self, name: &str) -> Result<Option<&'v str>, Refused> {
+    pub(crate) fn string(&mut self, name: &str) -> Result<Option<&'v str>, MangoError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.as_ref())),
-            Some(other) => Err(Refused::bad("invalid_string", format!("Invalid string: {}", written(other)))),
+            Some(other) => Err(MangoError::bad("invalid_string", format!("Invalid string: {}", written(other)))),
         }
     }
 
@@ -75,10 +77,10 @@ impl<'v> Options<'v> {
     ///
     /// # Errors
     /// A member was not consumed.
-    pub(crate) fn finish(self) -> Result<(), Refused> {
+    pub(crate) fn finish(self) -> Result<(), MangoError> {
         match self.0.first() {
             None => Ok(()),
-            Some((name, _)) => Err(Refused::bad("invalid_key", format!("Invalid key {name} for this request."))),
+            Some((name, _)) => Err(MangoError::bad("invalid_key", format!("Invalid key {name} for this request."))),
         }
     }
 }

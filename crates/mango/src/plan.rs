@@ -7,13 +7,13 @@ use flatbed_flatten::json::Value;
 use crate::Selector;
 use crate::bookmark::Bookmark;
 use crate::choose::{Catalog, Choice, Ranked, choose};
+use crate::error::MangoError;
 use crate::find::Find;
 use crate::index::Index;
 use crate::invalid::InvalidSelector;
 use crate::keys::{IdRange, KeyRange, Reading, has_no_value, id_ranges, reading};
 use crate::normal::Normal;
 use crate::ranges::Range;
-use crate::refused::Refused;
 
 /// The plan of a query.
 ///
@@ -56,7 +56,7 @@ pub enum Source {
 /// # Errors
 /// In CouchDB's words: no index can be used, the bookmark is invalid, or the database has no partitions but the request
 /// names one.
-pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, Refused> {
+pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, MangoError> {
     plan_unless(find, catalog, &|| false)
 }
 
@@ -64,14 +64,14 @@ pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, Refused>
 ///
 /// # Errors
 /// As [`plan`], and if it was stopped.
-pub fn plan_unless<'i>(find: &Find, catalog: &Catalog<'i>, stop: &dyn Fn() -> bool) -> Result<Plan<'i>, Refused> {
+pub fn plan_unless<'i>(find: &Find, catalog: &Catalog<'i>, stop: &dyn Fn() -> bool) -> Result<Plan<'i>, MangoError> {
     let choice = choose(find, catalog, false, stop)?;
     if find.partition.is_some() && !catalog.partitioned {
-        return Err(Refused::bad("query_parse_error", "`partition` parameter is not supported on this db"));
+        return Err(MangoError::bad("query_parse_error", "`partition` parameter is not supported on this db"));
     }
     // An index was chosen: `choose` has otherwise failed.
     let Some(best) = choice.best() else {
-        return Err(Refused::bad("no_usable_index", "No index exists for this query."));
+        return Err(MangoError::bad("no_usable_index", "No index exists for this query."));
     };
     let selector = find.selector.normal();
     let (source, residual) = if selects_nothing(&choice, selector) {

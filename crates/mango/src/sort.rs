@@ -3,8 +3,8 @@
 use flatbed_flatten::json::Value;
 
 use crate::erlang::pretty;
+use crate::error::MangoError;
 use crate::options::text;
-use crate::refused::Refused;
 
 /// The fields of a sort, all in one direction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -20,16 +20,16 @@ impl Sort {
     ///
     /// # Errors
     /// It is no list of names, or of objects of a name and `"asc"` or `"desc"`, in one direction.
-    pub(crate) fn parse(value: &Value<'_>) -> Result<Sort, Refused> {
+    pub(crate) fn parse(value: &Value<'_>) -> Result<Sort, MangoError> {
         let Value::Array(items) = value else {
             let reason = format!("Sort must be an array of sort specs, not: {}", pretty(value));
-            return Err(Refused::bad("invalid_sort_json", reason));
+            return Err(MangoError::bad("invalid_sort_json", reason));
         };
         let items = items.iter().map(field).collect::<Result<Vec<_>, _>>()?;
         let descending = items.first().is_some_and(|(_, descending)| *descending);
         if items.iter().any(|(_, other)| *other != descending) {
             let reason = "Sorts currently only support a single direction for all fields.";
-            return Err(Refused::bad("unsupported_mixed_sort", reason));
+            return Err(MangoError::bad("unsupported_mixed_sort", reason));
         }
         Ok(Sort { fields: items.into_iter().map(|(name, _)| name.to_owned()).collect(), descending })
     }
@@ -49,8 +49,8 @@ impl Sort {
     }
 }
 
-fn field<'v>(value: &'v Value<'_>) -> Result<(&'v str, bool), Refused> {
-    let bad = || Refused::bad("invalid_sort_field", format!("Invalid sort field: {}", pretty(value)));
+fn field<'v>(value: &'v Value<'_>) -> Result<(&'v str, bool), MangoError> {
+    let bad = || MangoError::bad("invalid_sort_field", format!("Invalid sort field: {}", pretty(value)));
     match value {
         Value::String(name) if !name.is_empty() => Ok((name, false)),
         Value::Object(members) => match members.as_slice() {

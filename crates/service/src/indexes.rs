@@ -3,7 +3,7 @@
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{AttachmentEdit, Edit, Error, GetOptions, NotFound, Refusal, check_document_id};
-use flatbed_mango::{BESIDE, Index, IndexRequest, Refused, without_index};
+use flatbed_mango::{BESIDE, Index, IndexRequest, MangoError, without_index};
 
 use crate::database::Writer;
 use crate::queries::{QueryError, Result, text_of};
@@ -68,7 +68,7 @@ impl Writer {
     async fn change(
         &self,
         id: &str,
-        change: impl Fn(Option<&Value<'_>>) -> std::result::Result<DesignChange, Refused>,
+        change: impl Fn(Option<&Value<'_>>) -> std::result::Result<DesignChange, MangoError>,
     ) -> Result<bool> {
         let mut attempts = 0;
         loop {
@@ -99,8 +99,8 @@ impl Writer {
 }
 
 /// The refusal of a definition that cannot be indexed, in CouchDB's words.
-fn refused(reason: &str) -> Refused {
-    Refused { status: 400, error: "invalid_index", reason: reason.to_owned() }
+fn refused(reason: &str) -> MangoError {
+    MangoError { status: 400, error: "invalid_index", reason: reason.to_owned() }
 }
 
 enum DesignChange {

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Value};
 use flatbed_layer::{Document, Error, FindOptions, JsonIndexes, QueryDocument, QueryRow, Reader, Refusal};
-use flatbed_mango::{Bookmark, Catalog, ExecutionStats, Find, Index, Plan, Projector, Refused, Source, explain_unless};
+use flatbed_mango::{
+    Bookmark, Catalog, ExecutionStats, Find, Index, MangoError, Plan, Projector, Source, explain_unless,
+};
 use tokio::time::Instant;
 
 use crate::context::Context;
@@ -34,7 +36,7 @@ const PLANS_MAX: usize = 10;
 pub enum QueryError {
     /// A refusal in CouchDB's words.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] MangoError),
     /// The selector exceeds its bounds.
     #[error(transparent)]
     Selector(#[from] SelectorError),
@@ -67,7 +69,7 @@ impl Context {
         &self,
         database: &str,
         body: Value<'static>,
-        read: impl FnOnce(&Value<'_>, &dyn Fn() -> bool) -> std::result::Result<T, Refused> + Send + 'static,
+        read: impl FnOnce(&Value<'_>, &dyn Fn() -> bool) -> std::result::Result<T, MangoError> + Send + 'static,
     ) -> Result<T> {
         Ok(self.selectors().read(&self.origin(database), body, read).await??)
     }
@@ -145,7 +147,7 @@ impl QueryRuntime {
         &self,
         indexes: &Arc<JsonIndexes>,
         find: &Find,
-    ) -> Result<std::result::Result<IndexChoice, Refused>> {
+    ) -> Result<std::result::Result<IndexChoice, MangoError>> {
         if is_short(indexes, find) {
             return Ok(indexes.plan(self.database.name(), find).map(IndexChoice::of));
         }

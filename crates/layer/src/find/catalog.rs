@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_flatten::json::Value;
-use flatbed_mango::{Catalog, Index, Plan, Refused};
+use flatbed_mango::{Catalog, Index, MangoError, Plan};
 use flatbed_store::error::Result;
 use flatbed_store::features::is_outdated;
 use flatbed_store::proto;
@@ -98,7 +98,11 @@ impl JsonIndexes {
     ///
     /// # Errors
     /// As [`flatbed_mango::plan()`].
-    pub fn plan<'i>(&'i self, database: &'i str, find: &flatbed_mango::Find) -> std::result::Result<Plan<'i>, Refused> {
+    pub fn plan<'i>(
+        &'i self,
+        database: &'i str,
+        find: &flatbed_mango::Find,
+    ) -> std::result::Result<Plan<'i>, MangoError> {
         self.plan_unless(database, find, &|| false)
     }
 
@@ -111,7 +115,7 @@ impl JsonIndexes {
         database: &'i str,
         find: &flatbed_mango::Find,
         stop: &dyn Fn() -> bool,
-    ) -> std::result::Result<Plan<'i>, Refused> {
+    ) -> std::result::Result<Plan<'i>, MangoError> {
         let catalog = |indexes| Catalog { database, partitioned: self.is_partitioned(), indexes };
         if find.may_be_stale()
             && let Ok(plan) = flatbed_mango::plan_unless(find, &catalog(self.readable()), stop)

@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 
 use flatbed_flatten::json::Value;
 use flatbed_mango::{
-    BESIDE, Bookmark, Catalog, ExecutionStats, Find, IdRange, Index, IndexRequest, Listing, Plan, Projector, Refused,
-    Source, bulk_delete_answer, compare, design_id, explain, find_index, parse_bulk_delete, plan, tail, without_index,
+    BESIDE, Bookmark, Catalog, ExecutionStats, Find, IdRange, Index, IndexRequest, Listing, MangoError, Plan,
+    Projector, Source, bulk_delete_answer, compare, design_id, explain, find_index, parse_bulk_delete, plan, tail,
+    without_index,
 };
 
 use crate::recorded::{Step, items, scenario};
 use crate::{json, text};
 
-type Answered = Result<Value<'static>, Refused>;
+type Answered = Result<Value<'static>, MangoError>;
 
 pub(crate) struct Database {
     name: String,

@@ -2,14 +2,14 @@
 
 use flatbed_flatten::json::Value;
 use flatbed_mango::{
-    Catalog, ExecutionStats, Find, Index, IndexRequest, Listing, Projector, Refused, Selector, count_answer, explain,
-    parse_bulk_delete, plan, tail, warning, without_index, write_tail,
+    Catalog, ExecutionStats, Find, Index, IndexRequest, Listing, MangoError, Projector, Selector, count_answer,
+    explain, parse_bulk_delete, plan, tail, warning, without_index, write_tail,
 };
 use proptest::prelude::*;
 
 use crate::{json, text};
 
-fn find(body: &str) -> Result<Find, Refused> {
+fn find(body: &str) -> Result<Find, MangoError> {
     Find::parse(&json(body), None, &|| false)
 }
 
