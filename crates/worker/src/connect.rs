@@ -33,7 +33,7 @@ use crate::output::s3::bucket::Bucket;
 use crate::output::s3::sign::Signer;
 use crate::output::s3::{self, S3};
 use crate::output::sqlite::Sqlite;
-use crate::output::{Delivery, Refused, Target, Window};
+use crate::output::{Delivery, DeliveryError, Target, Window};
 use crate::peer::{Addresses, Dial, Peer, Secure};
 use crate::secret::{Redactor, SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
 use crate::source::HttpSource;
@@ -181,7 +181,7 @@ pub enum AnyTarget {
 
 /// Its futures are boxed here, so that no crate that runs a job compiles the targets again.
 impl Target for AnyTarget {
-    fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, Refused>> + Send {
+    fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, DeliveryError>> + Send {
         match self {
             AnyTarget::Sqlite(target) => target.begin(epoch).boxed(),
             AnyTarget::Postgres(target) => target.begin(epoch).boxed(),
@@ -207,7 +207,7 @@ impl Target for AnyTarget {
         &mut self,
         batch: Vec<Delivery>,
         checkpoint: Option<Checkpoint>,
-    ) -> impl Future<Output = Result<(), Refused>> + Send {
+    ) -> impl Future<Output = Result<(), DeliveryError>> + Send {
         match self {
             AnyTarget::Sqlite(target) => target.deliver(batch, checkpoint).boxed(),
             AnyTarget::Postgres(target) => target.deliver(batch, checkpoint).boxed(),
@@ -227,7 +227,7 @@ impl Target for AnyTarget {
         }
     }
 
-    fn persist(&mut self) -> impl Future<Output = Result<(), Refused>> + Send {
+    fn persist(&mut self) -> impl Future<Output = Result<(), DeliveryError>> + Send {
         match self {
             AnyTarget::File(target) => target.persist().boxed(),
             _ => ready(Ok(())).boxed(),

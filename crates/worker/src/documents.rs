@@ -169,8 +169,8 @@ pub fn read(text: &[u8]) -> Result<Document, DocumentError> {
     let kind = members.get("type").and_then(Value::as_str).map(str::to_owned).ok_or(DocumentError::Type)?;
     let value = Value::Object(members);
     schema::check(&kind, &value).map_err(|refused| match refused {
-        schema::Refused::Type => DocumentError::Type,
-        schema::Refused::Faults(faults) => DocumentError::Schema(faults),
+        schema::SchemaError::Type => DocumentError::Type,
+        schema::SchemaError::Faults(faults) => DocumentError::Schema(faults),
     })?;
     match kind.as_str() {
         "inputs_changes" => Ok(Document::Inputs(unique(list(&value, input)?, |input| &input.id)?)),

@@ -66,7 +66,7 @@ impl Delivery {
 
 /// The reason why a target refused a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refused {
+pub enum DeliveryError {
     /// The delivery failed.
     Failed {
         /// The cause.
@@ -82,22 +82,22 @@ pub enum Refused {
     Unfit(String),
 }
 
-impl Refused {
+impl DeliveryError {
     /// Creates a failure without a requested pause.
-    pub fn failed(failure: Failure, error: impl ToString) -> Refused {
-        Refused::Failed { failure, error: error.to_string(), retry_after: None }
+    pub fn failed(failure: Failure, error: impl ToString) -> DeliveryError {
+        DeliveryError::Failed { failure, error: error.to_string(), retry_after: None }
     }
 
     pub(crate) fn is_of_unique_values(&self) -> bool {
-        matches!(self, Refused::Failed { failure: Failure::Sql(state), .. } if state == b"23505")
+        matches!(self, DeliveryError::Failed { failure: Failure::Sql(state), .. } if state == b"23505")
     }
 
     pub(crate) fn is_poison(&self) -> bool {
-        matches!(self, Refused::Failed { failure, .. } if failure.class() == crate::failure::Class::Poison)
+        matches!(self, DeliveryError::Failed { failure, .. } if failure.class() == crate::failure::Class::Poison)
     }
 
     pub(crate) fn is_of_foreign_keys(&self) -> bool {
-        matches!(self, Refused::Failed { failure: Failure::Sql(state), .. } if state == b"23503")
+        matches!(self, DeliveryError::Failed { failure: Failure::Sql(state), .. } if state == b"23503")
     }
 }
 
@@ -117,7 +117,7 @@ pub struct Window {
 pub trait Target: Send {
     /// Returns the job's checkpoint if the target has one. A target with transactions raises the job's epoch to
     /// `epoch`, so that an earlier process writes nothing more.
-    fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, Refused>> + Send;
+    fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, DeliveryError>> + Send;
 
     /// Passes the memory of the next batch, released when its last holder drops it. A thread that cannot be stopped and
     /// continues a cancelled batch holds it until it ends.
@@ -129,7 +129,7 @@ pub trait Target: Send {
         &mut self,
         batch: Vec<Delivery>,
         checkpoint: Option<Checkpoint>,
-    ) -> impl Future<Output = Result<(), Refused>> + Send;
+    ) -> impl Future<Output = Result<(), DeliveryError>> + Send;
 
     /// Returns whether the target already has an attachment with this digest. Failures count as no.
     fn holds(&mut self, _: &Delivery, _: &Stub) -> impl Future<Output = bool> + Send {
@@ -140,8 +140,8 @@ pub trait Target: Send {
     /// it. Needed only by targets that acknowledge earlier.
     ///
     /// # Errors
-    /// [`Refused`]: any part of what was taken since the last success may be lost.
-    fn persist(&mut self) -> impl Future<Output = Result<(), Refused>> + Send {
+    /// [`DeliveryError`]: any part of what was taken since the last success may be lost.
+    fn persist(&mut self) -> impl Future<Output = Result<(), DeliveryError>> + Send {
         std::future::ready(Ok(()))
     }
 

@@ -31,7 +31,7 @@ use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, SourceMismatch};
 use crate::documents::{Description, ResetTo, SourceType, System};
 use crate::failure::{Failure, Guard, Halt};
 use crate::memory::{Charge, Memory};
-use crate::output::{Refused, Target, Window};
+use crate::output::{DeliveryError, Target, Window};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::queue::Entry;
@@ -509,7 +509,8 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 self.reached = Some(seq.clone());
                 self.keep(KeepEvent::Reset).await?;
                 if self.written == Seq::unlike_any() {
-                    self.pause_for(Refused::failed(Failure::Connection, "the checkpoint could not be written")).await?;
+                    self.pause_for(DeliveryError::failed(Failure::Connection, "the checkpoint could not be written"))
+                        .await?;
                 }
             }
             return Ok(None);
@@ -552,13 +553,13 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     /// Waits before the target is retried, as the schedule and the target demand.
-    async fn pause_for(&mut self, refused: Refused) -> Result<(), End> {
+    async fn pause_for(&mut self, refused: DeliveryError) -> Result<(), End> {
         let until = self.note_refused(refused)?;
         self.pause(until).await
     }
 
     /// Counts a refusal because of the target's state and returns the time of the retry.
-    fn note_refused(&mut self, refused: Refused) -> Result<Instant, End> {
+    fn note_refused(&mut self, refused: DeliveryError) -> Result<Instant, End> {
         self.failures = self.failures.saturating_add(1);
         self.note_outage(refused, self.failures, LoggedTrouble::Target)
     }
@@ -578,7 +579,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.source_failures = self.source_failures.saturating_add(1);
         self.was_source_away = true;
         self.progress.lose_sight();
-        self.note_outage(Refused::failed(Failure::Connection, error), self.source_failures, LoggedTrouble::Source)
+        self.note_outage(DeliveryError::failed(Failure::Connection, error), self.source_failures, LoggedTrouble::Source)
     }
 
     /// Reports whether the last request to the source or target failed.
@@ -586,11 +587,11 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.progress.set_failing(self.failures > 0 || self.persist_failures > 0 || self.source_failures > 0);
     }
 
-    fn note_outage(&mut self, refused: Refused, failures: u32, cause: LoggedTrouble) -> Result<Instant, End> {
+    fn note_outage(&mut self, refused: DeliveryError, failures: u32, cause: LoggedTrouble) -> Result<Instant, End> {
         let (error, retry_after) = match refused {
-            Refused::Failed { error, retry_after, .. } => (error, retry_after),
-            Refused::Superseded => return Err(End::Superseded),
-            Refused::Unfit(reason) => return Err(End::Unfit(self.redactor.text(&reason, 500))),
+            DeliveryError::Failed { error, retry_after, .. } => (error, retry_after),
+            DeliveryError::Superseded => return Err(End::Superseded),
+            DeliveryError::Unfit(reason) => return Err(End::Unfit(self.redactor.text(&reason, 500))),
         };
         self.counts.outages += 1;
         let error = self.redactor.text(&error, 500);

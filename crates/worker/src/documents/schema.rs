@@ -45,19 +45,19 @@ fn compile() -> Result<Compiled, String> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum SchemaError {
     Type,
     Faults(String),
 }
 
 /// Validates a document without its underscore members by the schema of its type.
-pub(super) fn check(kind: &str, value: &Value) -> Result<(), Refused> {
-    let compiled = COMPILED.get_or_init(compile).as_ref().map_err(|error| Refused::Faults(error.clone()))?;
-    let index = compiled.by_type.get(kind).ok_or(Refused::Type)?;
+pub(super) fn check(kind: &str, value: &Value) -> Result<(), SchemaError> {
+    let compiled = COMPILED.get_or_init(compile).as_ref().map_err(|error| SchemaError::Faults(error.clone()))?;
+    let index = compiled.by_type.get(kind).ok_or(SchemaError::Type)?;
     compiled.schemas.validate(value, *index).map_err(|error| {
         let mut faults = Vec::new();
         leaves(&error, &mut faults);
-        Refused::Faults(faults.join("; "))
+        SchemaError::Faults(faults.join("; "))
     })
 }
 

@@ -58,7 +58,7 @@ fn schemas_are_schemas() {
         ]
     );
     assert!(schema::check("job", &json!(7)).is_err());
-    assert_eq!(schema::check("gone", &json!({})), Err(schema::Refused::Type));
+    assert_eq!(schema::check("gone", &json!({})), Err(schema::SchemaError::Type));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use self::doubts::Doubts;
 use self::path::{has_members, path_of};
 use super::body::{Format, deletion};
-use super::{Delivery, DeliveryState, Refused, Target};
+use super::{Delivery, DeliveryError, DeliveryState, Target};
 use crate::attachments::{Attachment, Stub};
 use crate::checkpoint::Checkpoint;
 use crate::failure::{Class, Failure};
@@ -100,7 +100,7 @@ impl Http {
         Http { peer, ways, tables, at_once: at_once.max(1), epoch: 0, taken: HashMap::new(), doubts: Doubts::default() }
     }
 
-    async fn one(&self, delivery: &Delivery) -> Result<EndpointAnswer, Refused> {
+    async fn one(&self, delivery: &Delivery) -> Result<EndpointAnswer, DeliveryError> {
         let json = json_of(delivery, &self.tables);
         if json.is_none() && self.ways.is_delete_ignored {
             return Ok(EndpointAnswer::Gone);
@@ -112,7 +112,7 @@ impl Http {
         };
         let body = match text {
             Some(text) => self.ways.format.body(text).ok_or_else(|| {
-                Refused::failed(Failure::TooLarge, "the product of the document is nested too deeply")
+                DeliveryError::failed(Failure::TooLarge, "the product of the document is nested too deeply")
             })?,
             None => Bytes::new(),
         };
@@ -129,8 +129,8 @@ impl Http {
         for (attachment, place) in delivery.attachments.iter().zip(places) {
             self.attach(delivery, attachment, place).await?;
         }
-        let path =
-            path.ok_or_else(|| Refused::failed(Failure::TooLarge, "the template makes no path of this document"))?;
+        let path = path
+            .ok_or_else(|| DeliveryError::failed(Failure::TooLarge, "the template makes no path of this document"))?;
         let mut headers = HeaderMap::new();
         if !body.is_empty() {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.ways.format.content_type()));
@@ -140,7 +140,7 @@ impl Http {
 
     /// Repeats the deletions in doubt once the endpoint is known to have lost its path when it answered them. Changes
     /// of the same documents in `batch` are newer.
-    async fn settle_doubts(&mut self, batch: &[Delivery]) -> Result<(), Refused> {
+    async fn settle_doubts(&mut self, batch: &[Delivery]) -> Result<(), DeliveryError> {
         if !self.doubts.is_to_be_settled() {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl Http {
             for sent in join_all(group.iter().map(|delivery| self.one(delivery))).await {
                 match sent {
                     // No document of the batch is the cause. The endpoint's message may contain a secret.
-                    Err(Refused::Failed { failure, .. }) if failure.class() == Class::Poison => {
+                    Err(DeliveryError::Failed { failure, .. }) if failure.class() == Class::Poison => {
                         tracing::warn!(
                             status = failure.status(),
                             "an endpoint refuses a deletion that it did not know before"
@@ -167,10 +167,15 @@ impl Http {
         Ok(())
     }
 
-    async fn attach(&self, delivery: &Delivery, attachment: &Attachment, path: Option<String>) -> Result<(), Refused> {
+    async fn attach(
+        &self,
+        delivery: &Delivery,
+        attachment: &Attachment,
+        path: Option<String>,
+    ) -> Result<(), DeliveryError> {
         let Attachment { stub, body: Some(body) } = attachment else { return Ok(()) };
         let path = path.ok_or_else(|| {
-            Refused::failed(Failure::TooLarge, "the template makes no path of an attachment of this document")
+            DeliveryError::failed(Failure::TooLarge, "the template makes no path of an attachment of this document")
         })?;
         let mut headers = HeaderMap::new();
         let octets = || HeaderValue::from_static("application/octet-stream");
@@ -188,7 +193,7 @@ impl Http {
         delivery: &Delivery,
         body: Bytes,
         is_deletion: bool,
-    ) -> Result<EndpointAnswer, Refused> {
+    ) -> Result<EndpointAnswer, DeliveryError> {
         // `POST` and `PUT` would create the document; a path that answers 404 or 410 to them has not taken it.
         let may_be_gone = is_deletion && matches!(method, Method::DELETE | Method::PATCH);
         headers.insert("flatbed-epoch", HeaderValue::from(self.epoch));
@@ -210,19 +215,19 @@ impl Http {
             Ok(answer) if may_be_gone && answer.status == 404 => Ok(EndpointAnswer::Unknown),
             Ok(answer) => {
                 let now = self.peer.clock().unix_seconds();
-                Err(Refused::Failed {
+                Err(DeliveryError::Failed {
                     failure: Failure::Http(answer.status),
                     error: String::from_utf8_lossy(&answer.body).into_owned(),
                     retry_after: answer.retry_after.as_deref().and_then(|header| retry_after(header, now)),
                 })
             }
-            Err(error) => Err(Refused::failed(Failure::Connection, error)),
+            Err(error) => Err(DeliveryError::failed(Failure::Connection, error)),
         }
     }
 }
 
 impl Target for Http {
-    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         self.epoch = epoch;
         Ok(None)
     }
@@ -249,7 +254,7 @@ impl Target for Http {
         said(&DIGEST) == Some(&stub.digest) || tag.is_some_and(|tag| stub.digest.strip_prefix("md5-") == Some(tag))
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         self.settle_doubts(&batch).await?;
         let left = batch.iter().filter(|delivery| self.taken.get(&delivery.id) != Some(&delivery.seq));
         // Documents go first: they show whether the path exists.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flatbed_flatten::json::Object;
 
 use self::turns::Turn;
-use super::{Delivery, DeliveryState, Refused, Target};
+use super::{Delivery, DeliveryError, DeliveryState, Target};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
 use crate::file_claim::FileClaim;
@@ -123,8 +123,8 @@ fn breaks_off(file: &File) -> io::Result<bool> {
     Ok(file.read_at(&mut byte, last)? == 1 && byte != *b"\n")
 }
 
-fn refused(error: io::Error) -> Refused {
-    Refused::failed(Failure::Storage, error)
+fn refused(error: io::Error) -> DeliveryError {
+    DeliveryError::failed(Failure::Storage, error)
 }
 
 impl<W: Write> Lines<W> {
@@ -162,7 +162,7 @@ impl<W: Write> Lines<W> {
 
 impl<W: Write + Send + 'static> Target for Lines<W> {
     /// Waits for the thread of a dropped run.
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         drop(self.turn.take().await?);
         Ok(None)
     }
@@ -173,9 +173,9 @@ impl<W: Write + Send + 'static> Target for Lines<W> {
 
     /// Writes a batch on a thread that may block on the disk. If the future is dropped, the thread completes the write
     /// in progress and ends.
-    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         let room = self.room.take();
-        let lost = || Refused::failed(Failure::Storage, "the file or stream is lost");
+        let lost = || DeliveryError::failed(Failure::Storage, "the file or stream is lost");
         let turn = self.turn.take().await?;
         let mut writer = self.writer.take().ok_or_else(lost)?;
         let (tables, file, is_wanted) = (self.tables.clone(), self.kept_by.clone(), Arc::new(AtomicBool::new(true)));
@@ -196,7 +196,7 @@ impl<W: Write + Send + 'static> Target for Lines<W> {
         written.map_err(refused)
     }
 
-    async fn persist(&mut self) -> Result<(), Refused> {
+    async fn persist(&mut self) -> Result<(), DeliveryError> {
         let Some(file) = self.kept_by.clone().filter(|_| self.is_unkept) else { return Ok(()) };
         let kept = tokio::task::spawn_blocking(move || file.sync_data()).await;
         kept.map_err(io::Error::other).and_then(|kept| kept).map_err(refused)?;
@@ -359,7 +359,8 @@ mod tests {
             state: DeliveryState::Gone,
             attachments: Vec::new(),
         };
-        let Err(Refused::Failed { failure, .. }) = Lines::new(Full, Vec::new()).deliver(vec![gone], None).await else {
+        let Err(DeliveryError::Failed { failure, .. }) = Lines::new(Full, Vec::new()).deliver(vec![gone], None).await
+        else {
             panic!()
         };
         assert_eq!(failure.class(), crate::failure::Class::Outage);

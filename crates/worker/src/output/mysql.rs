@@ -23,7 +23,7 @@ use mysql_async::{Conn, Opts, OptsBuilder, Params, Row as SqlRow, SslOpts, Value
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::Refused;
+use super::DeliveryError;
 use super::tables::dialect::Dialect;
 use super::tables::fit::{DatabaseColumn, DatabaseTable};
 use super::tables::steps::{Step, parts, rows_of};
@@ -113,19 +113,19 @@ impl From<mysql_async::Error> for Fault {
     }
 }
 
-impl From<Fault> for Refused {
-    fn from(fault: Fault) -> Refused {
+impl From<Fault> for DeliveryError {
+    fn from(fault: Fault) -> DeliveryError {
         match fault {
-            Fault::Late => Refused::failed(Failure::Connection, "the server did not answer in time"),
-            Fault::MalformedAnswer => Refused::failed(Failure::Connection, "the server's answer is malformed"),
-            Fault::Unfit(what) => Refused::failed(Failure::Sql(*b"22003"), what),
+            Fault::Late => DeliveryError::failed(Failure::Connection, "the server did not answer in time"),
+            Fault::MalformedAnswer => DeliveryError::failed(Failure::Connection, "the server's answer is malformed"),
+            Fault::Unfit(what) => DeliveryError::failed(Failure::Sql(*b"22003"), what),
             Fault::Sql(mysql_async::Error::Server(error)) => {
-                Refused::failed(Failure::of_mysql(error.code, &error.state), error.message)
+                DeliveryError::failed(Failure::of_mysql(error.code, &error.state), error.message)
             }
             Fault::Sql(mysql_async::Error::Driver(error @ mysql_async::DriverError::PacketTooLarge)) => {
-                Refused::failed(Failure::TooLarge, error)
+                DeliveryError::failed(Failure::TooLarge, error)
             }
-            Fault::Sql(error) => Refused::failed(Failure::Connection, error),
+            Fault::Sql(error) => DeliveryError::failed(Failure::Connection, error),
         }
     }
 }
@@ -417,9 +417,9 @@ impl Session {
 }
 
 impl Server {
-    async fn dial(&mut self) -> Result<Session, Refused> {
+    async fn dial(&mut self) -> Result<Session, DeliveryError> {
         let way = &self.way;
-        let broken = |error: String| Refused::failed(Failure::Connection, error);
+        let broken = |error: String| DeliveryError::failed(Failure::Connection, error);
         let host = if way.host.contains(':') { format!("[{}]", way.host) } else { way.host.clone() };
         let url = Url::parse(&format!("http://{host}:{}", way.port)).map_err(|error| broken(error.to_string()))?;
         let time_max = way.time_max;
@@ -441,7 +441,7 @@ impl Server {
                 .db_name(Some(way.database.clone()))
                 .stmt_cache_size(STATEMENTS_MAX)
                 .ssl_opts(way.authorities.as_ref().map(trust));
-            Conn::new(Opts::from(builder)).await.map_err(|error| Refused::from(Fault::Sql(error)))
+            Conn::new(Opts::from(builder)).await.map_err(|error| DeliveryError::from(Fault::Sql(error)))
         };
         let clock = way.clock.clone();
         let connected = clock.timeout(time_max + LATER, connecting).await;
@@ -463,21 +463,21 @@ impl Server {
         Ok(session)
     }
 
-    fn session(&mut self) -> Result<Session, Refused> {
-        let lost = || Refused::failed(Failure::Connection, "the connection to the server is lost");
+    fn session(&mut self) -> Result<Session, DeliveryError> {
+        let lost = || DeliveryError::failed(Failure::Connection, "the connection to the server is lost");
         self.session.take().ok_or_else(lost)
     }
 
     /// Keeps a healthy session. After an error of the session's state, the next use reconnects.
-    async fn keep<T>(&mut self, mut session: Session, done: Result<T, Fault>) -> Result<T, Refused> {
+    async fn keep<T>(&mut self, mut session: Session, done: Result<T, Fault>) -> Result<T, DeliveryError> {
         let refused = match done {
             Ok(done) => {
                 self.session = Some(session);
                 return Ok(done);
             }
-            Err(fault) => Refused::from(fault),
+            Err(fault) => DeliveryError::from(fault),
         };
-        if let Refused::Failed { failure, .. } = &refused
+        if let DeliveryError::Failed { failure, .. } = &refused
             && failure.class() == Class::Poison
             && session.batch("ROLLBACK").await.is_ok()
         {
@@ -492,7 +492,7 @@ impl Driver for Server {
         if self.is_mariadb { &MARIADB } else { &MYSQL }
     }
 
-    async fn connect(&mut self) -> Result<bool, Refused> {
+    async fn connect(&mut self) -> Result<bool, DeliveryError> {
         // The server may end a session that was idle for long at any time.
         if self.session.as_ref().is_some_and(Session::is_fresh) {
             return Ok(false);
@@ -502,13 +502,13 @@ impl Driver for Server {
         Ok(true)
     }
 
-    async fn look(&mut self, table: String) -> Result<Option<DatabaseTable>, Refused> {
+    async fn look(&mut self, table: String) -> Result<Option<DatabaseTable>, DeliveryError> {
         let mut session = self.session()?;
         let done = session.look(&table).await;
         self.keep(session, done).await
     }
 
-    async fn make(&mut self, statements: Vec<String>) -> Result<(), Refused> {
+    async fn make(&mut self, statements: Vec<String>) -> Result<(), DeliveryError> {
         for statement in statements {
             let mut session = self.session()?;
             let done = session.batch(&statement).await;
@@ -517,26 +517,26 @@ impl Driver for Server {
         Ok(())
     }
 
-    async fn has_claims(&mut self, job: String, table: String) -> Result<bool, Refused> {
+    async fn has_claims(&mut self, job: String, table: String) -> Result<bool, DeliveryError> {
         let mut session = self.session()?;
         let query = "SELECT 1 FROM flatbed_rows WHERE job = ? AND tbl = ? LIMIT 1";
         let done = session.query(query, vec![of(&job), of(&table)]).await.map(|rows| !rows.is_empty());
         self.keep(session, done).await
     }
 
-    async fn take_over(&mut self, job: String, epoch: i64) -> Result<Option<String>, Refused> {
+    async fn take_over(&mut self, job: String, epoch: i64) -> Result<Option<String>, DeliveryError> {
         let mut session = self.session()?;
         let done = session.take_over(&job, epoch).await;
         self.keep(session, done).await
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Refused> {
+    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, DeliveryError> {
         let mut session = self.session()?;
         let done = session.open(opening).await;
         self.keep(session, done).await
     }
 
-    async fn close(&mut self, batch: Arc<Batch>) -> Result<(), Refused> {
+    async fn close(&mut self, batch: Arc<Batch>) -> Result<(), DeliveryError> {
         let mut session = self.session()?;
         let dialect = self.dialect();
         let done = session.close(&batch, dialect).await;

@@ -32,7 +32,7 @@ use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row as SqlRow, Statement};
 
-use super::Refused;
+use super::DeliveryError;
 use super::tables::dialect::Dialect;
 use super::tables::fit::{DatabaseColumn, DatabaseTable};
 use super::tables::steps::{Step, parts, rows_of};
@@ -129,14 +129,14 @@ impl From<tokio_postgres::Error> for Fault {
     }
 }
 
-impl From<Fault> for Refused {
-    fn from(fault: Fault) -> Refused {
+impl From<Fault> for DeliveryError {
+    fn from(fault: Fault) -> DeliveryError {
         let error = match fault {
-            Fault::Late => return Refused::failed(Failure::Connection, "the server did not answer in time"),
+            Fault::Late => return DeliveryError::failed(Failure::Connection, "the server did not answer in time"),
             Fault::Sql(error) => error,
         };
         let Some(told) = error.as_db_error() else {
-            return Refused::failed(Failure::Connection, shown(&error));
+            return DeliveryError::failed(Failure::Connection, shown(&error));
         };
         let failure = match told.code().code().as_bytes() {
             // A key too long for an index.
@@ -147,7 +147,7 @@ impl From<Fault> for Refused {
             code => code.try_into().map_or(Failure::Connection, Failure::Sql),
         };
         // Without details, which contain values of other documents.
-        Refused::failed(failure, told.message())
+        DeliveryError::failed(failure, told.message())
     }
 }
 
@@ -422,9 +422,9 @@ fn said(batch: &Batch, step: &Step) -> Option<String> {
 }
 
 impl Server {
-    async fn dial(&self) -> Result<Session, Refused> {
+    async fn dial(&self) -> Result<Session, DeliveryError> {
         let way = &self.way;
-        let broken = |error: String| Refused::failed(Failure::Connection, error);
+        let broken = |error: String| DeliveryError::failed(Failure::Connection, error);
         let host = if way.host.contains(':') { format!("[{}]", way.host) } else { way.host.clone() };
         let url = Url::parse(&format!("http://{host}:{}", way.port)).map_err(|error| broken(error.to_string()))?;
         let mut config = Config::new();
@@ -437,7 +437,7 @@ impl Server {
         let connecting = async {
             let stream = (way.dial)(&url).await.map_err(broken)?;
             let connected = config.connect_raw(Wire(stream), upgrade).await;
-            connected.map_err(|error| Refused::from(Fault::Sql(error)))
+            connected.map_err(|error| DeliveryError::from(Fault::Sql(error)))
         };
         let late = || broken("the server did not answer in time".to_owned());
         let connected = way.clock.timeout(way.time_max + LATER, connecting).await;
@@ -464,21 +464,21 @@ impl Server {
         Ok(session)
     }
 
-    fn session(&mut self) -> Result<Session, Refused> {
-        let lost = || Refused::failed(Failure::Connection, "the connection to the server is lost");
+    fn session(&mut self) -> Result<Session, DeliveryError> {
+        let lost = || DeliveryError::failed(Failure::Connection, "the connection to the server is lost");
         self.session.take().ok_or_else(lost)
     }
 
     /// Keeps a healthy session. After an error of the session's state, the next use reconnects.
-    async fn keep<T>(&mut self, session: Session, done: Result<T, Fault>) -> Result<T, Refused> {
+    async fn keep<T>(&mut self, session: Session, done: Result<T, Fault>) -> Result<T, DeliveryError> {
         let refused = match done {
             Ok(done) => {
                 self.session = Some(session);
                 return Ok(done);
             }
-            Err(fault) => Refused::from(fault),
+            Err(fault) => DeliveryError::from(fault),
         };
-        if let Refused::Failed { failure, .. } = &refused
+        if let DeliveryError::Failed { failure, .. } = &refused
             && failure.class() == crate::failure::Class::Poison
             && session.batch("ROLLBACK").await.is_ok()
         {
@@ -493,7 +493,7 @@ impl Driver for Server {
         &DIALECT
     }
 
-    async fn connect(&mut self) -> Result<bool, Refused> {
+    async fn connect(&mut self) -> Result<bool, DeliveryError> {
         if self.session.as_ref().is_some_and(|session| !session.client.is_closed()) {
             return Ok(false);
         }
@@ -502,26 +502,26 @@ impl Driver for Server {
         Ok(true)
     }
 
-    async fn look(&mut self, table: String) -> Result<Option<DatabaseTable>, Refused> {
+    async fn look(&mut self, table: String) -> Result<Option<DatabaseTable>, DeliveryError> {
         let mut session = self.session()?;
         let done = session.look(&table).await;
         self.keep(session, done).await
     }
 
-    async fn make(&mut self, statements: Vec<String>) -> Result<(), Refused> {
+    async fn make(&mut self, statements: Vec<String>) -> Result<(), DeliveryError> {
         let session = self.session()?;
         let done = session.batch(&format!("BEGIN; {}; COMMIT", statements.join("; "))).await;
         self.keep(session, done).await
     }
 
-    async fn has_claims(&mut self, job: String, table: String) -> Result<bool, Refused> {
+    async fn has_claims(&mut self, job: String, table: String) -> Result<bool, DeliveryError> {
         let mut session = self.session()?;
         let query = "SELECT 1 FROM flatbed_rows WHERE job = $1::text AND tbl = $2::text LIMIT 1";
         let done = session.query(query, &[&job, &table]).await.map(|rows| !rows.is_empty());
         self.keep(session, done).await
     }
 
-    async fn take_over(&mut self, job: String, epoch: i64) -> Result<Option<String>, Refused> {
+    async fn take_over(&mut self, job: String, epoch: i64) -> Result<Option<String>, DeliveryError> {
         let mut session = self.session()?;
         let statement =
             "INSERT INTO flatbed_checkpoints AS c VALUES ($1::text, $2::int8, '') ON CONFLICT (job) DO UPDATE
@@ -531,13 +531,13 @@ impl Driver for Server {
         self.keep(session, done).await
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Refused> {
+    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, DeliveryError> {
         let mut session = self.session()?;
         let done = session.open(opening).await;
         self.keep(session, done).await
     }
 
-    async fn close(&mut self, batch: Arc<Batch>) -> Result<(), Refused> {
+    async fn close(&mut self, batch: Arc<Batch>) -> Result<(), DeliveryError> {
         let mut session = self.session()?;
         let done = session.close(&batch).await;
         self.keep(session, done).await

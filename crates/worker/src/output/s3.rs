@@ -22,7 +22,7 @@ use self::key::{KeyValues, Template};
 use super::body::deletion;
 use super::http::json_of;
 use super::lines::line;
-use super::{Delivery, DeliveryState, Refused, Target, Window};
+use super::{Delivery, DeliveryError, DeliveryState, Target, Window};
 use crate::attachments::{Attachment, Stub};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
@@ -119,7 +119,7 @@ impl S3 {
     }
 
     /// Returns the key of an object with the documents from `first` to `last`.
-    fn key(&self, first: &Delivery, last: &Delivery, body: &Value<'_>, table: &str) -> Result<String, Refused> {
+    fn key(&self, first: &Delivery, last: &Delivery, body: &Value<'_>, table: &str) -> Result<String, DeliveryError> {
         let place = KeyValues {
             id: &last.id,
             rev: &last.rev,
@@ -132,8 +132,12 @@ impl S3 {
             attachment: "",
             now: self.bucket.clock().unix_seconds(),
         };
-        let none =
-            || Refused::failed(Failure::TooLarge, "the template makes no key of at most 1,024 bytes of this document");
+        let none = || {
+            DeliveryError::failed(
+                Failure::TooLarge,
+                "the template makes no key of at most 1,024 bytes of this document",
+            )
+        };
         self.ways.template.key(&place).ok_or_else(none)
     }
 
@@ -154,13 +158,13 @@ impl S3 {
     }
 
     /// Stores the attachments of a document that the store lacks, and returns the keys of all.
-    async fn attach(&self, delivery: &Delivery) -> Result<HashSet<String>, Refused> {
+    async fn attach(&self, delivery: &Delivery) -> Result<HashSet<String>, DeliveryError> {
         let mut keys = HashSet::new();
         let Some(template) = &self.ways.attachments else { return Ok(keys) };
         for Attachment { stub, body } in &delivery.attachments {
             let long = || {
                 let error = "the template makes no key of at most 1,024 bytes of an attachment of this document";
-                Refused::failed(Failure::TooLarge, error)
+                DeliveryError::failed(Failure::TooLarge, error)
             };
             let key = self.attachment_key(template, delivery, &stub.name).ok_or_else(long)?;
             if let Some(body) = body {
@@ -172,7 +176,7 @@ impl S3 {
     }
 
     /// Deletes the objects of attachments that a document no longer has.
-    async fn prune(&self, delivery: &Delivery, kept: &HashSet<String>) -> Result<(), Refused> {
+    async fn prune(&self, delivery: &Delivery, kept: &HashSet<String>) -> Result<(), DeliveryError> {
         let is_gone = is_gone(delivery);
         // A first revision has removed no attachment.
         let may_have_lost = is_gone || !delivery.rev.starts_with("1-");
@@ -195,7 +199,7 @@ impl S3 {
         Ok(())
     }
 
-    async fn one(&self, delivery: &Delivery) -> Result<(), Refused> {
+    async fn one(&self, delivery: &Delivery) -> Result<(), DeliveryError> {
         let text = match (json_of(delivery, &self.tables), self.ways.on_delete) {
             (Some(text), _) => Some(text),
             (None, OnObjectDelete::Ignore) => return Ok(()),
@@ -221,7 +225,7 @@ impl S3 {
         batch.iter().filter(|it| !self.taken.contains(&it.seq) && !is_ignored(it)).collect()
     }
 
-    async fn each(&mut self, batch: &[Delivery]) -> Result<(), Refused> {
+    async fn each(&mut self, batch: &[Delivery]) -> Result<(), DeliveryError> {
         let left = self.left(batch);
         for group in left.chunks(self.at_once) {
             let this = &*self;
@@ -243,7 +247,7 @@ impl S3 {
     }
 
     /// Stores objects of many documents, one after the other.
-    async fn together(&mut self, batch: Vec<Delivery>) -> Result<(), Refused> {
+    async fn together(&mut self, batch: Vec<Delivery>) -> Result<(), DeliveryError> {
         let left: Vec<usize> = {
             let left: HashSet<&str> = self.left(&batch).into_iter().map(|delivery| delivery.seq.as_str()).collect();
             let places = batch.iter().enumerate().filter(|(_, delivery)| left.contains(delivery.seq.as_str()));
@@ -291,14 +295,14 @@ impl S3 {
     }
 
     /// Returns the objects of a group: one, or one per table.
-    async fn bodies(&self, group: &Group) -> Result<Vec<(String, Vec<u8>)>, Refused> {
+    async fn bodies(&self, group: &Group) -> Result<Vec<(String, Vec<u8>)>, DeliveryError> {
         if self.ways.format != ObjectFormat::Parquet {
             return Ok(vec![(String::new(), group.all().flat_map(|delivery| line(delivery, &self.tables)).collect())]);
         }
         let group = group.clone();
         let made = tokio::task::spawn_blocking(move || group.files()).await;
-        let made = made.map_err(|error| Refused::failed(Failure::Store(0), error))?;
-        made.map_err(|error| Refused::failed(Failure::TooLarge, error))
+        let made = made.map_err(|error| DeliveryError::failed(Failure::Store(0), error))?;
+        made.map_err(|error| DeliveryError::failed(Failure::TooLarge, error))
     }
 }
 
@@ -327,17 +331,17 @@ fn is_gone(delivery: &Delivery) -> bool {
     matches!(delivery.state, DeliveryState::Gone | DeliveryState::Is(Product::Nothing))
 }
 
-fn too_large() -> Refused {
-    Refused::failed(Failure::TooLarge, "the object would have more than 64 MB")
+fn too_large() -> DeliveryError {
+    DeliveryError::failed(Failure::TooLarge, "the object would have more than 64 MB")
 }
 
 impl Target for S3 {
-    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         self.epoch = epoch;
         Ok(None)
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         let sequences: Vec<String> = batch.iter().map(|delivery| delivery.seq.clone()).collect();
         if self.ways.format.is_batch() {
             self.together(batch).await?;

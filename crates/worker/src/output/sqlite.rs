@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter};
 
-use super::Refused;
+use super::DeliveryError;
 use super::tables::dialect::{Dialect, key_of};
 use super::tables::fit::{DatabaseColumn, DatabaseTable, Family};
 use super::tables::steps::{Step, rows_of};
@@ -55,13 +55,13 @@ pub struct File {
     claim: Option<Arc<FileClaim>>,
 }
 
-fn refused(error: rusqlite::Error) -> Refused {
+fn refused(error: rusqlite::Error) -> DeliveryError {
     let failure = match &error {
         rusqlite::Error::SqliteFailure(code, _) => Failure::of_sqlite(code.extended_code),
         rusqlite::Error::SqlInputError { error, .. } => Failure::of_sqlite(error.extended_code),
         _ => Failure::Sql(*b"42000"),
     };
-    Refused::failed(failure, error)
+    DeliveryError::failed(failure, error)
 }
 
 impl Sqlite {
@@ -96,8 +96,8 @@ impl File {
     async fn with<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Refused> {
-        let lost = || Refused::failed(Failure::Storage, "the connection to the file is lost");
+    ) -> Result<T, DeliveryError> {
+        let lost = || DeliveryError::failed(Failure::Storage, "the connection to the file is lost");
         let connection = self.connection.take().ok_or_else(lost)?;
         let claim = self.claim.clone();
         let done = tokio::task::spawn_blocking(move || {
@@ -119,27 +119,27 @@ impl Driver for File {
         &DIALECT
     }
 
-    async fn connect(&mut self) -> Result<bool, Refused> {
+    async fn connect(&mut self) -> Result<bool, DeliveryError> {
         if self.connection.is_some() {
             return Ok(false);
         }
         let (path, claim) = (self.path.clone(), self.claim.clone());
         let opened = tokio::task::spawn_blocking(move || (open(&path), claim)).await;
-        let (opened, _) = opened.map_err(|error| Refused::failed(Failure::Storage, error))?;
+        let (opened, _) = opened.map_err(|error| DeliveryError::failed(Failure::Storage, error))?;
         self.connection = Some(opened.map_err(refused)?);
         Ok(true)
     }
 
-    async fn look(&mut self, table: String) -> Result<Option<DatabaseTable>, Refused> {
+    async fn look(&mut self, table: String) -> Result<Option<DatabaseTable>, DeliveryError> {
         self.with(move |connection| look(connection, &table)).await
     }
 
-    async fn make(&mut self, statements: Vec<String>) -> Result<(), Refused> {
+    async fn make(&mut self, statements: Vec<String>) -> Result<(), DeliveryError> {
         self.with(move |connection| statements.iter().try_for_each(|statement| connection.execute_batch(statement)))
             .await
     }
 
-    async fn has_claims(&mut self, job: String, table: String) -> Result<bool, Refused> {
+    async fn has_claims(&mut self, job: String, table: String) -> Result<bool, DeliveryError> {
         self.with(move |connection| {
             connection
                 .prepare_cached("SELECT 1 FROM flatbed_rows WHERE job = ?1 AND tbl = ?2 LIMIT 1")?
@@ -148,7 +148,7 @@ impl Driver for File {
         .await
     }
 
-    async fn take_over(&mut self, job: String, epoch: i64) -> Result<Option<String>, Refused> {
+    async fn take_over(&mut self, job: String, epoch: i64) -> Result<Option<String>, DeliveryError> {
         self.with(move |connection| {
             let statement = "INSERT INTO flatbed_checkpoints VALUES (?1, ?2, '') ON CONFLICT (job) DO UPDATE
                 SET epoch = excluded.epoch WHERE epoch <= excluded.epoch RETURNING checkpoint";
@@ -157,7 +157,7 @@ impl Driver for File {
         .await
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Refused> {
+    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, DeliveryError> {
         self.with(move |connection| {
             if !connection.is_autocommit() {
                 connection.execute_batch("ROLLBACK")?;
@@ -185,7 +185,7 @@ impl Driver for File {
         .await
     }
 
-    async fn close(&mut self, batch: Arc<Batch>) -> Result<(), Refused> {
+    async fn close(&mut self, batch: Arc<Batch>) -> Result<(), DeliveryError> {
         self.with(move |connection| {
             batch.steps.iter().try_for_each(|step| take(connection, &batch, step))?;
             connection.execute_batch("COMMIT")

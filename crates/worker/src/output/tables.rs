@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use flatbed_clock::Clock;
 
-use super::{Delivery, Refused, Target};
+use super::{Delivery, DeliveryError, Target};
 use crate::checkpoint::Checkpoint;
 use crate::difference::Claim;
 use crate::failure::Failure;
@@ -112,33 +112,37 @@ pub trait Driver: Send {
     fn dialect(&self) -> &'static Dialect;
 
     /// Connects unless connected, and returns whether it did. Knowledge of the tables then is stale.
-    fn connect(&mut self) -> impl Future<Output = Result<bool, Refused>> + Send;
+    fn connect(&mut self) -> impl Future<Output = Result<bool, DeliveryError>> + Send;
 
     /// Returns the definition of a table. `None`: the table does not exist.
-    fn look(&mut self, table: String) -> impl Future<Output = Result<Option<DatabaseTable>, Refused>> + Send;
+    fn look(&mut self, table: String) -> impl Future<Output = Result<Option<DatabaseTable>, DeliveryError>> + Send;
 
     /// Creates tables.
-    fn make(&mut self, statements: Vec<String>) -> impl Future<Output = Result<(), Refused>> + Send;
+    fn make(&mut self, statements: Vec<String>) -> impl Future<Output = Result<(), DeliveryError>> + Send;
 
     /// Returns whether a job has claims in a table.
-    fn has_claims(&mut self, job: String, table: String) -> impl Future<Output = Result<bool, Refused>> + Send;
+    fn has_claims(&mut self, job: String, table: String) -> impl Future<Output = Result<bool, DeliveryError>> + Send;
 
     /// Raises a job's epoch and returns its checkpoint, as an empty text if there is none. `None`: the stored epoch is
     /// higher.
-    fn take_over(&mut self, job: String, epoch: i64) -> impl Future<Output = Result<Option<String>, Refused>> + Send;
+    fn take_over(
+        &mut self,
+        job: String,
+        epoch: i64,
+    ) -> impl Future<Output = Result<Option<String>, DeliveryError>> + Send;
 
     /// Begins a transaction, writes the checkpoint, and returns the documents' claims. `None`: another process has the
     /// job, and no transaction is open.
     ///
     /// # Errors
-    /// [`Refused`]; no transaction is open then.
-    fn open(&mut self, opening: Opening) -> impl Future<Output = Result<Option<Claims>, Refused>> + Send;
+    /// [`DeliveryError`]; no transaction is open then.
+    fn open(&mut self, opening: Opening) -> impl Future<Output = Result<Option<Claims>, DeliveryError>> + Send;
 
     /// Executes a batch and commits.
     ///
     /// # Errors
-    /// [`Refused`]; the transaction is rolled back, or, if the connection was lost, may have been committed.
-    fn close(&mut self, batch: Arc<Batch>) -> impl Future<Output = Result<(), Refused>> + Send;
+    /// [`DeliveryError`]; the transaction is rolled back, or, if the connection was lost, may have been committed.
+    fn close(&mut self, batch: Arc<Batch>) -> impl Future<Output = Result<(), DeliveryError>> + Send;
 
     /// Rolls back an open transaction.
     fn abandon(&mut self) -> impl Future<Output = ()> + Send;
@@ -179,7 +183,7 @@ impl<D: Driver> Tables<D> {
 
     /// Connects, and checks the tables after a new connection. Tables are created only when a run begins: a table that
     /// is dropped later counts as an outage, rather than being created again without its rows.
-    async fn ready(&mut self, is_beginning: bool) -> Result<Arc<Vec<DatabaseTable>>, Refused> {
+    async fn ready(&mut self, is_beginning: bool) -> Result<Arc<Vec<DatabaseTable>>, DeliveryError> {
         let is_new = self.driver.connect().await?;
         if let Some(found) = self.found.as_ref().filter(|_| !is_new && !is_beginning) {
             return Ok(found.clone());
@@ -194,7 +198,7 @@ impl<D: Driver> Tables<D> {
                     }
                     Some(DatabaseTable { engine: Some(engine), .. }) => {
                         let error = format!("the table {name}: its engine {engine} has no transactions");
-                        return Err(Refused::Unfit(error));
+                        return Err(DeliveryError::Unfit(error));
                     }
                     Some(_) => {}
                 }
@@ -209,12 +213,12 @@ impl<D: Driver> Tables<D> {
                         "the table {} is gone, and this job's rows with it: bring it back, or delete the job's rows of {ROWS} and reset it",
                         table.name
                     );
-                    return Err(Refused::failed(Failure::Sql(*b"42P01"), error));
+                    return Err(DeliveryError::failed(Failure::Sql(*b"42P01"), error));
                 }
                 self.driver.make(definition(dialect, table, &self.tables)).await?;
                 found = self.driver.look(table.name.clone()).await?;
             }
-            let gone = |state: &[u8; 5], what: String| Err(Refused::failed(Failure::Sql(*state), what));
+            let gone = |state: &[u8; 5], what: String| Err(DeliveryError::failed(Failure::Sql(*state), what));
             let Some(found) = found else {
                 return gone(b"42P01", format!("there is no such table: {}", table.name));
             };
@@ -222,7 +226,7 @@ impl<D: Driver> Tables<D> {
                 return gone(b"42703", format!("the table {} has no column {column}", table.name));
             }
             if let Some(misfit) = misfit(table, &found) {
-                return Err(Refused::Unfit(format!("the table {}: {misfit}", table.name)));
+                return Err(DeliveryError::Unfit(format!("the table {}: {misfit}", table.name)));
             }
             all.push(found);
         }
@@ -238,7 +242,7 @@ impl<D: Driver> Tables<D> {
         checkpoint: Option<&Checkpoint>,
         replaced: &[bool],
         is_with_children: bool,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), DeliveryError> {
         let opening = Opening {
             job: self.job.clone(),
             epoch: self.epoch,
@@ -246,10 +250,10 @@ impl<D: Driver> Tables<D> {
             documents: deliveries.iter().map(|delivery| delivery.id.clone()).collect(),
             claims: Claims::within(CLAIMS_MAX, CLAIMS_BYTES_MAX),
         };
-        let claims = self.driver.open(opening).await?.ok_or(Refused::Superseded)?;
+        let claims = self.driver.open(opening).await?.ok_or(DeliveryError::Superseded)?;
         let Some(before) = claims.all() else {
             self.driver.abandon().await;
-            return Err(Refused::failed(Failure::TooLarge, "the documents of the batch have too many rows"));
+            return Err(DeliveryError::failed(Failure::TooLarge, "the documents of the batch have too many rows"));
         };
         let mut steps = steps(&self.tables, deliveries, &before, replaced);
         if is_with_children {
@@ -260,7 +264,7 @@ impl<D: Driver> Tables<D> {
         self.driver.close(Arc::new(Batch { job, tables, found, deliveries, steps, now, room })).await
     }
 
-    async fn take_in(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn take_in(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), DeliveryError> {
         let found = self.ready(false).await?;
         let deliveries = Arc::new(batch);
         let refused = match self.attempt(&found, &deliveries, checkpoint.as_ref(), &[], false).await {
@@ -292,10 +296,10 @@ impl<D: Driver> Target for Tables<D> {
         true
     }
 
-    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         self.ready(true).await?;
         self.epoch = i64::try_from(epoch).unwrap_or(i64::MAX);
-        let text = self.driver.take_over(self.job.clone(), self.epoch).await?.ok_or(Refused::Superseded)?;
+        let text = self.driver.take_over(self.job.clone(), self.epoch).await?.ok_or(DeliveryError::Superseded)?;
         Ok(Checkpoint::read(text.as_bytes()))
     }
 
@@ -303,7 +307,7 @@ impl<D: Driver> Target for Tables<D> {
         self.room = Some(room);
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), DeliveryError> {
         let done = self.take_in(batch, checkpoint).await;
         self.room = None;
         done

@@ -16,7 +16,7 @@ use crate::checkpoint::Checkpoint;
 use crate::documents::Output;
 use crate::failure::{Class, Failure};
 use crate::memory::Charge;
-use crate::output::{Delivery, Refused, Target};
+use crate::output::{Delivery, DeliveryError, Target};
 use crate::plan::PlannedChange;
 use crate::queue::{Entry, Failed};
 use crate::rows::{ROWS_BYTES_MAX, Unmappable};
@@ -34,7 +34,7 @@ pub(super) enum PartOutcome {
     /// A document is the cause.
     Poison(Failure, String),
     /// The target's state is the cause.
-    Refused(Refused),
+    Refused(DeliveryError),
 }
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                         let until = match waits_for {
                             WaitsFor::Source(error) => self.note_unread(&error)?,
                             WaitsFor::Function(reason) => {
-                                self.note_refused(Refused::failed(Failure::Storage, reason))?
+                                self.note_refused(DeliveryError::failed(Failure::Storage, reason))?
                             }
                         };
                         return self.pause_giving_back(until).await;
@@ -246,17 +246,17 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    fn tried(&mut self, done: Result<(), Refused>) -> Result<PartOutcome, End> {
+    fn tried(&mut self, done: Result<(), DeliveryError>) -> Result<PartOutcome, End> {
         match done {
             Ok(()) => {
                 self.failures = 0;
                 self.tell_failing();
                 Ok(PartOutcome::Taken)
             }
-            Err(Refused::Failed { failure, error, .. }) if failure.class() == Class::Poison => {
+            Err(DeliveryError::Failed { failure, error, .. }) if failure.class() == Class::Poison => {
                 Ok(PartOutcome::Poison(failure, error))
             }
-            Err(Refused::Superseded) => Err(End::Superseded),
+            Err(DeliveryError::Superseded) => Err(End::Superseded),
             Err(refused) => Ok(PartOutcome::Refused(refused)),
         }
     }
@@ -392,7 +392,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         while let Err(error) = self.queue.put(&entry).await {
             match error {
                 NotKept::Full(entries) => return Err(End::QueueFull(entries)),
-                NotKept::Failed(error) => self.pause_for(Refused::failed(Failure::Storage, error)).await?,
+                NotKept::Failed(error) => self.pause_for(DeliveryError::failed(Failure::Storage, error)).await?,
             }
         }
         self.failures = 0;

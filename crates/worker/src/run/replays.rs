@@ -14,7 +14,7 @@ use super::products::ProductError;
 use super::{End, LoggedTrouble, Queue, Runner};
 use crate::failure::Failure;
 use crate::memory::Charge;
-use crate::output::{Refused, Target};
+use crate::output::{DeliveryError, Target};
 use crate::queue::{AtSource, Entry, Replay};
 use crate::rows::{ROWS_BYTES_MAX, Unmappable};
 use crate::source::{Source, SourceError};
@@ -48,7 +48,7 @@ enum ReplayOutcome {
     /// The entry needs more memory.
     Beyond,
     Source(SourceError),
-    Refused(Refused),
+    Refused(DeliveryError),
 }
 
 pub(super) fn rev_of(text: &str) -> String {
@@ -95,7 +95,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 }
             };
             while let Err(error) = self.queue.settle(&entry, what).await {
-                self.pause_for(Refused::failed(Failure::Storage, error)).await?;
+                self.pause_for(DeliveryError::failed(Failure::Storage, error)).await?;
             }
             self.failures = 0;
             self.tell_failing();
@@ -178,7 +178,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             Err(ProductError::Beyond) => return Ok(ReplayOutcome::Beyond),
             Err(ProductError::Source(error)) => return Ok(ReplayOutcome::Source(error)),
             Err(ProductError::Later(reason)) => {
-                return Ok(ReplayOutcome::Refused(Refused::failed(Failure::Storage, reason)));
+                return Ok(ReplayOutcome::Refused(DeliveryError::failed(Failure::Storage, reason)));
             }
             Err(ProductError::Broken(reason)) => return Err(End::Broken(reason)),
         };

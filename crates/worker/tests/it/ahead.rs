@@ -10,7 +10,7 @@ use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
 use flatbed_worker::memory::Memory;
-use flatbed_worker::output::{Delivery, Refused, Target};
+use flatbed_worker::output::{Delivery, DeliveryError, Target};
 use flatbed_worker::run::{Counts, End, Runner};
 use flatbed_worker::script::{Call, Scripts};
 use serde_json::{Value, json};
@@ -44,11 +44,11 @@ impl Strict {
 }
 
 impl Target for Strict {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         Ok(self.checkpoint.clone())
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), DeliveryError> {
         self.calls += 1;
         self.documents += batch.len();
         if let Some(random) = &mut self.random {
@@ -60,13 +60,13 @@ impl Target for Strict {
                 pass(Duration::from_millis(random.below(3))).await;
             }
             match random.below(8) {
-                0 => return Err(Refused::failed(Failure::Connection, "gone")),
-                1 => return Err(Refused::Superseded),
+                0 => return Err(DeliveryError::failed(Failure::Connection, "gone")),
+                1 => return Err(DeliveryError::Superseded),
                 _ => {}
             }
         }
         if batch.iter().any(|delivery| is_poison(&delivery.id)) {
-            return Err(Refused::failed(Failure::Sql(*b"22001"), "poison"));
+            return Err(DeliveryError::failed(Failure::Sql(*b"22001"), "poison"));
         }
         for delivery in &batch {
             let seq = delivery.seq.parse().unwrap();
@@ -187,15 +187,15 @@ struct Late {
     next_is_made: Arc<Notify>,
     has_waited: bool,
     /// Returned instead of success.
-    refusal: Option<Refused>,
+    refusal: Option<DeliveryError>,
 }
 
 impl Target for Late {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         Ok(None)
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         if !batch.is_empty() && !self.has_waited {
             self.has_waited = true;
             self.next_is_made.notified().await;
@@ -259,7 +259,7 @@ async fn what_is_made_ahead_ends_with_the_job_and_with_what_is_before_it() {
                 Box::pin(std::future::pending())
             }
         });
-        let refusal = is_refused.then(|| Refused::failed(Failure::Connection, "gone"));
+        let refusal = is_refused.then(|| DeliveryError::failed(Failure::Connection, "gone"));
         let target = Late { next_is_made, has_waited: false, refusal };
         let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).running(scripts);
         let (end, counts, ..) = soon(runner.run()).await;
@@ -276,20 +276,20 @@ struct Forgetful {
 }
 
 impl Target for Forgetful {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         Ok(None)
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         self.seqs.extend(batch.iter().map(|delivery| delivery.seq.parse::<u64>().unwrap()));
         Ok(())
     }
 
-    async fn persist(&mut self) -> Result<(), Refused> {
+    async fn persist(&mut self) -> Result<(), DeliveryError> {
         if self.failing > 0 {
             self.failing -= 1;
             self.seqs.clear();
-            return Err(Refused::failed(Failure::Storage, "the disk is gone"));
+            return Err(DeliveryError::failed(Failure::Storage, "the disk is gone"));
         }
         Ok(())
     }
@@ -324,25 +324,25 @@ struct Unsteady {
 }
 
 impl Target for Unsteady {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         Ok(None)
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         if self.is_down.load(Ordering::SeqCst) {
             self.went_down.notify_one();
-            return Err(Refused::failed(Failure::Connection, "down"));
+            return Err(DeliveryError::failed(Failure::Connection, "down"));
         }
         self.seqs.extend(batch.iter().map(|delivery| delivery.seq.parse::<u64>().unwrap()));
         Ok(())
     }
 
-    async fn persist(&mut self) -> Result<(), Refused> {
+    async fn persist(&mut self) -> Result<(), DeliveryError> {
         self.kept += 1;
         if self.kept == 3 {
             self.seqs.truncate(20);
             self.is_down.store(true, Ordering::SeqCst);
-            return Err(Refused::failed(Failure::Storage, "the disk is gone"));
+            return Err(DeliveryError::failed(Failure::Storage, "the disk is gone"));
         }
         Ok(())
     }

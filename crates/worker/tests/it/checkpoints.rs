@@ -8,7 +8,7 @@ use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
 use flatbed_worker::output::sqlite::Sqlite;
-use flatbed_worker::output::{Delivery, Refused, Target};
+use flatbed_worker::output::{Delivery, DeliveryError, Target};
 use flatbed_worker::run::{End, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -32,19 +32,19 @@ impl Watched {
 }
 
 impl Target for Watched {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         Ok(None)
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         let seqs: Vec<u64> = batch.iter().map(|delivery| delivery.seq.parse().unwrap()).collect();
         let kept = self.source.0.lock().unwrap().kept.last().copied().unwrap_or(0);
         assert!(seqs.iter().all(|seq| *seq > kept), "{seqs:?} are delivered, and {kept} is the checkpoint");
         if self.killed_at.is_some_and(|at| seqs.contains(&at)) {
-            return Err(Refused::Superseded);
+            return Err(DeliveryError::Superseded);
         }
         if batch.iter().any(|delivery| delivery.id == "poison") {
-            return Err(Refused::failed(Failure::Sql(*b"22001"), "poison"));
+            return Err(DeliveryError::failed(Failure::Sql(*b"22001"), "poison"));
         }
         if let Some((clock, time)) = &self.takes {
             clock.advance(*time);

@@ -18,7 +18,7 @@ use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::output::mysql::{self, MySql};
 use flatbed_worker::output::postgres::{Postgres, ServerSettings};
 use flatbed_worker::output::tables::{Claims, Driver, Opening, Tables};
-use flatbed_worker::output::{Refused, Target};
+use flatbed_worker::output::{DeliveryError, Target};
 use flatbed_worker::progress::Progress;
 use flatbed_worker::run::{Counts, End, Runner};
 use serde_json::{Value, json};
@@ -397,8 +397,8 @@ async fn who_lost_the_job_writes_nothing(place: &mut Scenario<'_>) {
     place.epoch -= 2;
     let (end, counts, mut old) = place.once_with(&job, old).await;
     assert_eq!((end, counts.delivered), (End::Superseded, 0));
-    assert_eq!(old.begin(1).await, Err(Refused::Superseded));
-    assert_eq!(old.deliver(Vec::new(), None).await, Err(Refused::Superseded));
+    assert_eq!(old.begin(1).await, Err(DeliveryError::Superseded));
+    assert_eq!(old.deliver(Vec::new(), None).await, Err(DeliveryError::Superseded));
     assert_eq!(place.orders().len(), 2);
     place.epoch = 2;
     assert_eq!(place.once_with(&job, new).await.1.delivered, 1);
@@ -655,7 +655,10 @@ async fn stopped<D: Driver>(place: &mut Scenario<'_>, job: &Description, opening
     assert_eq!(place.once(job).await.0, End::Done);
     assert_eq!(place.orders(), place.expected());
     let refused = stopped.open(opening.clone()).await.unwrap_err();
-    assert!(matches!(&refused, Refused::Failed { failure, .. } if failure.class() == Class::Outage), "{refused:?}");
+    assert!(
+        matches!(&refused, DeliveryError::Failed { failure, .. } if failure.class() == Class::Outage),
+        "{refused:?}"
+    );
     stopped.connect().await.unwrap();
     assert_eq!(stopped.open(opening).await.unwrap(), None);
 }

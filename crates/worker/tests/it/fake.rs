@@ -11,7 +11,7 @@ use flatbed_worker::change::{Change, ChangeContent, ChangePage};
 use flatbed_worker::checkpoint::{Checkpoint, Seq, SourceIdentity};
 use flatbed_worker::documents::{self, Connections, Description, Document};
 use flatbed_worker::failure::Failure;
-use flatbed_worker::output::{Delivery, Refused, Target, Window};
+use flatbed_worker::output::{Delivery, DeliveryError, Target, Window};
 use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
 use flatbed_worker::run::{NotKept, Queue, ReplayRequest, Replayed};
@@ -312,17 +312,17 @@ pub(crate) struct Unlucky<T> {
 }
 
 impl<T: Target> Target for Unlucky<T> {
-    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         self.target.begin(epoch).await
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), DeliveryError> {
         match self.mishaps.pop().flatten() {
-            Some(Mishap::Outage) => Err(Refused::failed(Failure::Connection, "gone")),
-            Some(Mishap::KilledBefore) => Err(Refused::Superseded),
+            Some(Mishap::Outage) => Err(DeliveryError::failed(Failure::Connection, "gone")),
+            Some(Mishap::KilledBefore) => Err(DeliveryError::Superseded),
             Some(Mishap::KilledAfter) => {
                 self.target.deliver(batch, checkpoint).await?;
-                Err(Refused::Superseded)
+                Err(DeliveryError::Superseded)
             }
             None => self.target.deliver(batch, checkpoint).await,
         }

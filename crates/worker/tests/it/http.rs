@@ -9,7 +9,7 @@ use flatbed_worker::documents::{ChangesFeed, SourceType};
 use flatbed_worker::failure::Class;
 use flatbed_worker::output::body::Format;
 use flatbed_worker::output::http::{Http, HttpSettings};
-use flatbed_worker::output::{Delivery, DeliveryState, Refused, Target};
+use flatbed_worker::output::{Delivery, DeliveryError, DeliveryState, Target};
 use flatbed_worker::peer::Peer;
 use flatbed_worker::rows::Product;
 use flatbed_worker::run::{Counts, End, Runner};
@@ -210,7 +210,7 @@ async fn deletions_that_met_no_place_are_sent_again() {
     let mut target = Http::new(peer(&url), ways(), Vec::new(), 1);
     let is = |id, seq| delivery(id, seq, Some("{}"));
     let gone = |id, seq| delivery(id, seq, None);
-    let is_outage = |done: &Result<(), Refused>| matches!(done, Err(Refused::Failed { failure, .. }) if failure.class() == Class::Outage);
+    let is_outage = |done: &Result<(), DeliveryError>| matches!(done, Err(DeliveryError::Failed { failure, .. }) if failure.class() == Class::Outage);
     // A missing document counts as deleted, and documents go first.
     target.deliver(vec![gone("none", 1), is("a", 2), is("b", 3)], None).await.unwrap();
     assert_eq!(sent(), "PUT a, PUT b, DELETE none");

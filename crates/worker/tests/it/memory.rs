@@ -9,7 +9,7 @@ use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
 use flatbed_worker::memory::Memory;
-use flatbed_worker::output::{Delivery, Refused, Target, Window};
+use flatbed_worker::output::{Delivery, DeliveryError, Target, Window};
 use flatbed_worker::run::{Counts, End, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -27,11 +27,11 @@ struct Scales {
 }
 
 impl Target for Scales {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         Ok(None)
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         let bytes: usize = batch.iter().map(Delivery::bytes).sum();
         let now = self.now.fetch_add(bytes, Ordering::SeqCst) + bytes;
         self.most.fetch_max(now, Ordering::SeqCst);
@@ -39,7 +39,7 @@ impl Target for Scales {
         pass(Duration::from_millis(2)).await;
         self.now.fetch_sub(bytes, Ordering::SeqCst);
         if self.is_down.load(Ordering::SeqCst) {
-            return Err(Refused::failed(Failure::Connection, "down"));
+            return Err(DeliveryError::failed(Failure::Connection, "down"));
         }
         self.ids.lock().unwrap().extend(batch.into_iter().map(|delivery| delivery.id));
         Ok(())
@@ -170,11 +170,11 @@ fn into_rows_retry() -> Value {
 struct Pairs(Arc<std::sync::Mutex<Vec<usize>>>);
 
 impl Target for Pairs {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         Ok(None)
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         self.0.lock().unwrap().push(batch.len());
         Ok(())
     }

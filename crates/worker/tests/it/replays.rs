@@ -7,7 +7,7 @@ use flatbed_worker::checkpoint::{Checkpoint, SourceMismatch};
 use flatbed_worker::documents::{Description, ResetTo};
 use flatbed_worker::failure::Failure;
 use flatbed_worker::output::sqlite::Sqlite;
-use flatbed_worker::output::{Delivery, Refused, Target};
+use flatbed_worker::output::{Delivery, DeliveryError, Target};
 use flatbed_worker::queue::EntryState;
 use flatbed_worker::run::{End, ReplayRequest, Runner};
 use serde_json::json;
@@ -161,25 +161,25 @@ struct Disk {
 struct OnDisk(Arc<Mutex<Disk>>);
 
 impl Target for OnDisk {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
         Ok(None)
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         let mut disk = self.0.lock().unwrap();
         if batch.iter().any(|delivery| Some(delivery.id.as_str()) == disk.refused) {
-            return Err(Refused::failed(Failure::TooLarge, "too large"));
+            return Err(DeliveryError::failed(Failure::TooLarge, "too large"));
         }
         disk.written.extend(batch.into_iter().map(|delivery| delivery.id));
         Ok(())
     }
 
-    async fn persist(&mut self) -> Result<(), Refused> {
+    async fn persist(&mut self) -> Result<(), DeliveryError> {
         let mut disk = self.0.lock().unwrap();
         if disk.failing > 0 {
             disk.failing -= 1;
             disk.written = disk.kept.clone();
-            return Err(Refused::failed(Failure::Storage, "the disk is gone"));
+            return Err(DeliveryError::failed(Failure::Storage, "the disk is gone"));
         }
         disk.kept = disk.written.clone();
         Ok(())

@@ -10,7 +10,7 @@ use flatbed_worker::documents::Description;
 use flatbed_worker::failure::{Failure, Halt};
 use flatbed_worker::output::lines::Lines;
 use flatbed_worker::output::sqlite::Sqlite;
-use flatbed_worker::output::{Delivery, Refused, Target};
+use flatbed_worker::output::{Delivery, DeliveryError, Target};
 use flatbed_worker::progress::Progress;
 use flatbed_worker::run::{Counts, End, Runner};
 use proptest::prelude::*;
@@ -205,11 +205,11 @@ async fn a_target_that_is_away_is_tried_after_longer_and_longer_pauses() {
 struct Away;
 
 impl Target for Away {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
-        Err(Refused::failed(Failure::Connection, "gone"))
+    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
+        Err(DeliveryError::failed(Failure::Connection, "gone"))
     }
 
-    async fn deliver(&mut self, _: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
+    async fn deliver(&mut self, _: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         Ok(())
     }
 }

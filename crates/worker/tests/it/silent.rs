@@ -10,7 +10,7 @@ use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::failure::Failure;
 use flatbed_worker::output::mysql::{self, MySql};
 use flatbed_worker::output::postgres::{Postgres, ServerSettings};
-use flatbed_worker::output::{Refused, Target};
+use flatbed_worker::output::{DeliveryError, Target};
 use flatbed_worker::peer::Dial;
 
 use crate::server::{local, plain};
@@ -22,7 +22,7 @@ const LATE: Duration = Duration::from_secs(60);
 /// Returns the error of a target that does not begin. The clock moves once there is a connection.
 async fn refused(
     manual: &ManualClock,
-    begun: impl Future<Output = Result<Option<Checkpoint>, Refused>>,
+    begun: impl Future<Output = Result<Option<Checkpoint>, DeliveryError>>,
     connected: impl Future<Output = ()>,
 ) {
     let time = async {
@@ -38,7 +38,7 @@ async fn refused(
         }
     });
     let refused = refused.await;
-    assert!(matches!(&refused, Refused::Failed { failure: Failure::Connection, .. }), "{refused:?}");
+    assert!(matches!(&refused, DeliveryError::Failed { failure: Failure::Connection, .. }), "{refused:?}");
 }
 
 /// One server accepts connections and stays silent, another speaks another protocol.

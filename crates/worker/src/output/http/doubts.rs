@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use super::EndpointAnswer;
 use crate::failure::Failure;
-use crate::output::{Delivery, DeliveryState, Refused};
+use crate::output::{Delivery, DeliveryError, DeliveryState};
 
 /// The most bytes of remembered deletions. Beyond that the oldest are discarded.
 const BYTES_MAX: usize = 256 << 10;
@@ -59,8 +59,8 @@ impl Doubts {
         });
     }
 
-    pub(super) fn note_refused(&mut self, refused: &Refused) {
-        if matches!(refused, Refused::Failed { failure: Failure::Http(404), .. }) && !self.deletions.is_empty() {
+    pub(super) fn note_refused(&mut self, refused: &DeliveryError) {
+        if matches!(refused, DeliveryError::Failed { failure: Failure::Http(404), .. }) && !self.deletions.is_empty() {
             (self.is_lost, self.is_found) = (true, false);
         }
     }
@@ -109,11 +109,11 @@ mod tests {
         }
         assert_eq!((doubts.deletions().count(), doubts.bytes), (count, bytes));
         assert!(doubts.deletions().last().is_some_and(|it| it.seq == "5001"));
-        doubts.note_refused(&Refused::failed(Failure::Http(503), ""));
+        doubts.note_refused(&DeliveryError::failed(Failure::Http(503), ""));
         assert!(!doubts.is_lost);
         doubts.settle();
         // Without deletions in doubt a 404 has no effect.
-        doubts.note_refused(&Refused::failed(Failure::Http(404), ""));
+        doubts.note_refused(&DeliveryError::failed(Failure::Http(404), ""));
         assert!(!doubts.is_lost && doubts.bytes == 0);
     }
 }

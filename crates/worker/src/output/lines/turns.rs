@@ -12,7 +12,7 @@ use flatbed_clock::Clock;
 use tokio::sync::{Mutex as Lock, OwnedMutexGuard};
 
 use crate::failure::Failure;
-use crate::output::Refused;
+use crate::output::DeliveryError;
 
 /// The longest wait for another writer. Beyond it the target counts as failed and is retried.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -59,11 +59,11 @@ impl Turn {
     /// Waits for the turn.
     ///
     /// # Errors
-    /// [`Refused`] as an outage: another run still writes.
-    pub(super) async fn take(&self) -> Result<OwnedMutexGuard<()>, Refused> {
+    /// [`DeliveryError`] as an outage: another run still writes.
+    pub(super) async fn take(&self) -> Result<OwnedMutexGuard<()>, DeliveryError> {
         let taken = self.clock.timeout(self.wait_max, self.lock.clone().lock_owned()).await;
         taken.map_err(|_| {
-            Refused::failed(Failure::Storage, "an earlier run or another job is still writing to the file")
+            DeliveryError::failed(Failure::Storage, "an earlier run or another job is still writing to the file")
         })
     }
 }

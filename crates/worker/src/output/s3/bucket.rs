@@ -10,7 +10,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use super::sign::{Signed, Signer, encode_key, hash, timestamp};
 use crate::failure::Failure;
-use crate::output::Refused;
+use crate::output::DeliveryError;
 use crate::peer::{Answer, Bounds, Peer, PeerError};
 use crate::retry::retry_after;
 use crate::secret::Secret;
@@ -63,7 +63,7 @@ impl Bucket {
     }
 
     /// Stores an object, replacing an existing one, with a digest if one is given.
-    pub async fn put(&self, key: &str, content_type: &str, digest: &str, body: Bytes) -> Result<(), Refused> {
+    pub async fn put(&self, key: &str, content_type: &str, digest: &str, body: Bytes) -> Result<(), DeliveryError> {
         let kind = if is_plain(content_type) { content_type } else { "application/octet-stream" };
         let digest = if is_plain(digest) { digest } else { "" };
         let said = RequestHead { path: self.path(key), kind, digest, ..RequestHead::default() };
@@ -78,19 +78,24 @@ impl Bucket {
     }
 
     /// Lists keys with a prefix, at most some hundreds, and returns the position of the next ones if there are more.
-    pub async fn list(&self, prefix: &str, after: Option<&str>) -> Result<(Vec<String>, Option<String>), Refused> {
+    pub async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<(Vec<String>, Option<String>), DeliveryError> {
         let after = after.map(|after| format!("continuation-token={}&", encode_segment(after))).unwrap_or_default();
         let prefix = encode_segment(prefix);
         let query = format!("{after}encoding-type=url&list-type=2&max-keys={LIST_MAX}&prefix={prefix}");
         let path = if self.prefix.is_empty() { "/".to_owned() } else { self.prefix.clone() };
         let said = RequestHead { path, query, bytes_max: LIST_BYTES_MAX, ..RequestHead::default() };
         let answer = self.call(Method::GET, said, Bytes::new()).await?;
-        listed(&String::from_utf8_lossy(&answer.body))
-            .ok_or_else(|| Refused::failed(Failure::Store(answer.status), "the bucket's list of keys is malformed"))
+        listed(&String::from_utf8_lossy(&answer.body)).ok_or_else(|| {
+            DeliveryError::failed(Failure::Store(answer.status), "the bucket's list of keys is malformed")
+        })
     }
 
     /// Deletes an object if it exists.
-    pub async fn delete(&self, key: &str) -> Result<(), Refused> {
+    pub async fn delete(&self, key: &str) -> Result<(), DeliveryError> {
         let said = RequestHead { path: self.path(key), ..RequestHead::default() };
         self.call(Method::DELETE, said, Bytes::new()).await.map(drop)
     }
@@ -99,14 +104,14 @@ impl Bucket {
         format!("{}/{}", self.prefix, encode_key(key))
     }
 
-    async fn call(&self, method: Method, said: RequestHead<'_>, body: Bytes) -> Result<Answer, Refused> {
+    async fn call(&self, method: Method, said: RequestHead<'_>, body: Bytes) -> Result<Answer, DeliveryError> {
         let RequestHead { mut path, query, kind, digest, bytes_max } = said;
         let whole = self.peer.url().path(&path);
         let now = self.clock().unix_seconds();
         let body_hash = if body.len() > HASH_HERE_BYTES_MAX {
             let body = body.clone();
             let hashing = tokio::task::spawn_blocking(move || hash(&body)).await;
-            hashing.map_err(|error| Refused::failed(Failure::Store(0), error))?
+            hashing.map_err(|error| DeliveryError::failed(Failure::Store(0), error))?
         } else {
             hash(&body)
         };
@@ -123,7 +128,7 @@ impl Bucket {
         let signed =
             Signed { method: method.as_str(), path: &whole, query: &query, headers: &headers, body_hash: &body_hash };
         let authorization = self.signer.as_ref().map(|signer| signer.sign(&signed, &date));
-        let unsendable = || Refused::failed(Failure::Store(0), "a header of the request cannot be sent");
+        let unsendable = || DeliveryError::failed(Failure::Store(0), "a header of the request cannot be sent");
         let mut sent = HeaderMap::new();
         let all = headers.iter().map(|(name, value)| (*name, *value));
         for (name, value) in all.chain(authorization.as_deref().map(|value| (header::AUTHORIZATION.as_str(), value))) {
@@ -140,13 +145,13 @@ impl Bucket {
         let bounds = Bounds { bytes_max, time_max: self.time_max };
         match self.peer.call(method, &path, &sent, body, bounds).await {
             Ok(answer) if (200..300).contains(&answer.status) => Ok(answer),
-            Ok(answer) => Err(Refused::Failed {
+            Ok(answer) => Err(DeliveryError::Failed {
                 failure: failure(answer.status, &answer.body),
                 error: format!("{} {}", answer.status, String::from_utf8_lossy(&answer.body)),
                 retry_after: answer.retry_after.as_deref().and_then(|header| retry_after(header, now)),
             }),
             Err(error @ (PeerError::Broken(_) | PeerError::Late | PeerError::TooLarge(_))) => {
-                Err(Refused::failed(Failure::Connection, error))
+                Err(DeliveryError::failed(Failure::Connection, error))
             }
         }
     }
