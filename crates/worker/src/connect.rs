@@ -33,7 +33,7 @@ use crate::output::s3::bucket::Bucket;
 use crate::output::s3::sign::Signer;
 use crate::output::s3::{self, S3};
 use crate::output::sqlite::Sqlite;
-use crate::output::{Delivery, DeliveryError, Target, Window};
+use crate::output::{BatchLimits, Delivery, DeliveryError, Target};
 use crate::peer::{Addresses, Dial, Peer, Secure};
 use crate::secret::{Redactor, SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
 use crate::source::HttpSource;
@@ -234,7 +234,7 @@ impl Target for AnyTarget {
         }
     }
 
-    fn window(&self) -> Option<Window> {
+    fn window(&self) -> Option<BatchLimits> {
         match self {
             AnyTarget::S3(target) => target.window(),
             _ => None,

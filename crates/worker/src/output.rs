@@ -104,7 +104,7 @@ impl DeliveryError {
 /// The limits of a group of documents that are delivered together. The first limit that is reached ends the wait for
 /// more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct BatchLimits {
     /// The most documents.
     pub documents: usize,
     /// The most bytes.
@@ -146,7 +146,7 @@ pub trait Target: Send {
     }
 
     /// Returns the limits within which documents are grouped. `None`: documents are delivered as they come.
-    fn window(&self) -> Option<Window> {
+    fn window(&self) -> Option<BatchLimits> {
         None
     }
 

@@ -31,7 +31,7 @@ use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, SourceMismatch};
 use crate::documents::{Description, ResetTo, SourceType, System};
 use crate::failure::{Failure, Guard, Halt};
 use crate::memory::{Charge, Memory};
-use crate::output::{DeliveryError, Target, Window};
+use crate::output::{BatchLimits, DeliveryError, Target};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::queue::Entry;
@@ -158,7 +158,7 @@ pub struct Runner<'j, S, T, Q> {
     target: Option<T>,
     /// True if the target stores the checkpoint; below, the limits for grouping documents.
     keeps_checkpoint: bool,
-    window: Option<Window>,
+    window: Option<BatchLimits>,
     queue: Q,
     redactor: Redactor,
     stop: watch::Receiver<bool>,
@@ -235,7 +235,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             job,
             source: Arc::new(source),
             keeps_checkpoint: target.keeps_checkpoint(),
-            window: target.window().map(Window::held),
+            window: target.window().map(BatchLimits::held),
             target: Some(target),
             queue,
             redactor,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::attachments::AttachmentsPart;
-use crate::output::Window;
+use crate::output::BatchLimits;
 use crate::output::body::Format;
 use crate::output::http::path::{self, PathError};
 use crate::output::s3::key::{KeyPurpose, Template, TemplateError};
@@ -363,10 +363,10 @@ impl CloudOutput {
     }
 
     /// Returns the limits of an object with many documents.
-    pub fn window(&self) -> Window {
-        let (batch, default) = (&self.batch, Window::OBJECTS);
+    pub fn window(&self) -> BatchLimits {
+        let (batch, default) = (&self.batch, BatchLimits::OBJECTS);
         let age = batch.max_seconds.map_or(default.age, |of| Duration::try_from_secs_f64(of).unwrap_or(default.age));
-        Window {
+        BatchLimits {
             documents: batch.max_docs.unwrap_or(default.documents).max(1),
             bytes: batch.max_bytes.unwrap_or(default.bytes).clamp(1, OBJECT_BYTES_MAX),
             age,

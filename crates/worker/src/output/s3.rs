@@ -22,7 +22,7 @@ use self::key::{KeyValues, Template};
 use super::body::deletion;
 use super::http::json_of;
 use super::lines::line;
-use super::{Delivery, DeliveryError, DeliveryState, Target, Window};
+use super::{BatchLimits, Delivery, DeliveryError, DeliveryState, Target};
 use crate::attachments::{Attachment, Stub};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
@@ -90,7 +90,7 @@ pub struct StoreSettings {
     /// The template of keys of attachments that are delivered individually.
     pub attachments: Option<Template>,
     /// The limits of an object with many documents.
-    pub window: Window,
+    pub window: BatchLimits,
 }
 
 /// A store.
@@ -361,12 +361,12 @@ impl Target for S3 {
         self.bucket.digest(&key).await.is_some_and(|digest| digest == stub.digest)
     }
 
-    fn window(&self) -> Option<Window> {
+    fn window(&self) -> Option<BatchLimits> {
         self.ways.format.is_batch().then_some(self.ways.window)
     }
 }
 
-impl Window {
+impl BatchLimits {
     /// The default limits of an object with many documents: 1,000 documents, 16 MB, one minute.
-    pub const OBJECTS: Window = Window { documents: 1_000, bytes: 16 << 20, age: Duration::from_secs(60) };
+    pub const OBJECTS: BatchLimits = BatchLimits { documents: 1_000, bytes: 16 << 20, age: Duration::from_secs(60) };
 }

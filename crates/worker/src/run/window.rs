@@ -5,20 +5,24 @@ use std::sync::atomic::Ordering;
 use super::keeping::KeepEvent;
 use super::reading::ADMITTED_BYTES_MAX;
 use super::{ADMITTED_MAX, End, Queue, Runner};
-use crate::output::{Target, Window};
+use crate::output::{BatchLimits, Target};
 use crate::source::Source;
 
-impl Window {
+impl BatchLimits {
     /// Limits the window to what the worker can hold.
-    pub(super) fn held(self) -> Window {
-        Window { documents: self.documents.clamp(1, ADMITTED_MAX), bytes: self.bytes.min(ADMITTED_BYTES_MAX), ..self }
+    pub(super) fn held(self) -> BatchLimits {
+        BatchLimits {
+            documents: self.documents.clamp(1, ADMITTED_MAX),
+            bytes: self.bytes.min(ADMITTED_BYTES_MAX),
+            ..self
+        }
     }
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Reads beyond the end of the feed until the window is full or expires, the job stops, or other jobs lack memory.
     /// Replays requested entries meanwhile.
-    pub(super) async fn gather(&mut self, window: Window) -> Result<(), End> {
+    pub(super) async fn gather(&mut self, window: BatchLimits) -> Result<(), End> {
         let clock = self.clock.clone();
         let begin = clock.now();
         loop {

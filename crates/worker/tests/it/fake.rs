@@ -11,7 +11,7 @@ use flatbed_worker::change::{Change, ChangeContent, ChangePage};
 use flatbed_worker::checkpoint::{Checkpoint, Seq, SourceIdentity};
 use flatbed_worker::documents::{self, Connections, Description, Document};
 use flatbed_worker::failure::Failure;
-use flatbed_worker::output::{Delivery, DeliveryError, Target, Window};
+use flatbed_worker::output::{BatchLimits, Delivery, DeliveryError, Target};
 use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
 use flatbed_worker::run::{NotKept, Queue, ReplayRequest, Replayed};
@@ -332,7 +332,7 @@ impl<T: Target> Target for Unlucky<T> {
         self.target.holds(delivery, stub).await
     }
 
-    fn window(&self) -> Option<Window> {
+    fn window(&self) -> Option<BatchLimits> {
         self.target.window()
     }
 

@@ -9,7 +9,7 @@ use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
 use flatbed_worker::memory::Memory;
-use flatbed_worker::output::{Delivery, DeliveryError, Target, Window};
+use flatbed_worker::output::{BatchLimits, Delivery, DeliveryError, Target};
 use flatbed_worker::run::{Counts, End, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -179,8 +179,8 @@ impl Target for Pairs {
         Ok(())
     }
 
-    fn window(&self) -> Option<Window> {
-        Some(Window { documents: 2, bytes: 16 << 20, age: 10 * PATIENCE })
+    fn window(&self) -> Option<BatchLimits> {
+        Some(BatchLimits { documents: 2, bytes: 16 << 20, age: 10 * PATIENCE })
     }
 }
 
