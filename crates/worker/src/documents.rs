@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::attachments::{Attachments, AttachmentsPart, Mode};
 use crate::checkpoint::Checkpoint;
-use crate::mapping::{Mapping, MappingError, Shared};
+use crate::mapping::{Mapping, MappingError, SharedTable};
 use crate::output::s3::ObjectFormat;
 use crate::queue::Entry;
 use crate::secret::{SecretRef, is_secret_name};
@@ -125,7 +125,7 @@ pub enum Document {
     /// Targets.
     Outputs(OutputType, Vec<Output>),
     /// Definitions of tables, by name.
-    Tables(BTreeMap<String, Shared>),
+    Tables(BTreeMap<String, SharedTable>),
     /// A job.
     Job(Box<Job>),
     /// A copy of a checkpoint.
@@ -399,11 +399,11 @@ fn job(value: Value) -> Result<Job, DocumentError> {
 }
 
 /// Parses tables that mappings share. Skips types that belong to other databases.
-fn tables(value: Value) -> Result<BTreeMap<String, Shared>, DocumentError> {
+fn tables(value: Value) -> Result<BTreeMap<String, SharedTable>, DocumentError> {
     let document: TablesDocument = typed(value)?;
     let mut tables = BTreeMap::new();
     for table in document.tables {
-        let mut shared = Shared::default();
+        let mut shared = SharedTable::default();
         for column in table.columns {
             if column.primary_key {
                 shared.key.push(column.name.clone());
@@ -423,7 +423,7 @@ pub struct Connections {
     inputs: BTreeMap<String, Input>,
     outputs: Vec<(OutputType, Output)>,
     mappings: BTreeMap<String, Mapping>,
-    tables: BTreeMap<String, Shared>,
+    tables: BTreeMap<String, SharedTable>,
 }
 
 /// A job with all objects that it names: the input of a run.

@@ -73,7 +73,7 @@ pub enum MappingError {
 
 /// A table as `tables_rdbms` defines it, shared by mappings that use its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shared {
+pub struct SharedTable {
     /// The columns by name: the type, if the worker knows it, and whether it is nullable.
     pub columns: BTreeMap<String, (Option<Type>, bool)>,
     /// The key's columns.
@@ -221,7 +221,7 @@ impl Mapping {
     ///
     /// # Errors
     /// [`MappingError::Table`] for a table that still has no key.
-    pub fn completed(mut self, shared: &BTreeMap<String, Shared>) -> Result<Mapping, MappingError> {
+    pub fn completed(mut self, shared: &BTreeMap<String, SharedTable>) -> Result<Mapping, MappingError> {
         let Shape::Tables(tables) = &mut self.shape else { return Ok(self) };
         for at in 0..tables.len() {
             let (before, rest) = tables.split_at_mut(at);
