@@ -43,10 +43,10 @@ pub struct Call {
 }
 
 /// A pending call, which yields the result as JSON text.
-pub type Called = Pin<Box<dyn Future<Output = Result<String, ScriptError>> + Send>>;
+pub type ScriptFuture = Pin<Box<dyn Future<Output = Result<String, ScriptError>> + Send>>;
 
 /// Runs functions.
-pub type Scripts = Arc<dyn Fn(Call) -> Called + Send + Sync>;
+pub type Scripts = Arc<dyn Fn(Call) -> ScriptFuture + Send + Sync>;
 
 /// Returns the product of a document, after the mapping's function if there is one, limited to `bytes_max` as counted
 /// by [`Product::bytes`]. Large texts wait for `memory` before they are parsed.
