@@ -24,10 +24,10 @@ const IDLE_MAX: usize = 32;
 const BUFFER_BYTES_MAX: usize = 128 << 10;
 
 /// A pending connection, or the reason why it failed.
-pub type Dialled = Pin<Box<dyn Future<Output = Result<Box<dyn Stream>, String>> + Send>>;
+pub type DialFuture = Pin<Box<dyn Future<Output = Result<Box<dyn Stream>, String>> + Send>>;
 
 /// Connects to a server, with TLS if its URL requires it, and only to allowed addresses.
-pub type Dial = Arc<dyn Fn(&Url) -> Dialled + Send + Sync>;
+pub type Dial = Arc<dyn Fn(&Url) -> DialFuture + Send + Sync>;
 
 /// A pending list of addresses, or the reason why it failed.
 pub type Resolved = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send>>;
@@ -37,7 +37,7 @@ pub type Resolved = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + S
 pub type Addresses = Arc<dyn Fn(&Url) -> Resolved + Send + Sync>;
 
 /// Begins TLS on a connection to a host and verifies its certificate, for protocols that start without TLS.
-pub type Secure = Arc<dyn Fn(String, Box<dyn Stream>) -> Dialled + Send + Sync>;
+pub type Secure = Arc<dyn Fn(String, Box<dyn Stream>) -> DialFuture + Send + Sync>;
 
 /// The reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
