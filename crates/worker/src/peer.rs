@@ -30,11 +30,11 @@ pub type DialFuture = Pin<Box<dyn Future<Output = Result<Box<dyn Stream>, String
 pub type Dial = Arc<dyn Fn(&Url) -> DialFuture + Send + Sync>;
 
 /// A pending list of addresses, or the reason why it failed.
-pub type Resolved = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send>>;
+pub type ResolveFuture = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send>>;
 
 /// Resolves the allowed addresses of a server for libraries that connect by themselves. They must connect to these
 /// without resolving the name again.
-pub type Addresses = Arc<dyn Fn(&Url) -> Resolved + Send + Sync>;
+pub type Addresses = Arc<dyn Fn(&Url) -> ResolveFuture + Send + Sync>;
 
 /// Begins TLS on a connection to a host and verifies its certificate, for protocols that start without TLS.
 pub type Secure = Arc<dyn Fn(String, Box<dyn Stream>) -> DialFuture + Send + Sync>;
