@@ -67,7 +67,7 @@ pub struct Answer {
 }
 
 /// An answer that is read line by line as it arrives.
-pub struct Streamed {
+pub struct StreamedAnswer {
     /// HTTP's status.
     pub status: u16,
     /// Its lines.
@@ -76,9 +76,9 @@ pub struct Streamed {
     _sender: SendRequest<Full<Bytes>>,
 }
 
-impl std::fmt::Debug for Streamed {
+impl std::fmt::Debug for StreamedAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Streamed({})", self.status)
+        write!(f, "StreamedAnswer({})", self.status)
     }
 }
 
@@ -173,13 +173,13 @@ impl Peer {
         headers: &HeaderMap,
         body: Bytes,
         time_max: Duration,
-    ) -> Result<Streamed, PeerError> {
+    ) -> Result<StreamedAnswer, PeerError> {
         let request = self.request(method, path, headers, body)?;
         let exchange = async {
             let mut sender = self.connection().await?;
             let response = sender.send_request(request).await.map_err(|error| PeerError::Broken(error.to_string()))?;
             let status = response.status().as_u16();
-            Ok(Streamed { status, lines: Lines::new(response.into_body()), _sender: sender })
+            Ok(StreamedAnswer { status, lines: Lines::new(response.into_body()), _sender: sender })
         };
         self.clock.timeout(time_max, exchange).await.unwrap_or(Err(PeerError::Late))
     }

@@ -8,7 +8,7 @@ use flatbed_flatten::json::{Limits, parse};
 use super::{Ask, HttpSource, SourceError, WAIT, json_headers};
 use crate::change::{ChangePage, MalformedAnswer, read_row};
 use crate::checkpoint::Seq;
-use crate::peer::{PeerError, Streamed};
+use crate::peer::{PeerError, StreamedAnswer};
 
 const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
 
@@ -21,7 +21,7 @@ const HEARTBEAT_MS: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct Live {
     at: Seq,
-    streamed: Streamed,
+    streamed: StreamedAnswer,
 }
 
 impl HttpSource {
