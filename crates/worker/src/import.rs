@@ -34,7 +34,7 @@ pub enum ImportError {
 
 /// The result of importing `config.json` and the mappings.
 #[derive(Debug, Clone, Default)]
-pub struct Imported {
+pub struct ImportResult {
     /// The ids and bodies of documents.
     pub documents: Vec<(String, Value)>,
     /// The names and contents of files for the directory of secrets.
@@ -64,7 +64,7 @@ fn set(into: &mut Map<String, Value>, name: &str, value: Option<Value>) {
 }
 
 struct Import {
-    imported: Imported,
+    imported: ImportResult,
     job: String,
 }
 
@@ -252,12 +252,12 @@ impl Import {
 }
 
 /// Converts a configuration and its mappings (file names with texts) into documents of the job with this id.
-pub fn import(job: &str, config: &str, mappings: &[(String, String)]) -> Result<Imported, ImportError> {
+pub fn import(job: &str, config: &str, mappings: &[(String, String)]) -> Result<ImportResult, ImportError> {
     let config: Value = match serde_json::from_str(config) {
         Ok(Value::Object(members)) if config.len() <= CONFIG_BYTES_MAX => Value::Object(members),
         _ => return Err(ImportError::Config),
     };
-    let mut import = Import { imported: Imported::default(), job: job.to_owned() };
+    let mut import = Import { imported: ImportResult::default(), job: job.to_owned() };
     let input = import.input(&config);
     let output = at(&config, "output").cloned().unwrap_or_default();
     let (kind, target) = import.output(&output)?;
@@ -393,7 +393,7 @@ mod tests {
             "halt_on_failure": false, "dlq": {"retention_seconds": 86400, "max_replay_attempts": 10}})
     }
 
-    fn body<'i>(imported: &'i Imported, id: &str) -> &'i Value {
+    fn body<'i>(imported: &'i ImportResult, id: &str) -> &'i Value {
         &imported.documents.iter().find(|(of, _)| of == id).unwrap_or_else(|| panic!("{id}")).1
     }
 
