@@ -53,7 +53,7 @@ pub enum DocumentError {
 
 /// An object given in full or by its id.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Named<T> {
+pub enum ObjectRef<T> {
     /// The id of an object in another document.
     Id(String),
     /// The object itself.
@@ -104,9 +104,9 @@ pub struct Job {
     /// True if the job is to run.
     pub is_enabled: bool,
     /// The source.
-    pub input: Named<Input>,
+    pub input: ObjectRef<Input>,
     /// The target.
-    pub output: Named<Output>,
+    pub output: ObjectRef<Output>,
     /// The kind of the target.
     pub output_type: OutputType,
     /// The mapping.
@@ -357,14 +357,14 @@ fn signed_in(auth: &Auth) -> Result<(), DocumentError> {
 }
 
 /// Parses a list of one element: an id, or the whole object.
-fn one<T>(list: &[Value], of: impl Fn(&Value) -> Result<T, DocumentError>) -> Result<Named<T>, DocumentError> {
+fn one<T>(list: &[Value], of: impl Fn(&Value) -> Result<T, DocumentError>) -> Result<ObjectRef<T>, DocumentError> {
     let first = list.first().ok_or(DocumentError::Json)?;
     match first.as_object() {
         Some(members) if members.len() == 1 => {
             let id = members.get("id").and_then(Value::as_str).ok_or(DocumentError::Json)?;
-            Ok(Named::Id(id.to_owned()))
+            Ok(ObjectRef::Id(id.to_owned()))
         }
-        _ => of(first).map(|full| Named::Full(Box::new(full))),
+        _ => of(first).map(|full| ObjectRef::Full(Box::new(full))),
     }
 }
 
@@ -375,7 +375,7 @@ fn job(value: Value) -> Result<Job, DocumentError> {
     let wrong = |error| DocumentError::Member("attachments", error);
     let attachments = Attachments::of(part).map_err(wrong)?;
     let output = one(&document.outputs, |value| output(kind, value))?;
-    if let Named::Full(output) = &output
+    if let ObjectRef::Full(output) = &output
         && attachments.is_some_and(|attachments| attachments.mode == Mode::Individual)
     {
         apart(output, part).map_err(wrong)?;
@@ -496,12 +496,12 @@ impl Connections {
     pub fn resolve(&self, job: &Job) -> Result<Description, Unresolved> {
         let missing = |what, id: &str| Unresolved::Missing(what, id.to_owned());
         let input = match &job.input {
-            Named::Full(input) => (**input).clone(),
-            Named::Id(id) => self.inputs.get(id).cloned().ok_or_else(|| missing("input", id))?,
+            ObjectRef::Full(input) => (**input).clone(),
+            ObjectRef::Id(id) => self.inputs.get(id).cloned().ok_or_else(|| missing("input", id))?,
         };
         let output = match &job.output {
-            Named::Full(output) => (**output).clone(),
-            Named::Id(id) => {
+            ObjectRef::Full(output) => (**output).clone(),
+            ObjectRef::Id(id) => {
                 let of = |(kind, output): &&(OutputType, Output)| *kind == job.output_type && output.id() == id;
                 self.outputs.iter().find(of).map(|(_, output)| output.clone()).ok_or_else(|| missing("output", id))?
             }
