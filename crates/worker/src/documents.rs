@@ -453,7 +453,7 @@ impl Description {
 
 /// The reason why a job cannot run as configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unresolved {
+pub enum ConfigurationError {
     /// A named object that does not exist.
     #[error("there is no {0} {1:?}")]
     Missing(&'static str, String),
@@ -493,8 +493,8 @@ impl Connections {
     }
 
     /// Returns a job with all objects that it names.
-    pub fn resolve(&self, job: &Job) -> Result<Description, Unresolved> {
-        let missing = |what, id: &str| Unresolved::Missing(what, id.to_owned());
+    pub fn resolve(&self, job: &Job) -> Result<Description, ConfigurationError> {
+        let missing = |what, id: &str| ConfigurationError::Missing(what, id.to_owned());
         let input = match &job.input {
             ObjectRef::Full(input) => (**input).clone(),
             ObjectRef::Id(id) => self.inputs.get(id).cloned().ok_or_else(|| missing("input", id))?,
@@ -516,33 +516,35 @@ impl Connections {
         let filters =
             [feed.filter.is_some(), !feed.channels.is_empty(), !feed.doc_ids.is_empty(), feed.selector.is_some()];
         if filters.into_iter().filter(|is_there| *is_there).count() > 1 {
-            return Err(Unresolved::Unfit("one of `filter`, `channels`, `doc_ids` and `selector` may be given"));
+            return Err(ConfigurationError::Unfit(
+                "one of `filter`, `channels`, `doc_ids` and `selector` may be given",
+            ));
         }
         let has_collections = !matches!(input.source_type, SourceType::Flatbed | SourceType::Couchdb);
         if (input.scope.is_some() || input.collection.is_some()) && (!has_collections || input.local.is_some()) {
-            return Err(Unresolved::Unfit("`scope` and `collection` are of Sync Gateway's databases"));
+            return Err(ConfigurationError::Unfit("`scope` and `collection` are of Sync Gateway's databases"));
         }
         if input.scope.is_some() && input.collection.is_none() {
-            return Err(Unresolved::Unfit("a `scope` needs a `collection`"));
+            return Err(ConfigurationError::Unfit("a `scope` needs a `collection`"));
         }
         if input.local.as_deref() == Some("_worker") {
-            return Err(Unresolved::Unfit(
+            return Err(ConfigurationError::Unfit(
                 "the worker's own database cannot be a source: each failure would add a change to it",
             ));
         }
         if matches!(output, Output::Rdbms(_)) && mapping.tables().is_empty() {
-            return Err(Unresolved::Unfit("an SQL target needs a mapping with tables"));
+            return Err(ConfigurationError::Unfit("an SQL target needs a mapping with tables"));
         }
         if let Output::Cloud(output) = &output
             && output.provider == CloudProvider::S3
         {
-            fit(output, &mapping).map_err(Unresolved::Unfit)?;
+            fit(output, &mapping).map_err(ConfigurationError::Unfit)?;
         }
         let system = job.system.clone();
-        let attachments = Attachments::of(&system.attachments).map_err(Unresolved::Attachments)?;
+        let attachments = Attachments::of(&system.attachments).map_err(ConfigurationError::Attachments)?;
         let description = Description { id: job.id.clone(), input, output, mapping, system, attachments };
         if let Some(part) = description.attachments_apart() {
-            apart(&description.output, part).map_err(Unresolved::Attachments)?;
+            apart(&description.output, part).map_err(ConfigurationError::Attachments)?;
         }
         Ok(description)
     }

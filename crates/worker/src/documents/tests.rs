@@ -89,7 +89,7 @@ fn jobs_and_what_they_name() {
     let Document::Job(job) = read_of(&job_of(json!({"mapping": {}}))).unwrap() else { panic!() };
     assert_eq!(
         connections.resolve(&job).map(|_| ()),
-        Err(Unresolved::Unfit("an SQL target needs a mapping with tables"))
+        Err(ConfigurationError::Unfit("an SQL target needs a mapping with tables"))
     );
     // Options that the source would ignore are refused.
     for (input, is_fit) in [

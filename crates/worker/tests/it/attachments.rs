@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_worker::connect::AnyTarget;
-use flatbed_worker::documents::{self, ChangesFeed, Connections, Description, Document, SourceType, Unresolved};
+use flatbed_worker::documents::{
+    self, ChangesFeed, ConfigurationError, Connections, Description, Document, SourceType,
+};
 use flatbed_worker::output::sqlite::Sqlite;
 use flatbed_worker::peer::{Peer, PeerError};
 use flatbed_worker::run::{Counts, End, ReplayRequest};
@@ -383,7 +385,7 @@ fn what_no_job_may_say() {
         let Document::Job(job) = documents::read(job.to_string().as_bytes()).map_err(|error| error.to_string())? else {
             panic!()
         };
-        Connections::default().resolve(&job).map(drop).map_err(|error: Unresolved| error.to_string())
+        Connections::default().resolve(&job).map(drop).map_err(|error: ConfigurationError| error.to_string())
     };
     let individual = |destination: Value| json!({"enabled": true, "mode": "individual", "destination": destination});
     let s3 = |template: &str| json!({"id": "out", "provider": "s3", "bucket": "b", "key_template": template});
