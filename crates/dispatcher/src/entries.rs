@@ -9,7 +9,7 @@ use flatbed_layer::WORKER;
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::{CHECKPOINT, JOB, Order, OrderAction, QueuePart};
 use flatbed_worker::queue::Entry;
-use flatbed_worker::run::{NotKept, Queue, ReplayRequest, Replayed};
+use flatbed_worker::run::{Queue, QueueError, ReplayRequest, Replayed};
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -91,7 +91,7 @@ impl Entries {
     }
 
     /// Checks that the queue may hold another entry.
-    async fn room(&mut self) -> Result<(), NotKept> {
+    async fn room(&mut self) -> Result<(), QueueError> {
         let max = self.settings.entries_max.unwrap_or(ENTRIES_MAX);
         if self.known.is_some_and(|known| known < max) {
             return Ok(());
@@ -99,10 +99,10 @@ impl Entries {
         let (selector, index, _) = Filter { job: Some(self.job.clone()), ..Filter::default() }.selector();
         let asked = json!({"selector": selector, "use_index": index});
         let answer = self.store.call(Method::POST, "/_count", Some(&asked)).await;
-        let answer = answer.map_err(|error| NotKept::Failed(error.to_string()))?;
+        let answer = answer.map_err(|error| QueueError::Failed(error.to_string()))?;
         let known = answer.get("count").and_then(Value::as_u64).unwrap_or(0);
         self.known = Some(known);
-        if known < max { Ok(()) } else { Err(NotKept::Full(known)) }
+        if known < max { Ok(()) } else { Err(QueueError::Full(known)) }
     }
 
     fn next_order(&mut self) -> Option<UnderWay> {
@@ -247,19 +247,19 @@ pub(crate) async fn end_order(store: &Store, job: &str, order: &str) -> Result<(
 }
 
 impl Queue for Entries {
-    async fn put(&mut self, entry: &Entry) -> Result<(), NotKept> {
+    async fn put(&mut self, entry: &Entry) -> Result<(), QueueError> {
         let id = entry.id();
         if let Err(full) = self.room().await {
             // Replacing an existing entry needs no room.
-            let is_there = matches!(full, NotKept::Full(_)) && matches!(self.store.get(&id).await, Ok(Some(_)));
+            let is_there = matches!(full, QueueError::Full(_)) && matches!(self.store.get(&id).await, Ok(Some(_)));
             return if is_there { Ok(()) } else { Err(full) };
         }
-        let document = serde_json::to_value(entry).map_err(|error| NotKept::Failed(error.to_string()))?;
+        let document = serde_json::to_value(entry).map_err(|error| QueueError::Failed(error.to_string()))?;
         let mut written = self.store.put(&id, &document).await;
         if written.as_ref().is_err_and(|error| error.status() == Some(413)) {
             // Nested JSON may exceed the limit of a document; a replay reads it from the source.
             let entry = Entry { doc_data: String::new(), ..entry.clone() };
-            let document = serde_json::to_value(entry).map_err(|error| NotKept::Failed(error.to_string()))?;
+            let document = serde_json::to_value(entry).map_err(|error| QueueError::Failed(error.to_string()))?;
             written = self.store.put(&id, &document).await;
         }
         match written {
@@ -272,7 +272,7 @@ impl Queue for Entries {
             }
             // A process that died has written it, and an administrator may have changed it since.
             Err(error) if error.status() == Some(409) => Ok(()),
-            Err(error) => Err(NotKept::Failed(format!("an entry of {WORKER}: {error}"))),
+            Err(error) => Err(QueueError::Failed(format!("an entry of {WORKER}: {error}"))),
         }
     }
 

@@ -55,7 +55,7 @@ const NONSENSE_MAX: u32 = 10;
 
 /// The reason why an entry is not stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotKept {
+pub enum QueueError {
     /// The queue has reached its limit of entries: the job halts.
     #[error("the queue has {0} entries, which is the limit")]
     Full(u64),
@@ -67,7 +67,7 @@ pub enum NotKept {
 /// Stores the entries of documents that a target refused.
 pub trait Queue: Send {
     /// Writes an entry, replacing one with the same id, and returns once it is durable.
-    fn put(&mut self, entry: &Entry) -> impl Future<Output = Result<(), NotKept>> + Send;
+    fn put(&mut self, entry: &Entry) -> impl Future<Output = Result<(), QueueError>> + Send;
 
     /// Returns at most `max` entries to be replayed now. Each is returned once. Empty: there are no more.
     ///

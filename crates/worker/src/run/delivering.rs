@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::ahead::Ahead;
 use super::attaching::ChangeIdentity;
 use super::products::ProductError;
-use super::{ADMITTED_MAX, End, NotKept, Queue, Runner, Waiting};
+use super::{ADMITTED_MAX, End, Queue, QueueError, Runner, Waiting};
 use crate::change::{Change, ChangeContent};
 use crate::checkpoint::Checkpoint;
 use crate::documents::Output;
@@ -391,8 +391,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let entry = Entry::new(&failed, &self.redactor);
         while let Err(error) = self.queue.put(&entry).await {
             match error {
-                NotKept::Full(entries) => return Err(End::QueueFull(entries)),
-                NotKept::Failed(error) => self.pause_for(DeliveryError::failed(Failure::Storage, error)).await?,
+                QueueError::Full(entries) => return Err(End::QueueFull(entries)),
+                QueueError::Failed(error) => self.pause_for(DeliveryError::failed(Failure::Storage, error)).await?,
             }
         }
         self.failures = 0;

@@ -14,7 +14,7 @@ use flatbed_worker::failure::Failure;
 use flatbed_worker::output::{BatchLimits, Delivery, DeliveryError, Target};
 use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
-use flatbed_worker::run::{NotKept, Queue, ReplayRequest, Replayed};
+use flatbed_worker::run::{Queue, QueueError, ReplayRequest, Replayed};
 use flatbed_worker::secret::{Redactor, Secret, SecretRef};
 use flatbed_worker::source::{Ask, Source, SourceError};
 use serde_json::{Value, json};
@@ -267,10 +267,10 @@ impl FakeQueue {
 }
 
 impl Queue for FakeQueue {
-    async fn put(&mut self, entry: &Entry) -> Result<(), NotKept> {
+    async fn put(&mut self, entry: &Entry) -> Result<(), QueueError> {
         let mut entries = self.0.lock().unwrap();
         if self.2.is_some_and(|max| entries.len() >= max) && !entries.contains_key(&entry.id()) {
-            return Err(NotKept::Full(entries.len() as u64));
+            return Err(QueueError::Full(entries.len() as u64));
         }
         entries.insert(entry.id(), entry.clone());
         Ok(())
