@@ -9,7 +9,7 @@ use flatbed_layer::WORKER;
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::documents::{CHECKPOINT, JOB, Order, OrderAction, QueuePart};
 use flatbed_worker::queue::Entry;
-use flatbed_worker::run::{Queue, QueueError, ReplayRequest, Replayed};
+use flatbed_worker::run::{Queue, QueueError, ReplayRequest, ReplayResult};
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -281,21 +281,21 @@ impl Queue for Entries {
         self.next(max).await.map_err(|error| error.to_string())
     }
 
-    async fn settle(&mut self, entry: &Entry, what: Replayed) -> Result<(), String> {
+    async fn settle(&mut self, entry: &Entry, what: ReplayResult) -> Result<(), String> {
         let id = entry.id();
         let Some(rev) = self.revs.get(&id).cloned() else { return Ok(()) };
         let done = match what {
-            Replayed::Delivered => self.store.delete(&id, &rev).await,
-            Replayed::Changed => {
+            ReplayResult::Delivered => self.store.delete(&id, &rev).await,
+            ReplayResult::Changed => {
                 let mut document = serde_json::to_value(entry).map_err(|error| error.to_string())?;
                 set(&mut document, "_rev", rev);
                 self.store.put(&id, &document).await.map(drop)
             }
-            Replayed::Left => Ok(()),
+            ReplayResult::Left => Ok(()),
         };
         match done {
             Ok(()) => {
-                if what == Replayed::Delivered {
+                if what == ReplayResult::Delivered {
                     self.known = self.known.map(|known| known.saturating_sub(1));
                 }
                 Ok(())

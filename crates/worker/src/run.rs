@@ -43,7 +43,7 @@ use fetched::AttachmentCache;
 pub use held::OwnershipCheck;
 use keeping::KeepEvent;
 use reading::{Pace, Reading};
-pub use replays::{ReplayRequest, Replayed};
+pub use replays::{ReplayRequest, ReplayResult};
 
 const ADMITTED_MAX: usize = 10_000;
 
@@ -89,7 +89,7 @@ pub trait Queue: Send {
     ///
     /// # Errors
     /// As for [`Queue::put`].
-    fn settle(&mut self, _entry: &Entry, _what: Replayed) -> impl Future<Output = Result<(), String>> + Send {
+    fn settle(&mut self, _entry: &Entry, _what: ReplayResult) -> impl Future<Output = Result<(), String>> + Send {
         std::future::ready(Ok(()))
     }
 }

@@ -33,7 +33,7 @@ pub struct ReplayRequest {
 
 /// The outcome of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replayed {
+pub enum ReplayResult {
     /// Delivered; the entry is removed.
     Delivered,
     /// The entry has changed: another failure, or overtaken.
@@ -44,7 +44,7 @@ pub enum Replayed {
 
 /// The outcome of a replay within limited memory.
 enum ReplayOutcome {
-    Done(Replayed),
+    Done(ReplayResult),
     /// The entry needs more memory.
     Beyond,
     Source(SourceError),
@@ -84,7 +84,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             let what = loop {
                 let what = self.replay_one(&mut entry, by_hand).await?;
                 self.fetched.clear();
-                if what != Replayed::Delivered {
+                if what != ReplayResult::Delivered {
                     break what;
                 }
                 // The entry is the only record of the change.
@@ -103,7 +103,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         Ok(is_more)
     }
 
-    async fn replay_one(&mut self, entry: &mut Entry, by_hand: bool) -> Result<Replayed, End> {
+    async fn replay_one(&mut self, entry: &mut Entry, by_hand: bool) -> Result<ReplayResult, End> {
         let mut room = PART_BYTES;
         loop {
             let charge = Arc::new(self.products(room).await?);
@@ -142,9 +142,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         match entry.replay(rev.as_deref().map_or(AtSource::Gone, AtSource::Newest), by_hand) {
             Replay::Overtaken => {
                 entry.overtake(self.clock.unix_seconds(), self.system().dlq.retention_seconds());
-                Ok(ReplayOutcome::Done(Replayed::Changed))
+                Ok(ReplayOutcome::Done(ReplayResult::Changed))
             }
-            Replay::Left => Ok(ReplayOutcome::Done(Replayed::Left)),
+            Replay::Left => Ok(ReplayOutcome::Done(ReplayResult::Left)),
             Replay::Send => {
                 let is_deletion = entry.method == "DELETE" && !entry.edited;
                 let text = match (is_deletion, entry.doc_data.is_empty()) {
@@ -183,20 +183,20 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             Err(ProductError::Broken(reason)) => return Err(End::Broken(reason)),
         };
         match self.try_deliver(vec![delivery], None, Some(charge)).await? {
-            PartOutcome::Taken => Ok(ReplayOutcome::Done(Replayed::Delivered)),
+            PartOutcome::Taken => Ok(ReplayOutcome::Done(ReplayResult::Delivered)),
             PartOutcome::Refused(refused) => Ok(ReplayOutcome::Refused(refused)),
             PartOutcome::Poison(failure, error) => {
                 let replays_max = self.system().dlq.replays_max();
                 entry.fail_again(&failure, &error, self.clock.unix_seconds(), replays_max, &self.redactor);
-                Ok(ReplayOutcome::Done(Replayed::Changed))
+                Ok(ReplayOutcome::Done(ReplayResult::Changed))
             }
         }
     }
 
-    fn fail_again(&self, entry: &mut Entry, unmappable: Unmappable) -> Replayed {
+    fn fail_again(&self, entry: &mut Entry, unmappable: Unmappable) -> ReplayResult {
         let (error, replays_max) = (unmappable.to_string(), self.system().dlq.replays_max());
         let failure = Failure::Unmappable(Box::new(unmappable));
         entry.fail_again(&failure, &error, self.clock.unix_seconds(), replays_max, &self.redactor);
-        Replayed::Changed
+        ReplayResult::Changed
     }
 }

@@ -14,7 +14,7 @@ use flatbed_worker::failure::Failure;
 use flatbed_worker::output::{BatchLimits, Delivery, DeliveryError, Target};
 use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
-use flatbed_worker::run::{Queue, QueueError, ReplayRequest, Replayed};
+use flatbed_worker::run::{Queue, QueueError, ReplayRequest, ReplayResult};
 use flatbed_worker::secret::{Redactor, Secret, SecretRef};
 use flatbed_worker::source::{Ask, Source, SourceError};
 use serde_json::{Value, json};
@@ -282,12 +282,12 @@ impl Queue for FakeQueue {
         Ok(wanted.drain(..count).collect())
     }
 
-    async fn settle(&mut self, entry: &Entry, what: Replayed) -> Result<(), String> {
+    async fn settle(&mut self, entry: &Entry, what: ReplayResult) -> Result<(), String> {
         let mut entries = self.0.lock().unwrap();
         match what {
-            Replayed::Delivered => drop(entries.remove(&entry.id())),
-            Replayed::Changed => drop(entries.insert(entry.id(), entry.clone())),
-            Replayed::Left => {}
+            ReplayResult::Delivered => drop(entries.remove(&entry.id())),
+            ReplayResult::Changed => drop(entries.insert(entry.id(), entry.clone())),
+            ReplayResult::Left => {}
         }
         Ok(())
     }
