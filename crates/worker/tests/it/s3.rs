@@ -10,7 +10,7 @@ use flatbed_testkit::until;
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::{Connections, Description, Document, read};
 use flatbed_worker::output::lines::turns::Turns;
-use flatbed_worker::output::s3::sign::{Signed, Signer, encode_key, hash, timestamp};
+use flatbed_worker::output::s3::sign::{CanonicalRequest, Signer, encode_key, hash, timestamp};
 use flatbed_worker::output::{Delivery, DeliveryState, Target};
 use flatbed_worker::peer::{Bounds, Peer};
 use flatbed_worker::rows::Product;
@@ -310,8 +310,8 @@ pub(crate) async fn get(server: &Server, key: &str, query: &str) -> (u16, String
     let (date, empty, host) = (timestamp(now), hash(b""), peer.host());
     let path = if key.is_empty() { "/bucket".to_owned() } else { format!("/bucket/{}", encode_key(key)) };
     let headers = [("host", host.as_str()), ("x-amz-content-sha256", &empty), ("x-amz-date", &date)];
-    let authorization =
-        signer.sign(&Signed { method: "GET", path: &path, query, headers: &headers, body_hash: &empty }, &date);
+    let authorization = signer
+        .sign(&CanonicalRequest { method: "GET", path: &path, query, headers: &headers, body_hash: &empty }, &date);
     let mut sent = HeaderMap::new();
     for (name, value) in
         [("x-amz-content-sha256", empty.as_str()), ("x-amz-date", &date), ("authorization", &authorization)]

@@ -8,7 +8,7 @@ use flatbed_clock::Clock;
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use super::sign::{Signed, Signer, encode_key, hash, timestamp};
+use super::sign::{CanonicalRequest, Signer, encode_key, hash, timestamp};
 use crate::failure::Failure;
 use crate::output::DeliveryError;
 use crate::peer::{Answer, Bounds, Peer, PeerError};
@@ -125,8 +125,13 @@ impl Bucket {
             ("x-amz-security-token", self.session_token.as_ref().map_or("", Secret::expose)),
         ];
         headers.retain(|(_, value)| !value.is_empty());
-        let signed =
-            Signed { method: method.as_str(), path: &whole, query: &query, headers: &headers, body_hash: &body_hash };
+        let signed = CanonicalRequest {
+            method: method.as_str(),
+            path: &whole,
+            query: &query,
+            headers: &headers,
+            body_hash: &body_hash,
+        };
         let authorization = self.signer.as_ref().map(|signer| signer.sign(&signed, &date));
         let unsendable = || DeliveryError::failed(Failure::Store(0), "a header of the request cannot be sent");
         let mut sent = HeaderMap::new();

@@ -24,7 +24,7 @@ pub struct Signer {
 
 /// The signed parts of a request.
 #[derive(Debug)]
-pub struct Signed<'r> {
+pub struct CanonicalRequest<'r> {
     /// `PUT`.
     pub method: &'r str,
     /// The path, percent-encoded ([`encode_key`]), with a leading slash.
@@ -69,8 +69,8 @@ fn mac(key: &[u8], text: &str) -> Vec<u8> {
 
 impl Signer {
     /// Returns the value of `Authorization` for a request at a [`timestamp`], which is its `x-amz-date`.
-    pub fn sign(&self, request: &Signed<'_>, timestamp: &str) -> String {
-        let Signed { method, path, query, headers, body_hash } = request;
+    pub fn sign(&self, request: &CanonicalRequest<'_>, timestamp: &str) -> String {
+        let CanonicalRequest { method, path, query, headers, body_hash } = request;
         let names = headers.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(";");
         let mut canonical = format!("{method}\n{path}\n{query}\n");
         for (name, value) in *headers {
@@ -122,9 +122,9 @@ mod tests {
         assert_eq!(hash(body), body_hash);
         assert_eq!(hash(b""), EMPTY);
         let empty = ("x-amz-content-sha256", EMPTY);
-        let get = |path, query, headers| Signed { method: "GET", path, query, headers, body_hash: EMPTY };
+        let get = |path, query, headers| CanonicalRequest { method: "GET", path, query, headers, body_hash: EMPTY };
         let path = format!("/{}", encode_key("test$file.text"));
-        let put = Signed {
+        let put = CanonicalRequest {
             method: "PUT",
             path: &path,
             query: "",
