@@ -256,7 +256,7 @@ impl Target for AnyTarget {
 
 /// The parts of a run.
 #[derive(Debug)]
-pub struct Connected {
+pub struct RunParts {
     /// The source.
     pub source: HttpSource,
     /// The target.
@@ -325,7 +325,7 @@ impl Reach {
 }
 
 /// Reads a description's secrets and makes its source and target. Blocks on the disk.
-pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectError> {
+pub fn connect(job: &Description, reach: &Reach) -> Result<RunParts, ConnectError> {
     let Reach { secrets, files, local, clock, .. } = reach;
     let mut reader = Reader { secrets, read: Vec::new(), pairs: Vec::new() };
     let headers = reader.headers(&job.input.auth, &job.input.headers)?;
@@ -395,7 +395,7 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
             }
         },
     };
-    Ok(Connected { source, target, redactor: reader.redactor() })
+    Ok(RunParts { source, target, redactor: reader.redactor() })
 }
 
 /// Creates a missing file and syncs its directory entry: a checkpoint must not pass lines of a file that a crash loses.
