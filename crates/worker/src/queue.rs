@@ -101,7 +101,7 @@ pub struct Entry {
 
 /// A failed change, the input of a new entry.
 #[derive(Debug, Clone, Copy)]
-pub struct Failed<'f> {
+pub struct FailedChange<'f> {
     /// The job's id.
     pub job: &'f str,
     /// The document's id.
@@ -148,7 +148,7 @@ pub enum Replay {
 
 impl Entry {
     /// Creates the entry of a change that failed for the first time.
-    pub fn new(failed: &Failed<'_>, redactor: &Redactor) -> Entry {
+    pub fn new(failed: &FailedChange<'_>, redactor: &Redactor) -> Entry {
         let fits = failed.document.len() <= DOCUMENT_BYTES_MAX;
         Entry {
             kind: "dlq".to_owned(),
@@ -259,7 +259,7 @@ mod tests {
 
     fn entry(document: &str) -> Entry {
         let secret = Secret::of(&SecretRef::File("x".to_owned()), b"hunter2").unwrap();
-        let failed = Failed {
+        let failed = FailedChange {
             job: "j",
             id: "order::1",
             rev: "3-abc",

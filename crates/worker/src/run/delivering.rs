@@ -18,7 +18,7 @@ use crate::failure::{Class, Failure};
 use crate::memory::Charge;
 use crate::output::{Delivery, DeliveryError, Target};
 use crate::plan::PlannedChange;
-use crate::queue::{Entry, Failed};
+use crate::queue::{Entry, FailedChange};
 use crate::rows::{ROWS_BYTES_MAX, Unmappable};
 use crate::source::{Source, SourceError};
 
@@ -372,7 +372,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             ChangeContent::ToBeRead => ("PUT", ""),
             ChangeContent::Deleted | ChangeContent::Removed => ("DELETE", ""),
         };
-        let failed = Failed {
+        let failed = FailedChange {
             job: &self.job.id,
             id: &change.id,
             rev: &change.rev,
