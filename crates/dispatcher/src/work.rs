@@ -11,7 +11,7 @@ use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::connect::connect;
 use flatbed_worker::documents::{CHECKPOINT, Description, JOB, Order, OrderAction, ResetTo};
 use flatbed_worker::progress::{AttachmentCounts, Progress};
-use flatbed_worker::run::{End, OwnershipCheck, Runner};
+use flatbed_worker::run::{OwnershipCheck, RunEnd, Runner};
 use flatbed_worker::script::ScriptError;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
@@ -304,27 +304,27 @@ impl Job for Work {
 
 impl Work {
     /// Maps the end of a run to the job's state.
-    fn note(&self, end: End) -> Result<(), Failure> {
+    fn note(&self, end: RunEnd) -> Result<(), Failure> {
         let (kind, reason) = match end {
-            End::Stopped | End::Done => return Ok(()),
-            End::Superseded => return Err(Failure::Superseded),
-            End::SourceMismatch(strange @ flatbed_worker::checkpoint::SourceMismatch::MadeAgain) => {
+            RunEnd::Stopped | RunEnd::Done => return Ok(()),
+            RunEnd::Superseded => return Err(Failure::Superseded),
+            RunEnd::SourceMismatch(strange @ flatbed_worker::checkpoint::SourceMismatch::MadeAgain) => {
                 ("made_again", strange.to_string())
             }
-            End::SourceMismatch(strange @ flatbed_worker::checkpoint::SourceMismatch::Behind) => {
+            RunEnd::SourceMismatch(strange @ flatbed_worker::checkpoint::SourceMismatch::Behind) => {
                 ("behind", strange.to_string())
             }
-            End::Halted(halt) => ("too_many_failures", halt.to_string()),
-            End::QueueFull(entries) => {
+            RunEnd::Halted(halt) => ("too_many_failures", halt.to_string()),
+            RunEnd::QueueFull(entries) => {
                 let reason = format!(
                     "the queue has {entries} entries, which is the limit: replay or delete some, and start the job"
                 );
                 ("queue_full", reason)
             }
-            End::Broken(error) => ("broken", error),
-            End::GaveUp(error) => ("gave_up", error),
-            End::MalformedAnswer(error) => ("nonsense", error),
-            End::Unfit(error) => ("unfit", error),
+            RunEnd::Broken(error) => ("broken", error),
+            RunEnd::GaveUp(error) => ("gave_up", error),
+            RunEnd::MalformedAnswer(error) => ("nonsense", error),
+            RunEnd::Unfit(error) => ("unfit", error),
         };
         let followed = &self.followed;
         tracing::error!(
@@ -345,9 +345,9 @@ impl Work {
             let to = order.to.unwrap_or(ResetTo::Beginning);
             tracing::info!(job, ?to, "a job of the worker is reset");
             match self.run_once(run, Some(to)).await? {
-                End::Stopped => return Ok(()),
-                End::Superseded => return Err(Failure::Superseded),
-                End::Done => {}
+                RunEnd::Stopped => return Ok(()),
+                RunEnd::Superseded => return Err(Failure::Superseded),
+                RunEnd::Done => {}
                 end => {
                     // A failed order is not retried for ever; the reason is shown.
                     self.note(end)?;
@@ -371,7 +371,7 @@ impl Work {
         Ok(())
     }
 
-    async fn run_once(&self, run: &mut Run, reset: Option<ResetTo>) -> Result<End, Failure> {
+    async fn run_once(&self, run: &mut Run, reset: Option<ResetTo>) -> Result<RunEnd, Failure> {
         let (followed, dispatcher) = (&self.followed, &self.dispatcher);
         let description = followed.description.clone();
         let failed = |error: String| {
@@ -389,7 +389,7 @@ impl Work {
         if let Some(source) = description.mapping.function() {
             let checked = check(dispatcher.options.scripts.as_ref(), &description.id, source).await;
             match checked {
-                Err(ScriptError::Broken(error)) => return Ok(End::Broken(error)),
+                Err(ScriptError::Broken(error)) => return Ok(RunEnd::Broken(error)),
                 checked => checked.map_err(|error| failed(error.to_string()))?,
             }
         }

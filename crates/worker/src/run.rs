@@ -96,7 +96,7 @@ pub trait Queue: Send {
 
 /// The reason why a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
+pub enum RunEnd {
     /// It was told to stop.
     Stopped,
     /// Another process runs the job.
@@ -337,7 +337,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self
     }
 
-    /// Only resets the job's position: writes such a checkpoint and ends with [`End::Done`].
+    /// Only resets the job's position: writes such a checkpoint and ends with [`RunEnd::Done`].
     #[must_use]
     pub fn resetting(mut self, to: ResetTo) -> Self {
         self.reset = Some(to);
@@ -351,28 +351,28 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self
     }
 
-    /// Runs until an [`End`] and returns the parts.
+    /// Runs until a [`RunEnd`] and returns the parts.
     ///
     /// The target is `None` if it was lost.
-    pub async fn run(mut self) -> (End, Counts, Arc<S>, Option<T>, Q) {
+    pub async fn run(mut self) -> (RunEnd, Counts, Arc<S>, Option<T>, Q) {
         let Err(end) = self.run_to_end().await;
         self.keep_at_end(&end).await;
         (end, self.counts, self.source, self.target, self.queue)
     }
 
-    fn target(&mut self) -> Result<&mut T, End> {
-        self.target.as_mut().ok_or_else(|| End::GaveUp("the target is lost".to_owned()))
+    fn target(&mut self) -> Result<&mut T, RunEnd> {
+        self.target.as_mut().ok_or_else(|| RunEnd::GaveUp("the target is lost".to_owned()))
     }
 
     fn system(&self) -> &'j System {
         &self.job.system
     }
 
-    async fn run_to_end(&mut self) -> Result<std::convert::Infallible, End> {
+    async fn run_to_end(&mut self) -> Result<std::convert::Infallible, RunEnd> {
         self.pace = Pace::new(self.memory.clone(), self.own.clone(), self.clock.clone());
         let checkpoint = self.begin().await?;
         if self.reset.is_some() {
-            return Err(End::Done);
+            return Err(RunEnd::Done);
         }
         self.read_to = match &checkpoint {
             Some(checkpoint) => checkpoint.seq.clone(),
@@ -386,7 +386,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         loop {
             // A gathered window is delivered before the end, so that it is not read again.
             if *self.stop.borrow() && (window.is_none() || self.plan.is_empty()) {
-                return Err(End::Stopped);
+                return Err(RunEnd::Stopped);
             }
             let has_enough = |this: &Self| {
                 let is_full = this.plan.admitted() >= batch_max || this.own.load(Ordering::Relaxed) >= bytes_max;
@@ -395,7 +395,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             };
             while !has_enough(self) && self.start_reading(false).await? {
                 match self.take_in().await {
-                    Err(End::Stopped) if window.is_some() => break,
+                    Err(RunEnd::Stopped) if window.is_some() => break,
                     taken => taken?,
                 }
             }
@@ -411,7 +411,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 }
                 // A lost batch must end the run rather than loop.
                 let Some(next) = self.ahead.take() else {
-                    return Err(End::GaveUp("changes are left that nothing is to be done with".to_owned()));
+                    return Err(RunEnd::GaveUp("changes are left that nothing is to be done with".to_owned()));
                 };
                 self.deliver(next, batch_max).await?;
                 self.fetched.clear();
@@ -436,7 +436,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 continue;
             }
             if self.is_once && !is_more {
-                return Err(End::Done);
+                return Err(RunEnd::Done);
             }
             self.start_reading(true).await?;
             if !is_more || self.reading.as_ref().is_some_and(Reading::is_finished) {
@@ -454,7 +454,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     /// Returns the checkpoint to resume from: the target's, else the source's.
-    async fn begin(&mut self) -> Result<Option<Checkpoint>, End> {
+    async fn begin(&mut self) -> Result<Option<Checkpoint>, RunEnd> {
         let found = loop {
             let epoch = self.epoch;
             match self.target()?.begin(epoch).await {
@@ -516,7 +516,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             return Ok(None);
         }
         if let Some(checkpoint) = &checkpoint {
-            checkpoint.check(&self.identity, &update_seq).map_err(End::SourceMismatch)?;
+            checkpoint.check(&self.identity, &update_seq).map_err(RunEnd::SourceMismatch)?;
             self.is_initial_sync_done = checkpoint.is_initial_sync_done;
         } else if self.job.input.changes_feed.active_only {
             // Sequences must form one order. CouchDB's are ordered per shard: a delivered document may come before it.
@@ -527,14 +527,14 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     /// Checks the source's identity after a time without answers.
-    async fn look_at_source(&mut self) -> Result<(), End> {
+    async fn look_at_source(&mut self) -> Result<(), RunEnd> {
         let (identity, update_seq) = loop {
             match self.source.identity().await {
                 Ok(identity) => break identity,
                 Err(error) => self.pause_for_source(&error).await?,
             }
         };
-        self.checkpoint_at(self.read_to.clone()).check(&identity, &update_seq).map_err(End::SourceMismatch)?;
+        self.checkpoint_at(self.read_to.clone()).check(&identity, &update_seq).map_err(RunEnd::SourceMismatch)?;
         self.was_source_away = false;
         Ok(())
     }
@@ -553,28 +553,28 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     /// Waits before the target is retried, as the schedule and the target demand.
-    async fn pause_for(&mut self, refused: DeliveryError) -> Result<(), End> {
+    async fn pause_for(&mut self, refused: DeliveryError) -> Result<(), RunEnd> {
         let until = self.note_refused(refused)?;
         self.pause(until).await
     }
 
     /// Counts a refusal because of the target's state and returns the time of the retry.
-    fn note_refused(&mut self, refused: DeliveryError) -> Result<Instant, End> {
+    fn note_refused(&mut self, refused: DeliveryError) -> Result<Instant, RunEnd> {
         self.failures = self.failures.saturating_add(1);
         self.note_outage(refused, self.failures, LoggedTrouble::Target)
     }
 
-    async fn pause_for_source(&mut self, error: &SourceError) -> Result<(), End> {
+    async fn pause_for_source(&mut self, error: &SourceError) -> Result<(), RunEnd> {
         let until = self.note_unread(error)?;
         self.pause(until).await
     }
 
     /// Counts a failed request to the source and returns the time of the retry.
-    fn note_unread(&mut self, error: &SourceError) -> Result<Instant, End> {
+    fn note_unread(&mut self, error: &SourceError) -> Result<Instant, RunEnd> {
         if let SourceError::MalformedAnswer(nonsense) = error
             && self.source_failures >= NONSENSE_MAX
         {
-            return Err(End::MalformedAnswer(nonsense.to_string()));
+            return Err(RunEnd::MalformedAnswer(nonsense.to_string()));
         }
         self.source_failures = self.source_failures.saturating_add(1);
         self.was_source_away = true;
@@ -587,11 +587,11 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.progress.set_failing(self.failures > 0 || self.persist_failures > 0 || self.source_failures > 0);
     }
 
-    fn note_outage(&mut self, refused: DeliveryError, failures: u32, cause: LoggedTrouble) -> Result<Instant, End> {
+    fn note_outage(&mut self, refused: DeliveryError, failures: u32, cause: LoggedTrouble) -> Result<Instant, RunEnd> {
         let (error, retry_after) = match refused {
             DeliveryError::Failed { error, retry_after, .. } => (error, retry_after),
-            DeliveryError::Superseded => return Err(End::Superseded),
-            DeliveryError::Unfit(reason) => return Err(End::Unfit(self.redactor.text(&reason, 500))),
+            DeliveryError::Superseded => return Err(RunEnd::Superseded),
+            DeliveryError::Unfit(reason) => return Err(RunEnd::Unfit(self.redactor.text(&reason, 500))),
         };
         self.counts.outages += 1;
         let error = self.redactor.text(&error, 500);
@@ -603,13 +603,13 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         // Jitter need not be unpredictable.
         self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let schedule = self.system().schedule();
-        let pause = schedule.pause(failures, retry_after, self.chance).ok_or(End::GaveUp(error))?;
+        let pause = schedule.pause(failures, retry_after, self.chance).ok_or(RunEnd::GaveUp(error))?;
         Ok(self.clock.now() + pause.max(Duration::from_millis(1)))
     }
 
-    async fn pause(&mut self, until: Instant) -> Result<(), End> {
+    async fn pause(&mut self, until: Instant) -> Result<(), RunEnd> {
         let mut stop = self.stop.clone();
         let is_told = self.clock.timeout_at(until, stop.wait_for(|stop| *stop)).await.is_ok();
-        if is_told { Err(End::Stopped) } else { Ok(()) }
+        if is_told { Err(RunEnd::Stopped) } else { Ok(()) }
     }
 }

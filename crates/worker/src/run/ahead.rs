@@ -10,7 +10,7 @@ use std::pin::pin;
 use tokio::sync::Notify;
 
 use super::delivering::{PART_BYTES, PART_ROWS, Part};
-use super::{End, Queue, Runner, Waiting};
+use super::{Queue, RunEnd, Runner, Waiting};
 use crate::change::ChangeContent;
 use crate::output::Target;
 use crate::plan::PlannedChange;
@@ -147,8 +147,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         self.read_to = self.written.clone();
     }
 
-    /// Returns [`End::Superseded`] once another process may run the job.
-    pub(super) fn check_held(&self) -> Result<(), End> {
-        if self.held.as_ref().is_none_or(super::OwnershipCheck::is_held) { Ok(()) } else { Err(End::Superseded) }
+    /// Returns [`RunEnd::Superseded`] once another process may run the job.
+    pub(super) fn check_held(&self) -> Result<(), RunEnd> {
+        if self.held.as_ref().is_none_or(super::OwnershipCheck::is_held) { Ok(()) } else { Err(RunEnd::Superseded) }
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::ahead::Ahead;
 use super::attaching::ChangeIdentity;
 use super::products::ProductError;
-use super::{ADMITTED_MAX, End, Queue, QueueError, Runner, Waiting};
+use super::{ADMITTED_MAX, Queue, QueueError, RunEnd, Runner, Waiting};
 use crate::change::{Change, ChangeContent};
 use crate::checkpoint::Checkpoint;
 use crate::documents::Output;
@@ -58,7 +58,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// tried as a whole. Once the guilty document is found, the documents behind it are tried with the following ones.
     /// While the target refuses parts, each next part has half as many documents; it doubles with each part that is
     /// taken whole.
-    pub(super) async fn deliver(&mut self, next: Ahead, batch_max: usize) -> Result<(), End> {
+    pub(super) async fn deliver(&mut self, next: Ahead, batch_max: usize) -> Result<(), RunEnd> {
         let Ahead { part: mut made, rest: mut left } = next;
         // The number of first changes among which one is guilty.
         let mut suspects = 0_usize;
@@ -117,7 +117,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                     for taken in ready {
                         self.fetched.forget(taken.change.change.seq.as_str());
                         self.plan.settle(&taken.id, taken.place);
-                        self.guard.note(false).map_err(End::Halted)?;
+                        self.guard.note(false).map_err(RunEnd::Halted)?;
                     }
                     let count = count as u64;
                     self.counts.delivered += count;
@@ -167,7 +167,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
 
     /// Waits before the target or source is retried. Releases the changes that were read as soon as other jobs wait for
     /// memory, and reads them again later. No change may be under way.
-    pub(super) async fn pause_giving_back(&mut self, until: Instant) -> Result<(), End> {
+    pub(super) async fn pause_giving_back(&mut self, until: Instant) -> Result<(), RunEnd> {
         self.fetched.clear();
         self.unmake_ahead();
         let (memory, clock) = (self.memory.clone(), self.clock.clone());
@@ -175,7 +175,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let mut has_shed = false;
         loop {
             tokio::select! {
-                _ = stop.wait_for(|stop| *stop) => return Err(End::Stopped),
+                _ = stop.wait_for(|stop| *stop) => return Err(RunEnd::Stopped),
                 () = clock.sleep_until(until) => return Ok(()),
                 () = memory.short(), if !has_shed => {
                     self.shed();
@@ -185,7 +185,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    fn hold(&mut self, room: Option<&Arc<Charge>>) -> Result<(), End> {
+    fn hold(&mut self, room: Option<&Arc<Charge>>) -> Result<(), RunEnd> {
         if let Some(room) = room {
             self.target()?.hold(room.clone());
         }
@@ -198,7 +198,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         deliveries: Vec<Delivery>,
         checkpoint: Option<Checkpoint>,
         room: Option<&Arc<Charge>>,
-    ) -> Result<PartOutcome, End> {
+    ) -> Result<PartOutcome, RunEnd> {
         if self.system().processing.dry_run {
             return Ok(PartOutcome::Taken);
         }
@@ -215,9 +215,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         checkpoint: Option<Checkpoint>,
         left: VecDeque<PlannedChange<Waiting>>,
         batch_max: usize,
-    ) -> Result<(PartOutcome, Ahead), End> {
+    ) -> Result<(PartOutcome, Ahead), RunEnd> {
         self.check_held()?;
-        let mut target = self.target.take().ok_or_else(|| End::GaveUp("the target is lost".to_owned()))?;
+        let mut target = self.target.take().ok_or_else(|| RunEnd::GaveUp("the target is lost".to_owned()))?;
         let (done, ahead) = {
             let is_in_vain = Notify::new();
             let mut writing = pin!(async {
@@ -246,7 +246,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    fn tried(&mut self, done: Result<(), DeliveryError>) -> Result<PartOutcome, End> {
+    fn tried(&mut self, done: Result<(), DeliveryError>) -> Result<PartOutcome, RunEnd> {
         match done {
             Ok(()) => {
                 self.failures = 0;
@@ -256,13 +256,13 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             Err(DeliveryError::Failed { failure, error, .. }) if failure.class() == Class::Poison => {
                 Ok(PartOutcome::Poison(failure, error))
             }
-            Err(DeliveryError::Superseded) => Err(End::Superseded),
+            Err(DeliveryError::Superseded) => Err(RunEnd::Superseded),
             Err(refused) => Ok(PartOutcome::Refused(refused)),
         }
     }
 
     /// Acquires memory for products and for the target's copy of them.
-    pub(super) async fn products(&mut self, bytes: usize) -> Result<Charge, End> {
+    pub(super) async fn products(&mut self, bytes: usize) -> Result<Charge, RunEnd> {
         if let Some(charge) = self.memory.try_products(2 * bytes) {
             return Ok(charge);
         }
@@ -273,7 +273,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             // A gathered window is delivered before the end if there is memory.
             biased;
             charge = self.memory.products(2 * bytes) => Ok(charge),
-            _ = stop.wait_for(|stop| *stop) => Err(End::Stopped),
+            _ = stop.wait_for(|stop| *stop) => Err(RunEnd::Stopped),
         }
     }
 
@@ -282,7 +282,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         &mut self,
         left: &mut VecDeque<PlannedChange<Waiting>>,
         count: usize,
-    ) -> Result<Result<Part, WaitsFor>, End> {
+    ) -> Result<Result<Part, WaitsFor>, RunEnd> {
         let mut made = Part::default();
         let (mut bytes, mut room) = (0, self.window.map_or(PART_BYTES, |window| window.bytes.max(PART_BYTES)));
         let (part_bytes, mut is_alone) = (room, false);
@@ -331,7 +331,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                     left.push_front(taken);
                     return Ok(Err(WaitsFor::Function(reason)));
                 }
-                Err(ProductError::Broken(reason)) => return Err(End::Broken(reason)),
+                Err(ProductError::Broken(reason)) => return Err(RunEnd::Broken(reason)),
             }
             if is_alone {
                 break;
@@ -359,13 +359,18 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         &mut self,
         taken: &PlannedChange<Waiting>,
         unmappable: Unmappable,
-    ) -> Result<(), End> {
+    ) -> Result<(), RunEnd> {
         let error = unmappable.to_string();
         self.put_aside(taken, &Failure::Unmappable(Box::new(unmappable)), &error).await
     }
 
     /// Writes the queue entry, before the checkpoint may pass its change.
-    async fn put_aside(&mut self, taken: &PlannedChange<Waiting>, failure: &Failure, error: &str) -> Result<(), End> {
+    async fn put_aside(
+        &mut self,
+        taken: &PlannedChange<Waiting>,
+        failure: &Failure,
+        error: &str,
+    ) -> Result<(), RunEnd> {
         let change = &taken.change.change;
         let (method, document) = match &change.what {
             ChangeContent::Changed(text) => ("PUT", text.as_str()),
@@ -391,7 +396,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let entry = Entry::new(&failed, &self.redactor);
         while let Err(error) = self.queue.put(&entry).await {
             match error {
-                QueueError::Full(entries) => return Err(End::QueueFull(entries)),
+                QueueError::Full(entries) => return Err(RunEnd::QueueFull(entries)),
                 QueueError::Failed(error) => self.pause_for(DeliveryError::failed(Failure::Storage, error)).await?,
             }
         }
@@ -401,6 +406,6 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         self.unkept += 1;
         self.progress.add_queued();
         self.plan.settle(&taken.id, taken.place);
-        self.guard.note(true).map_err(End::Halted)
+        self.guard.note(true).map_err(RunEnd::Halted)
     }
 }

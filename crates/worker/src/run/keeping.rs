@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{End, LoggedTrouble, Queue, Runner};
+use super::{RunEnd, LoggedTrouble, Queue, Runner};
 use crate::checkpoint::local_id;
 use crate::output::Target;
 use crate::source::{Source, SourceError};
@@ -66,10 +66,15 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
 
     /// Writes the final checkpoint in a single attempt with a timeout, unless the run ended because the job has another
     /// owner or the source changed.
-    pub(super) async fn keep_at_end(&mut self, end: &End) {
+    pub(super) async fn keep_at_end(&mut self, end: &RunEnd) {
         match end {
-            End::Stopped | End::Done | End::Halted(_) | End::QueueFull(_) | End::GaveUp(_) | End::Broken(_) => {}
-            End::Superseded | End::SourceMismatch(_) | End::Unfit(_) | End::MalformedAnswer(_) => return,
+            RunEnd::Stopped
+            | RunEnd::Done
+            | RunEnd::Halted(_)
+            | RunEnd::QueueFull(_)
+            | RunEnd::GaveUp(_)
+            | RunEnd::Broken(_) => {}
+            RunEnd::Superseded | RunEnd::SourceMismatch(_) | RunEnd::Unfit(_) | RunEnd::MalformedAnswer(_) => return,
         }
         let clock = self.clock.clone();
         if !matches!(clock.timeout(KEEP_AT_END, self.keep(KeepEvent::Run)).await, Ok(Ok(()))) {
@@ -78,7 +83,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     /// Writes the checkpoint if it is due and no batch has written it.
-    pub(super) async fn keep(&mut self, moment: KeepEvent) -> Result<(), End> {
+    pub(super) async fn keep(&mut self, moment: KeepEvent) -> Result<(), RunEnd> {
         self.reached = self.plan.checkpoint().or(self.reached.take());
         if let Some(reached) = &self.reached {
             self.progress.at(reached);
@@ -119,7 +124,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         if written == Err(SourceError::Status(409)) {
             // Another owner may have written it under a higher epoch.
             match self.source.checkpoint(&id).await {
-                Ok(Some((other, _))) if other.epoch > self.epoch => return Err(End::Superseded),
+                Ok(Some((other, _))) if other.epoch > self.epoch => return Err(RunEnd::Superseded),
                 Ok(found) => {
                     let rev = found.map(|(_, rev)| rev);
                     written = self.source.write_checkpoint(&id, &checkpoint, rev.as_deref()).await;
@@ -151,7 +156,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
 
     /// Makes everything durable that the target took. False: any part of it since the last success may be lost. The run
     /// then has waited and rewound to the checkpoint.
-    pub(super) async fn persist(&mut self) -> Result<bool, End> {
+    pub(super) async fn persist(&mut self) -> Result<bool, RunEnd> {
         let Err(refused) = self.target()?.persist().await else {
             self.persist_failures = 0;
             self.tell_failing();

@@ -9,7 +9,7 @@ use flatbed_clock::Clock;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{End, Queue, Runner, Waiting};
+use super::{Queue, RunEnd, Runner, Waiting};
 use crate::change::{Change, ChangeContent, ChangePage};
 use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, SourceMismatch};
 use crate::documents::Description;
@@ -215,7 +215,7 @@ fn bytes_of(change: &Change) -> usize {
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Begins to read the next page unless one is under way. `is_to_wait`: the request waits for changes at the end of
     /// the feed. False: there is no memory until something is delivered.
-    pub(super) async fn start_reading(&mut self, is_to_wait: bool) -> Result<bool, End> {
+    pub(super) async fn start_reading(&mut self, is_to_wait: bool) -> Result<bool, RunEnd> {
         if self.reading.is_some() {
             return Ok(true);
         }
@@ -233,7 +233,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             let mut stop = self.stop.clone();
             tokio::select! {
                 charge = self.memory.changes(charged) => charge,
-                _ = stop.wait_for(|stop| *stop) => return Err(End::Stopped),
+                _ = stop.wait_for(|stop| *stop) => return Err(RunEnd::Stopped),
             }
         } else {
             match self.memory.try_changes(charged) {
@@ -254,7 +254,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
 
     /// Waits for the page that is under way and admits it. Returns early if entries are to be replayed or the
     /// checkpoint is due.
-    pub(super) async fn take_in(&mut self) -> Result<(), End> {
+    pub(super) async fn take_in(&mut self) -> Result<(), RunEnd> {
         let due_at = self.due_at();
         let Some(reading) = &mut self.reading else { return Ok(()) };
         let (mut stop, clock) = (self.stop.clone(), self.clock.clone());
@@ -268,14 +268,14 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         };
         tokio::select! {
             _ = reading.answer() => {}
-            _ = stop.wait_for(|stop| *stop) => return Err(End::Stopped),
+            _ = stop.wait_for(|stop| *stop) => return Err(RunEnd::Stopped),
             () = self.woken.notified(), if is_to_wait => return Ok(()),
             () = is_due => return Ok(()),
         }
         let Some(mut reading) = self.reading.take() else { return Ok(()) };
         let Some((page, end)) = reading.answered.take() else { return Ok(()) };
         if page.as_ref().is_ok_and(|page| !self.is_of_source(page, end.as_ref())) {
-            return Err(End::SourceMismatch(SourceMismatch::MadeAgain));
+            return Err(RunEnd::SourceMismatch(SourceMismatch::MadeAgain));
         }
         if let Some((_, end)) = end {
             self.progress.sampled(&end);
@@ -319,7 +319,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             && end.is_none_or(|(found, update_seq)| ours.check(found, update_seq) != Err(SourceMismatch::MadeAgain))
     }
 
-    async fn admit(&mut self, page: ChangePage, mut reading: Reading) -> Result<(), End> {
+    async fn admit(&mut self, page: ChangePage, mut reading: Reading) -> Result<(), RunEnd> {
         if self.was_source_away {
             self.look_at_source().await?;
         }

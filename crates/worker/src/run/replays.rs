@@ -11,7 +11,7 @@ use flatbed_flatten::json::{Limits, Value, parse};
 use super::attaching::ChangeIdentity;
 use super::delivering::{PART_BYTES, PartOutcome};
 use super::products::ProductError;
-use super::{End, LoggedTrouble, Queue, Runner};
+use super::{RunEnd, LoggedTrouble, Queue, Runner};
 use crate::failure::Failure;
 use crate::memory::Charge;
 use crate::output::{DeliveryError, Target};
@@ -59,7 +59,7 @@ pub(super) fn rev_of(text: &str) -> String {
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Replays the requested entries and returns whether there may be more.
-    pub(super) async fn replay(&mut self) -> Result<bool, End> {
+    pub(super) async fn replay(&mut self) -> Result<bool, RunEnd> {
         if self.system().processing.dry_run {
             return Ok(false);
         }
@@ -79,7 +79,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
         for ReplayRequest { mut entry, by_hand } in wanted {
             if *self.stop.borrow() {
-                return Err(End::Stopped);
+                return Err(RunEnd::Stopped);
             }
             let what = loop {
                 let what = self.replay_one(&mut entry, by_hand).await?;
@@ -103,7 +103,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         Ok(is_more)
     }
 
-    async fn replay_one(&mut self, entry: &mut Entry, by_hand: bool) -> Result<ReplayResult, End> {
+    async fn replay_one(&mut self, entry: &mut Entry, by_hand: bool) -> Result<ReplayResult, RunEnd> {
         let mut room = PART_BYTES;
         loop {
             let charge = Arc::new(self.products(room).await?);
@@ -132,7 +132,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         by_hand: bool,
         bytes_max: usize,
         charge: &Arc<Charge>,
-    ) -> Result<ReplayOutcome, End> {
+    ) -> Result<ReplayOutcome, RunEnd> {
         let found = match self.read_document(&entry.doc_id_original, bytes_max).await {
             Ok(found) => found,
             Err(ProductError::Source(error)) => return Ok(ReplayOutcome::Source(error)),
@@ -163,7 +163,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         text: Option<&str>,
         bytes_max: usize,
         charge: &Arc<Charge>,
-    ) -> Result<ReplayOutcome, End> {
+    ) -> Result<ReplayOutcome, RunEnd> {
         let (rev, mut seq) = (entry.rev.clone(), entry.seq.clone());
         if self.window.is_some() {
             // An object of many documents is named by the last of them. This object must not replace it.
@@ -180,7 +180,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             Err(ProductError::Later(reason)) => {
                 return Ok(ReplayOutcome::Refused(DeliveryError::failed(Failure::Storage, reason)));
             }
-            Err(ProductError::Broken(reason)) => return Err(End::Broken(reason)),
+            Err(ProductError::Broken(reason)) => return Err(RunEnd::Broken(reason)),
         };
         match self.try_deliver(vec![delivery], None, Some(charge)).await? {
             PartOutcome::Taken => Ok(ReplayOutcome::Done(ReplayResult::Delivered)),

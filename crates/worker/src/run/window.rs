@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::keeping::KeepEvent;
 use super::reading::ADMITTED_BYTES_MAX;
-use super::{ADMITTED_MAX, End, Queue, Runner};
+use super::{ADMITTED_MAX, Queue, RunEnd, Runner};
 use crate::output::{BatchLimits, Target};
 use crate::source::Source;
 
@@ -22,7 +22,7 @@ impl BatchLimits {
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Reads beyond the end of the feed until the window is full or expires, the job stops, or other jobs lack memory.
     /// Replays requested entries meanwhile.
-    pub(super) async fn gather(&mut self, window: BatchLimits) -> Result<(), End> {
+    pub(super) async fn gather(&mut self, window: BatchLimits) -> Result<(), RunEnd> {
         let clock = self.clock.clone();
         let begin = clock.now();
         loop {
@@ -39,7 +39,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             }
             // A page that is not admitted stays under way.
             match clock.timeout(left, self.take_in()).await {
-                Err(_) | Ok(Err(End::Stopped)) => return Ok(()),
+                Err(_) | Ok(Err(RunEnd::Stopped)) => return Ok(()),
                 Ok(taken) => taken?,
             }
             self.replay().await?;

@@ -11,7 +11,7 @@ use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
 use flatbed_worker::memory::Memory;
 use flatbed_worker::output::{Delivery, DeliveryError, Target};
-use flatbed_worker::run::{Counts, End, Runner};
+use flatbed_worker::run::{Counts, RunEnd, Runner};
 use flatbed_worker::script::{Call, Scripts};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
@@ -96,7 +96,7 @@ fn in_batches(of: u64) -> Description {
     job("rdbms", output, mapping, json!({"processing": {"batch": of}, "retry": retry}))
 }
 
-async fn run<T: Target>(job: &Description, source: &FakeSource, target: T, queue: &FakeQueue) -> (End, Counts, T) {
+async fn run<T: Target>(job: &Description, source: &FakeSource, target: T, queue: &FakeQueue) -> (RunEnd, Counts, T) {
     let (_stop, stopping) = watch::channel(false);
     let memory = Memory::default();
     let runner = Runner::new(job, source.clone(), target, queue.clone(), redactor(), stopping, 1);
@@ -123,15 +123,15 @@ async fn no_checkpoint_and_no_state_comes_before_its_turn() {
         for _ in 0..100 {
             let (end, _, left) = run(&job, &source, target, &queue).await;
             target = left;
-            if end == End::Done {
+            if end == RunEnd::Done {
                 break;
             }
-            assert_eq!(end, End::Superseded);
+            assert_eq!(end, RunEnd::Superseded);
         }
         // Neither failures nor changes from now on.
         target.random = None;
         let (end, _, target) = run(&job, &source, target, &queue).await;
-        assert_eq!(end, End::Done);
+        assert_eq!(end, RunEnd::Done);
         let expected = source.sequences().into_iter().filter(|(_, id)| !is_poison(id)).map(|(seq, id)| (id, seq));
         let has: BTreeMap<_, _> = target.has.into_iter().filter(|(id, _)| !is_poison(id)).collect();
         assert_eq!(has, expected.collect::<BTreeMap<_, _>>(), "seed {seed}");
@@ -153,7 +153,7 @@ async fn the_next_page_is_asked_for_before_one_is_read() {
         let target = Strict::new(&source, &queue, None);
         let runner = Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 1);
         let (end, counts, ..) = runner.sharing(memory.clone()).once().run().await;
-        assert_eq!((end, counts.delivered, memory.taken()), (End::Done, 1_000, (0, 0)));
+        assert_eq!((end, counts.delivered, memory.taken()), (RunEnd::Done, 1_000, (0, 0)));
         assert_eq!(source.0.lock().unwrap().pages, (0, 2));
     }
 }
@@ -169,7 +169,7 @@ async fn poison_costs_no_multiple_of_the_work() {
     }
     let job = in_batches(500);
     let (end, counts, target) = run(&job, &source, Strict::new(&source, &queue, None), &queue).await;
-    assert_eq!((end, counts.delivered, counts.queued), (End::Done, 1_960, 40));
+    assert_eq!((end, counts.delivered, counts.queued), (RunEnd::Done, 1_960, 40));
     assert!(target.calls < 400 && target.documents < 4 * DOCUMENTS, "{} {}", target.calls, target.documents);
     // A single one costs only its bisection.
     let (source, queue) = (FakeSource::default(), FakeQueue::default());
@@ -228,7 +228,7 @@ async fn the_next_batch_is_made_while_one_is_written() {
     let target = Late { next_is_made, has_waited: false, refusal: None };
     let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).running(scripts).once();
     let (end, counts, ..) = soon(runner.run()).await;
-    assert_eq!((end, counts.delivered), (End::Done, 40));
+    assert_eq!((end, counts.delivered), (RunEnd::Done, 40));
 }
 
 /// A function that never returns, under a slow target.
@@ -263,7 +263,7 @@ async fn what_is_made_ahead_ends_with_the_job_and_with_what_is_before_it() {
         let target = Late { next_is_made, has_waited: false, refusal };
         let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).running(scripts);
         let (end, counts, ..) = soon(runner.run()).await;
-        let expected = if is_refused { (End::GaveUp("gone".to_owned()), 0) } else { (End::Stopped, 10) };
+        let expected = if is_refused { (RunEnd::GaveUp("gone".to_owned()), 0) } else { (RunEnd::Stopped, 10) };
         assert_eq!((end, counts.delivered), expected);
     }
 }
@@ -303,14 +303,14 @@ async fn what_is_not_sure_to_last_is_delivered_again() {
     }
     let job = in_batches(10);
     let (end, counts, target) = run(&job, &source, Forgetful { failing: 1, ..Forgetful::default() }, &queue).await;
-    assert_eq!((end, counts.outages, target.seqs), (End::Done, 1, (1..=30).collect()));
+    assert_eq!((end, counts.outages, target.seqs), (RunEnd::Done, 1, (1..=30).collect()));
     // Deliveries in between do not prove that the disk works, and the run's end does not pass what is lost.
     source.0.lock().unwrap().locals.clear();
     let retry = json!({"backoff_base_seconds": 0.001, "max_retries": 1});
     let system = json!({"halt_on_failure": true, "processing": {"batch": 10}, "retry": retry});
     let job = crate::fake::job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, system);
     let (end, _, target) = run(&job, &source, Forgetful { failing: 2, ..Forgetful::default() }, &queue).await;
-    assert_eq!((end, target.seqs), (End::GaveUp("the disk is gone".to_owned()), Vec::new()));
+    assert_eq!((end, target.seqs), (RunEnd::GaveUp("the disk is gone".to_owned()), Vec::new()));
     assert!(source.0.lock().unwrap().locals.is_empty());
 }
 
@@ -373,10 +373,10 @@ async fn who_went_back_goes_back_no_further() {
         let target = Forgetful::default();
         let runner = Runner::new(&job, documents(), target, FakeQueue::default(), redactor(), stopping, 1);
         let (end, ..) = runner.sharing(memory.clone()).once().run().await;
-        assert_eq!(end, End::Done);
+        assert_eq!(end, RunEnd::Done);
         is_down.store(false, Ordering::SeqCst);
     };
     let both = async { tokio::join!(runner.sharing(memory.clone()).once().run(), other) };
     let ((end, _, _, target, _), ()) = soon(both).await;
-    assert_eq!((end, target.unwrap().seqs), (End::Done, (1..=40).collect()));
+    assert_eq!((end, target.unwrap().seqs), (RunEnd::Done, (1..=40).collect()));
 }

@@ -11,7 +11,7 @@ use flatbed_worker::documents::{
 };
 use flatbed_worker::output::sqlite::Sqlite;
 use flatbed_worker::peer::{Peer, PeerError};
-use flatbed_worker::run::{Counts, End, ReplayRequest};
+use flatbed_worker::run::{Counts, ReplayRequest, RunEnd};
 use flatbed_worker::source::{HttpSource, Source, SourceError};
 use hyper::header::HeaderMap;
 use serde_json::{Value, json};
@@ -111,7 +111,7 @@ async fn objects_follow_the_attachments_of_their_document() {
     source.attach("a/b", json!({}), &[("1", "", b"1"), ("2", "a  b", b"2"), ("../3", "é", b"3")]);
     source.write("plain", json!({}));
     let (end, counts, _) = once(&job, &source, target(&job), &queue, 1).await;
-    assert_eq!((end, counts.delivered), (End::Done, 3));
+    assert_eq!((end, counts.delivered), (RunEnd::Done, 3));
     // Folder, document and name stay apart with any characters.
     let of_b = ["attachments/a%252Fb/%252E.%252F3", "attachments/a%252Fb/1", "attachments/a%252Fb/2"];
     let in_ = ["in/a%252Fb.json", "in/a.json", "in/plain.json"];
@@ -138,17 +138,17 @@ async fn objects_follow_the_attachments_of_their_document() {
     // Stored attachments are not fetched again; removed ones are deleted, and no other document's.
     source.attach("a", json!({"n": 2}), &[("x y.png", "image/png", b"\x01\x02"), ("c", "text/plain", b"new")]);
     source.write("a/b", Value::Null);
-    assert_eq!(once(&job, &source, target(&job), &queue, 2).await.0, End::Done);
+    assert_eq!(once(&job, &source, target(&job), &queue, 2).await.0, RunEnd::Done);
     assert_eq!(fetched(&source), ["a/c?4-x"]);
     assert_eq!(keys(), ["attachments/a/c", "attachments/a/x%2520y.png", "in/a.json", "in/plain.json"]);
     // Other bytes under the same name are fetched; attachments that a store lost come with the next revision.
     source.attach("a", json!({"n": 3}), &[("x y.png", "image/png", b"\x01\x02"), ("c", "text/plain", b"newer")]);
     objects.lock().unwrap().remove("attachments/a/x%2520y.png");
-    assert_eq!(once(&job, &source, target(&job), &queue, 3).await.0, End::Done);
+    assert_eq!(once(&job, &source, target(&job), &queue, 3).await.0, RunEnd::Done);
     assert_eq!(fetched(&source), ["a/c?6-x", "a/x y.png?6-x"]);
     assert_eq!((of("attachments/a/c").2.as_str(), keys().len()), ("newer", 4));
     source.write("a", json!({}));
-    assert_eq!(once(&job, &source, target(&job), &queue, 4).await.0, End::Done);
+    assert_eq!(once(&job, &source, target(&job), &queue, 4).await.0, RunEnd::Done);
     assert_eq!(keys(), ["in/a.json", "in/plain.json"]);
     assert!(queue.documents().is_empty());
 }
@@ -165,8 +165,8 @@ async fn a_real_store_has_them() {
     source.attach("d/1", json!({}), &all);
     source.attach("d", json!({}), &all[..1]);
     let unlucky = Unlucky { target: server.target(&job), mishaps: vec![Some(Mishap::KilledAfter)] };
-    assert_eq!(once(&job, &source, unlucky, &queue, 1).await.0, End::Superseded);
-    assert_eq!(once(&job, &source, server.target(&job), &queue, 2).await.0, End::Done);
+    assert_eq!(once(&job, &source, unlucky, &queue, 1).await.0, RunEnd::Superseded);
+    assert_eq!(once(&job, &source, server.target(&job), &queue, 2).await.0, RunEnd::Done);
     let folder = |id: &str| format!("of/j &+%/{id}/");
     let keys = async |id: &str| {
         let all = crate::s3::keys(&server).await;
@@ -177,10 +177,10 @@ async fn a_real_store_has_them() {
     // They are new in this revision, and a restarted process does not know what was stored before.
     assert_eq!(fetched(&source).len(), 16);
     source.attach("d/1", json!({}), &all[1..3]);
-    assert_eq!(once(&job, &source, server.target(&job), &queue, 3).await.0, End::Done);
+    assert_eq!(once(&job, &source, server.target(&job), &queue, 3).await.0, RunEnd::Done);
     assert_eq!((fetched(&source), keys("d%2F1").await), (Vec::new(), vec!["x%2By%26z".to_owned(), "ä%20ö".to_owned()]));
     source.write("d/1", Value::Null);
-    assert_eq!(once(&job, &source, server.target(&job), &queue, 4).await.0, End::Done);
+    assert_eq!(once(&job, &source, server.target(&job), &queue, 4).await.0, RunEnd::Done);
     assert_eq!((keys("d%2F1").await, keys("d").await), (Vec::new(), vec!["a".to_owned()]));
     assert!(queue.documents().is_empty());
 }
@@ -209,7 +209,7 @@ async fn endpoints_get_requests_of_their_own() {
     source.attach("bad", json!({}), &[("1", "a/b", b"1")]);
     let job = to(&url, json!({}), apart(json!({})));
     let (end, counts, _) = once(&job, &source, target(&job), &queue, 5).await;
-    assert_eq!((end, counts), (End::Done, Counts { delivered: 1, queued: 1, ..Counts::default() }));
+    assert_eq!((end, counts), (RunEnd::Done, Counts { delivered: 1, queued: 1, ..Counts::default() }));
     assert_eq!(queue.0.lock().unwrap().values().next().unwrap().reason, "client_error:415");
     let sent = || {
         let of = |request: Request| format!("{} {}", request.method, request.path);
@@ -253,7 +253,7 @@ async fn documents_have_them_within() {
     let within = json!({"attachments": {"enabled": true, "filter": {"name_pattern": "^[0-9x]"}}});
     let job = to(&url, json!({}), within);
     let (end, counts, _) = once(&job, &source, target(&job), &queue, 1).await;
-    assert_eq!((end, counts.delivered, queue.documents()), (End::Done, 3, Vec::new()));
+    assert_eq!((end, counts.delivered, queue.documents()), (RunEnd::Done, 3, Vec::new()));
     let requests = requests.lock().unwrap();
     let body = |id: &str| {
         let request = requests.iter().find(|request| request.path == format!("/in/{id}")).unwrap();
@@ -293,7 +293,7 @@ async fn what_is_too_large_or_missing() {
         let (end, ..) = once(&job, &source, target(&job), &queue, 1).await;
         assert_eq!(
             (end, queue.documents()),
-            (End::Done, queued.iter().map(|id| (*id).to_owned()).collect()),
+            (RunEnd::Done, queued.iter().map(|id| (*id).to_owned()).collect()),
             "{settings}"
         );
         assert!(queue.0.lock().unwrap().values().all(|entry| entry.reason == "data_error:attachments"));
@@ -318,7 +318,7 @@ async fn a_source_that_is_away_is_waited_for() {
     let job = to(&url, json!({}), apart(json!({})));
     source.0.lock().unwrap().failing = 9;
     let (end, counts, _) = once(&job, &source, target(&job), &queue, 1).await;
-    assert_eq!((end, counts.delivered, counts.queued), (End::Done, 20, 0));
+    assert_eq!((end, counts.delivered, counts.queued), (RunEnd::Done, 20, 0));
     assert_eq!(requests.lock().unwrap().len(), 60);
 }
 
@@ -336,7 +336,7 @@ async fn rows_follow_the_attachments_of_their_document() {
     let (source, queue) = (FakeSource::default(), FakeQueue::default());
     let run = async |epoch: u64| {
         let target = Sqlite::in_file(&file, "j", job.mapping.tables(), true);
-        assert_eq!(once(&job, &source, target, &queue, epoch).await.0, End::Done);
+        assert_eq!(once(&job, &source, target, &queue, epoch).await.0, RunEnd::Done);
         let connection = rusqlite::Connection::open(&file).unwrap();
         let mut statement = connection.prepare("SELECT name, kind, data FROM files ORDER BY name").unwrap();
         let row = |row: &rusqlite::Row<'_>| {

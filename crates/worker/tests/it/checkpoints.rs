@@ -9,7 +9,7 @@ use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
 use flatbed_worker::output::sqlite::Sqlite;
 use flatbed_worker::output::{Delivery, DeliveryError, Target};
-use flatbed_worker::run::{End, Runner};
+use flatbed_worker::run::{RunEnd, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -67,11 +67,17 @@ fn kept(source: &FakeSource) -> Vec<u64> {
     source.0.lock().unwrap().kept.clone()
 }
 
-async fn once<T: Target>(job: &Description, source: &FakeSource, target: T, epoch: u64) -> (End, T) {
+async fn once<T: Target>(job: &Description, source: &FakeSource, target: T, epoch: u64) -> (RunEnd, T) {
     once_by(ManualClock::new().clock(), job, source, target, epoch).await
 }
 
-async fn once_by<T: Target>(clock: Clock, job: &Description, source: &FakeSource, target: T, epoch: u64) -> (End, T) {
+async fn once_by<T: Target>(
+    clock: Clock,
+    job: &Description,
+    source: &FakeSource,
+    target: T,
+    epoch: u64,
+) -> (RunEnd, T) {
     let (_stop, stopping) = watch::channel(false);
     let (source, queue) = (source.clone(), FakeQueue::default());
     let runner = Runner::new(job, source, target, queue, redactor(), stopping, epoch).timed_by(clock).once();
@@ -101,7 +107,7 @@ async fn it_is_written_as_often_as_the_job_says() {
         let takes = Some((manual.clone(), Duration::from_secs(seconds)));
         let (job, target) = (into_lines(settings.clone(), batch), Watched { takes, ..Watched::new(&source) });
         let (end, target) = once_by(manual.clock(), &job, &source, target, 1).await;
-        assert_eq!((end, target.has.borrow().len()), (End::Done, 30));
+        assert_eq!((end, target.has.borrow().len()), (RunEnd::Done, 30));
         assert_eq!(kept(&source), expected, "{settings} in batches of {batch}");
     }
 }
@@ -115,12 +121,12 @@ async fn a_crash_repeats_no_more_than_it_says() {
         write(&source, 51..=100);
         let target = Watched { killed_at: Some(killed_at), ..Watched::new(&source) };
         let (end, target) = once(&job, &source, target, 1).await;
-        assert_eq!(end, End::Superseded);
+        assert_eq!(end, RunEnd::Superseded);
         let (first, checkpoint) = (target.has.borrow().clone(), kept(&source).last().copied().unwrap_or(0));
         let again = first.iter().filter(|seq| **seq > checkpoint).count();
         assert!(again <= 10, "{again} of {first:?} behind {checkpoint}");
         let (end, target) = once(&job, &source, Watched::new(&source), 2).await;
-        assert_eq!(end, End::Done);
+        assert_eq!(end, RunEnd::Done);
         let all: std::collections::BTreeSet<u64> = first.iter().chain(target.has.borrow().iter()).copied().collect();
         assert!(all.len() == 99 && target.has.borrow().len() == 99 - first.len() + again);
         assert_eq!(kept(&source).last(), Some(&100));
@@ -148,7 +154,7 @@ async fn changes_that_trickle_are_not_a_write_each() {
         };
         soon(async {
             let ((end, ..), ()) = tokio::join!(runner.run(), writes);
-            assert_eq!(end, End::Stopped);
+            assert_eq!(end, RunEnd::Stopped);
         })
         .await;
         assert_eq!(kept(&source), expected, "{settings}");
@@ -190,6 +196,6 @@ async fn a_target_that_keeps_it_has_it_with_each_batch() {
     write(&source, 1..=35);
     let open = || Sqlite::in_file(&file, &job.id, job.mapping.tables(), true);
     let (end, _) = once(&job, &source, open(), 1).await;
-    assert_eq!((end, kept(&source)), (End::Done, Vec::new()));
+    assert_eq!((end, kept(&source)), (RunEnd::Done, Vec::new()));
     assert_eq!(open().begin(2).await.unwrap().unwrap().seq.as_str(), "35");
 }

@@ -4,7 +4,7 @@ use flatbed_clock::Clock;
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::{Connections, Document, read};
 use flatbed_worker::output::lines::turns::Turns;
-use flatbed_worker::run::{Counts, End, Runner};
+use flatbed_worker::run::{Counts, RunEnd, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -109,7 +109,7 @@ async fn documents_of_worker_become_a_job_that_runs() {
                 (0, false) => Counts { delivered: 3, queued: 0, outages: 0, ..Counts::default() },
                 _ => Counts::default(),
             };
-            assert_eq!((end, counts), (End::Done, expected), "{kind} {round}");
+            assert_eq!((end, counts), (RunEnd::Done, expected), "{kind} {round}");
             assert_eq!(queue.documents().len() as u64, expected.queued);
         }
     }

@@ -20,7 +20,7 @@ use flatbed_worker::output::postgres::{Postgres, ServerSettings};
 use flatbed_worker::output::tables::{Claims, Driver, Opening, Tables};
 use flatbed_worker::output::{DeliveryError, Target};
 use flatbed_worker::progress::Progress;
-use flatbed_worker::run::{Counts, End, Runner};
+use flatbed_worker::run::{Counts, RunEnd, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -179,7 +179,7 @@ impl<'e> Scenario<'e> {
         connect(job, &reach).unwrap().target
     }
 
-    async fn once_with<T: Target>(&mut self, job: &Description, target: T) -> (End, Counts, T) {
+    async fn once_with<T: Target>(&mut self, job: &Description, target: T) -> (RunEnd, Counts, T) {
         self.epoch += 1;
         let (_stop, stopping) = watch::channel(false);
         let (source, queue) = (self.source.clone(), self.queue.clone());
@@ -188,7 +188,7 @@ impl<'e> Scenario<'e> {
         (end, counts, target.unwrap())
     }
 
-    async fn once(&mut self, job: &Description) -> (End, Counts) {
+    async fn once(&mut self, job: &Description) -> (RunEnd, Counts) {
         let target = self.target(job);
         let (end, counts, _) = self.once_with(job, target).await;
         (end, counts)
@@ -246,7 +246,7 @@ impl<'e> Scenario<'e> {
     }
 
     /// Runs a job until `work` is done, which causes and fixes the target's failures.
-    async fn meanwhile(&mut self, job: &Description, work: impl AsyncFnOnce(&mut Scenario<'_>, &Progress)) -> End {
+    async fn meanwhile(&mut self, job: &Description, work: impl AsyncFnOnce(&mut Scenario<'_>, &Progress)) -> RunEnd {
         self.epoch += 1;
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(Progress::default());
@@ -316,7 +316,7 @@ async fn rows_follow_documents(place: &mut Scenario<'_>) {
     for at in 0..1_000 {
         place.order(&format!("d{at}"), at, at as usize % 4);
     }
-    assert_eq!(place.once(&job).await, (End::Done, Counts { delivered: 1_000, ..Counts::default() }));
+    assert_eq!(place.once(&job).await, (RunEnd::Done, Counts { delivered: 1_000, ..Counts::default() }));
     assert_eq!(place.orders(), place.expected());
     let claims = 1_000 + 250 * (1 + 2 + 3);
     assert_eq!(place.count("flatbed_rows"), claims);
@@ -329,27 +329,27 @@ async fn rows_follow_documents(place: &mut Scenario<'_>) {
     place.order("d20", 21, 3);
     place.order("d21", 20, 0);
     let (end, counts) = place.once(&job).await;
-    assert_eq!((end, counts.delivered), (End::Done, 5));
+    assert_eq!((end, counts.delivered), (RunEnd::Done, 5));
     assert_eq!(place.orders(), place.expected());
     assert_eq!(place.count("flatbed_rows"), claims - 2 - 4 - 4 + 3 - 1);
     for at in 0..1_000 {
         place.source.write(&format!("d{at}"), Value::Null);
     }
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     let counts = ["orders", "items", "flatbed_rows", "flatbed_checkpoints"].map(|table| place.count(table));
     assert_eq!(counts, [0, 0, 0, 1]);
 }
 
 async fn the_guilty_alone_are_queued(place: &mut Scenario<'_>) {
     let job = place.plain_job();
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     place.rule(Rule::NoThirteen, true);
     for at in 0..300 {
         place.order(&format!("d{at}"), at, 1);
     }
     place.source.write("d50", json!({"t": "order", "k": "fifty", "id": "d50"}));
     let (end, counts) = place.once(&job).await;
-    assert_eq!((end, counts.delivered, counts.queued, counts.outages), (End::Done, 296, 4, 0));
+    assert_eq!((end, counts.delivered, counts.queued, counts.outages), (RunEnd::Done, 296, 4, 0));
     assert_eq!(place.queue.documents(), ["d113", "d13", "d213", "d50"]);
     assert_eq!(place.orders(), place.expected());
     let entries = place.queue.0.lock().unwrap().clone();
@@ -375,9 +375,9 @@ async fn kills_and_outages_lose_nothing(place: &mut Scenario<'_>) {
         let mishaps = (0..6).map(|at| of[(at * 5 + round * 3) % 4]).collect();
         let target = Unlucky { target: place.target(&job), mishaps };
         let (end, ..) = place.once_with(&job, target).await;
-        assert!(matches!(end, End::Done | End::Superseded), "{end:?}");
+        assert!(matches!(end, RunEnd::Done | RunEnd::Superseded), "{end:?}");
     }
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     assert_eq!(place.orders(), place.expected());
     assert!(place.queue.documents().is_empty());
     let rows = place.count("orders") + place.count("items");
@@ -396,7 +396,7 @@ async fn who_lost_the_job_writes_nothing(place: &mut Scenario<'_>) {
     place.source.write("b", Value::Null);
     place.epoch -= 2;
     let (end, counts, mut old) = place.once_with(&job, old).await;
-    assert_eq!((end, counts.delivered), (End::Superseded, 0));
+    assert_eq!((end, counts.delivered), (RunEnd::Superseded, 0));
     assert_eq!(old.begin(1).await, Err(DeliveryError::Superseded));
     assert_eq!(old.deliver(Vec::new(), None).await, Err(DeliveryError::Superseded));
     assert_eq!(place.orders().len(), 2);
@@ -413,12 +413,12 @@ async fn documents_exchange_what_only_one_may_have(place: &mut Scenario<'_>) {
     write(place, "a", 1, "one");
     write(place, "b", 2, "two");
     write(place, "c", 3, "three");
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     place.rule(Rule::Unique, true);
     write(place, "a", 1, "two");
     write(place, "b", 2, "one");
     let (end, counts) = place.once(&job).await;
-    assert_eq!((end, counts.queued), (End::Done, 0));
+    assert_eq!((end, counts.queued), (RunEnd::Done, 0));
     assert_eq!(place.orders(), place.expected());
     // A true conflict goes to the queue, alone.
     write(place, "d", 4, "three");
@@ -438,13 +438,13 @@ async fn documents_exchange_what_only_one_may_have(place: &mut Scenario<'_>) {
 async fn rows_that_stay_say_since_when(place: &mut Scenario<'_>) {
     let job = place.job(json!({}), json!({"on_delete": "soft_delete"}), json!({}));
     place.order("a", 1, 2);
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     place.source.write("a", Value::Null);
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     assert_eq!(place.sql("SELECT count(*) FROM orders WHERE deleted_at IS NOT NULL"), ["1"]);
     assert_eq!([place.count("items"), place.count("flatbed_rows")], [0, 0]);
     place.order("a", 1, 1);
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     assert_eq!(place.sql("SELECT count(*) FROM orders WHERE deleted_at IS NULL"), ["1"]);
 }
 
@@ -460,7 +460,7 @@ async fn values_keep_their_types(place: &mut Scenario<'_>) {
         "tree": {"b": [1, null, "\u{1f600}"]}, "bytes": "AAEC/w==", "free": 1.50});
     place.source.write("a", document);
     place.source.write("b", json!({"t": "order", "id": "b"}));
-    assert_eq!(place.once(&job).await, (End::Done, Counts { delivered: 2, ..Counts::default() }));
+    assert_eq!(place.once(&job).await, (RunEnd::Done, Counts { delivered: 2, ..Counts::default() }));
     let query = match &place.engine {
         Engine::Sqlite(_) => "SELECT id, small, large, exact, float, yes, day, moment, tree, hex(bytes), free FROM t ORDER BY id DESC",
         Engine::MariaDb(_) => {
@@ -484,11 +484,11 @@ async fn values_keep_their_types(place: &mut Scenario<'_>) {
     place.source.write("e", json!({"t": "order", "id": "e"}));
     let (end, counts) = place.once(&job).await;
     let is_refused = matches!(place.engine, Engine::Postgres(_));
-    assert_eq!((end, counts.queued, counts.outages), (End::Done, if is_refused { 2 } else { 0 }, 0));
+    assert_eq!((end, counts.queued, counts.outages), (RunEnd::Done, if is_refused { 2 } else { 0 }, 0));
     assert!(place.sql("SELECT id FROM t").contains(&"e".to_owned()));
     place.source.write("a", Value::Null);
     place.source.write("e", Value::Null);
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     assert_eq!(place.count("t"), if is_refused { 1 } else { 3 });
 }
 
@@ -500,7 +500,7 @@ async fn tables_are_made_or_looked_at(place: &mut Scenario<'_>) {
         json!({"halt_on_failure": true, "retry": {"max_retries": 2, "backoff_base_seconds": 0.01}}),
     );
     let (end, _) = place.once(&given).await;
-    assert_eq!(end, End::GaveUp("there is no such table: orders".to_owned()));
+    assert_eq!(end, RunEnd::GaveUp("there is no such table: orders".to_owned()));
     // A table made by others fits if it loses nothing.
     place.sql("CREATE TABLE orders (k bigint NOT NULL, id varchar(50), note varchar(50), PRIMARY KEY (k))");
     place.sql("CREATE TABLE items (k bigint NOT NULL, flatbed_position bigint NOT NULL, name varchar(50), PRIMARY KEY (k, flatbed_position))");
@@ -514,30 +514,33 @@ async fn tables_are_made_or_looked_at(place: &mut Scenario<'_>) {
     );
     place.sql("DROP TABLE items");
     place.order("b", 2, 1);
-    let End::GaveUp(reason) = place.once(&patient).await.0 else { panic!() };
+    let RunEnd::GaveUp(reason) = place.once(&patient).await.0 else { panic!() };
     assert!(reason.starts_with("the table items is gone"), "{reason}");
     place.sql("CREATE TABLE items (k bigint NOT NULL, name varchar(50), flatbed_position bigint NOT NULL, extra varchar(9) NOT NULL, PRIMARY KEY (k, flatbed_position))");
     let (end, _) = place.once(&patient).await;
     assert_eq!(
         end,
-        End::Unfit("the table items: the column extra must have a value, and the mapping gives it none".to_owned())
+        RunEnd::Unfit("the table items: the column extra must have a value, and the mapping gives it none".to_owned())
     );
     place.sql("DROP TABLE items");
     place.sql("CREATE TABLE items (k bigint NOT NULL, name varchar(50), flatbed_position bigint NOT NULL)");
     assert_eq!(
         place.once(&patient).await.0,
-        End::Unfit("the table items: no key of it is (k, flatbed_position)".to_owned())
+        RunEnd::Unfit("the table items: no key of it is (k, flatbed_position)".to_owned())
     );
     place.sql("CREATE UNIQUE INDEX i ON items (flatbed_position, k)");
     let (end, counts) = place.once(&patient).await;
-    assert_eq!((end, counts.delivered), (End::Done, 1));
+    assert_eq!((end, counts.delivered), (RunEnd::Done, 1));
     assert_eq!(place.sql("SELECT k, name FROM items"), ["2|x"]);
     assert!(place.queue.documents().is_empty());
     if !matches!(place.engine, Engine::Sqlite(_)) {
         place.sql("DROP TABLE orders");
         place.sql("CREATE TABLE orders (k date PRIMARY KEY, id varchar(50))");
         let (end, _) = place.once(&patient).await;
-        assert_eq!(end, End::Unfit("the table orders: the column k is date, which does not hold integer".to_owned()));
+        assert_eq!(
+            end,
+            RunEnd::Unfit("the table orders: the column k is date, which does not hold integer".to_owned())
+        );
     }
 }
 
@@ -553,13 +556,13 @@ async fn large_batches(place: &mut Scenario<'_>) {
     }
     place.source.write("long", json!({"t": "order", "k": 99, "id": "x".repeat(40), "items": ["x"]}));
     let (end, counts) = place.once(&job).await;
-    assert_eq!((end, counts.delivered, counts.queued), (End::Done, 25, 0));
+    assert_eq!((end, counts.delivered, counts.queued), (RunEnd::Done, 25, 0));
     assert_eq!(place.orders(), place.expected());
     assert_eq!(place.sql("SELECT count(*) FROM items WHERE length(name) = 1048576"), ["20"]);
     for at in 0..24 {
         place.source.write(&format!("d{at}"), Value::Null);
     }
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     assert_eq!(place.count("flatbed_rows"), 2);
     // A text too long for an index is its document's fault, in any key.
     let table = json!({"alone": true, "table": {"name": "keyed", "primary_key": ["id"], "columns": [{"name": "id", "path": "$.id"}]}});
@@ -575,13 +578,13 @@ async fn large_batches(place: &mut Scenario<'_>) {
     place.source.write("narrow", json!({"t": "order", "id": "narrow"}));
     let (end, counts) = place.once(&job).await;
     let is_refused = !matches!(place.engine, Engine::Sqlite(_));
-    assert_eq!((end, counts.queued, counts.outages), (End::Done, u64::from(is_refused), 0));
+    assert_eq!((end, counts.queued, counts.outages), (RunEnd::Done, u64::from(is_refused), 0));
     assert_eq!(place.sql("SELECT id FROM keyed WHERE id = 'narrow'"), ["narrow"]);
 }
 
 async fn the_targets_state_is_waited_for(place: &mut Scenario<'_>) {
     place.order("a", 1, 1);
-    assert_eq!(place.once(&place.plain_job()).await.0, End::Done);
+    assert_eq!(place.once(&place.plain_job()).await.0, RunEnd::Done);
     let is_postgres = matches!(place.engine, Engine::Postgres(_));
     let writer = if is_postgres { "writer" } else { "writer@'127.0.0.1'" };
     let with = if is_postgres { "PASSWORD" } else { "IDENTIFIED BY" };
@@ -621,7 +624,7 @@ async fn the_targets_state_is_waited_for(place: &mut Scenario<'_>) {
             }
         })
         .await;
-    assert_eq!(end, End::Stopped);
+    assert_eq!(end, RunEnd::Stopped);
     assert!(place.queue.documents().is_empty());
 }
 
@@ -629,7 +632,7 @@ async fn the_targets_state_is_waited_for(place: &mut Scenario<'_>) {
 async fn who_is_stopped_in_a_transaction_holds_nobody_up(place: &mut Scenario<'_>) {
     place.order("a", 1, 1);
     let job = place.job(json!({"timeout_seconds": 1}), json!({}), json!({}));
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     let (documents, claims) = (vec!["a".to_owned()], Claims::within(100, 1 << 20));
     let opening = Opening { job: "j".to_owned(), epoch: 1, checkpoint: None, documents, claims };
     let (port, database, time_max) = (place.engine.server().port, place.database.clone(), Duration::from_secs(1));
@@ -652,7 +655,7 @@ async fn stopped<D: Driver>(place: &mut Scenario<'_>, job: &Description, opening
     stopped.connect().await.unwrap();
     assert_eq!(stopped.open(opening.clone()).await.unwrap().unwrap().count(), 2);
     place.order("b", 2, 1);
-    assert_eq!(place.once(job).await.0, End::Done);
+    assert_eq!(place.once(job).await.0, RunEnd::Done);
     assert_eq!(place.orders(), place.expected());
     let refused = stopped.open(opening.clone()).await.unwrap_err();
     assert!(
@@ -676,6 +679,6 @@ async fn a_server_that_is_gone_and_comes_back(place: &mut Scenario<'_>) {
             place.until_right().await;
         })
         .await;
-    assert_eq!(end, End::Stopped);
+    assert_eq!(end, RunEnd::Stopped);
     assert!(place.queue.documents().is_empty());
 }

@@ -11,7 +11,7 @@ use flatbed_worker::checkpoint::Seq;
 use flatbed_worker::documents::{ChangesFeed, SourceType};
 use flatbed_worker::output::lines::Lines;
 use flatbed_worker::peer::{Peer, PeerError};
-use flatbed_worker::run::{End, Runner};
+use flatbed_worker::run::{RunEnd, Runner};
 use flatbed_worker::source::{Ask, HttpSource, Source, SourceError};
 use hyper::header::HeaderMap;
 use serde_json::{Value, json};
@@ -220,7 +220,7 @@ async fn deletions_of_what_a_new_target_never_had_are_left_out() {
         let target = Lines::new(Vec::new(), Vec::new());
         let runner = Runner::new(&job, source.clone(), target, FakeQueue::default(), redactor(), stopping, 1);
         let (end, _, _, target, _) = runner.once().run().await;
-        assert_eq!(end, End::Done);
+        assert_eq!(end, RunEnd::Done);
         let text = String::from_utf8(target.unwrap().into_inner().unwrap()).unwrap();
         text.lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned())

@@ -12,7 +12,7 @@ use flatbed_worker::output::http::{Http, HttpSettings};
 use flatbed_worker::output::{Delivery, DeliveryError, DeliveryState, Target};
 use flatbed_worker::peer::Peer;
 use flatbed_worker::rows::Product;
-use flatbed_worker::run::{Counts, End, Runner};
+use flatbed_worker::run::{Counts, RunEnd, Runner};
 use flatbed_worker::source::{Ask, HttpSource, Source, SourceError};
 use hyper::Method;
 use hyper::header::{HeaderMap, HeaderValue};
@@ -120,7 +120,7 @@ async fn an_endpoint_that_refuses_is_busy_and_breaks_off() {
         Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 9).once().run().await;
     assert_eq!(
         (end, Counts { outages: 0, ..counts }),
-        (End::Done, Counts { delivered: 41, queued: 1, ..Counts::default() })
+        (RunEnd::Done, Counts { delivered: 41, queued: 1, ..Counts::default() })
     );
     assert_eq!(queue.documents(), ["poison"]);
     let entry = queue.0.lock().unwrap().values().next().unwrap().clone();
@@ -164,7 +164,7 @@ async fn what_does_not_answer_is_an_outage() {
         let target = Http::new(peer(&url), ways(), Vec::new(), 4);
         let (end, ..) =
             Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 1).once().run().await;
-        let End::GaveUp(reason) = end else { panic!("{end:?}") };
+        let RunEnd::GaveUp(reason) = end else { panic!("{end:?}") };
         assert!(reason.contains(says), "{reason}");
     }
     assert!(queue.documents().is_empty());

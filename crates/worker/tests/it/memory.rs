@@ -10,7 +10,7 @@ use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Failure;
 use flatbed_worker::memory::Memory;
 use flatbed_worker::output::{BatchLimits, Delivery, DeliveryError, Target};
-use flatbed_worker::run::{Counts, End, Runner};
+use flatbed_worker::run::{Counts, RunEnd, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -62,7 +62,7 @@ async fn run(
     target: Scales,
     memory: Memory,
     stopping: watch::Receiver<bool>,
-) -> (End, Counts) {
+) -> (RunEnd, Counts) {
     let runner = Runner::new(&job, source, target, FakeQueue::default(), redactor(), stopping, 1).sharing(memory);
     let (end, counts, ..) = soon(runner.once().run()).await;
     (end, counts)
@@ -96,7 +96,7 @@ async fn what_documents_swell_to_is_bounded_for_all_jobs_together() {
     }
     for run in runs {
         let (end, counts) = run.await.unwrap();
-        assert_eq!((end, counts.delivered, counts.queued), (End::Done, 30, 10));
+        assert_eq!((end, counts.delivered, counts.queued), (RunEnd::Done, 30, 10));
     }
     let most = scales.most.load(Ordering::SeqCst);
     assert!(most > 8 << 20 && most <= 16 << 20, "{most}");
@@ -114,7 +114,7 @@ async fn what_documents_make_is_bounded_in_rows_too() {
     source.write("next", json!({"of": vec![0; 9_990]}));
     let (_stop, stopping) = watch::channel(false);
     let (end, counts) = run(into_rows(), source, scales.clone(), Memory::default(), stopping).await;
-    assert_eq!((end, counts.delivered), (End::Done, 32));
+    assert_eq!((end, counts.delivered), (RunEnd::Done, 32));
     let rows = scales.rows.lock().unwrap();
     assert_eq!(rows.iter().sum::<usize>(), 30 * 1_001 + 2 * 9_991);
     assert!(rows.iter().all(|rows| (9_000..20_000).contains(rows)), "{rows:?}");
@@ -143,7 +143,7 @@ async fn who_cannot_deliver_leaves_room_to_others() {
     for _ in 0..3 {
         let target = Scales::default();
         let (end, counts) = run(lines(), source(60), target.clone(), memory.clone(), stopping.clone()).await;
-        assert_eq!((end, counts.delivered), (End::Done, 60));
+        assert_eq!((end, counts.delivered), (RunEnd::Done, 60));
     }
     // They resume where they were and lose nothing.
     for target in &down {
@@ -151,7 +151,7 @@ async fn who_cannot_deliver_leaves_room_to_others() {
     }
     for (run, target) in waiting.into_iter().zip(&down) {
         let (end, counts) = run.await.unwrap();
-        assert_eq!((end, counts.delivered), (End::Done, 100));
+        assert_eq!((end, counts.delivered), (RunEnd::Done, 100));
         let mut ids = target.ids.lock().unwrap().clone();
         ids.sort();
         ids.dedup();
@@ -200,5 +200,5 @@ async fn a_large_document_is_gathered_too() {
         stop.send_replace(true);
     };
     let ((end, ..), ()) = soon(async { tokio::join!(runner.run(), writes) }).await;
-    assert_eq!((end, pairs.0.lock().unwrap().as_slice()), (End::Stopped, &[2][..]));
+    assert_eq!((end, pairs.0.lock().unwrap().as_slice()), (RunEnd::Stopped, &[2][..]));
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use flatbed_worker::output::lines::Lines;
-use flatbed_worker::run::{End, Runner};
+use flatbed_worker::run::{RunEnd, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::field::{Field, Visit};
@@ -54,7 +54,7 @@ async fn warnings(target_fails: usize, pause_seconds: f64) -> (u64, Vec<String>)
     let log = Warnings::default();
     let _logging = tracing::subscriber::set_default(log.clone());
     let (end, counts, ..) = Runner::new(&job, source, target, queue, redactor(), stopping, 1).once().run().await;
-    assert_eq!(end, End::Done);
+    assert_eq!(end, RunEnd::Done);
     let lines = log.0.lock().unwrap().clone();
     (counts.outages, lines.into_iter().filter(|line| line.contains("a job waits")).collect())
 }

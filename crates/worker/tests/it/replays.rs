@@ -9,7 +9,7 @@ use flatbed_worker::failure::Failure;
 use flatbed_worker::output::sqlite::Sqlite;
 use flatbed_worker::output::{Delivery, DeliveryError, Target};
 use flatbed_worker::queue::EntryState;
-use flatbed_worker::run::{End, ReplayRequest, Runner};
+use flatbed_worker::run::{ReplayRequest, RunEnd, Runner};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -42,7 +42,7 @@ impl Scenario {
         }
     }
 
-    async fn run(&mut self, reset: Option<ResetTo>) -> (End, u64) {
+    async fn run(&mut self, reset: Option<ResetTo>) -> (RunEnd, u64) {
         self.epoch += 1;
         let target = Sqlite::in_file(&self.file, "j", self.job.mapping.tables(), true);
         let (_stop, stopping) = watch::channel(false);
@@ -78,17 +78,17 @@ impl Scenario {
 async fn what_the_target_takes_at_last_leaves_the_queue() {
     let mut place = Scenario::new();
     place.source.write("a", json!({"n": 1}));
-    assert_eq!(place.run(None).await, (End::Done, 1));
+    assert_eq!(place.run(None).await, (RunEnd::Done, 1));
     place.refuse(true);
     for (id, n) in [("b", 100), ("c", 200), ("d", 300)] {
         place.source.write(id, json!({"n": n}));
     }
-    assert_eq!(place.run(None).await, (End::Done, 0));
+    assert_eq!(place.run(None).await, (RunEnd::Done, 0));
     assert_eq!(place.queue.documents(), ["b", "c", "d"]);
     // Replays fail; a newer revision than the entry's is left to the feed.
     place.source.write("d", json!({"n": 4}));
     place.want_all(false);
-    assert_eq!(place.run(None).await, (End::Done, 1));
+    assert_eq!(place.run(None).await, (RunEnd::Done, 1));
     assert_eq!(place.rows(), [("a".to_owned(), 1), ("d".to_owned(), 4)]);
     let states = |place: &Scenario| {
         let entries = place.queue.0.lock().unwrap();
@@ -108,9 +108,9 @@ async fn what_the_target_takes_at_last_leaves_the_queue() {
     // Exhausted entries are replayed only by id.
     place.refuse(false);
     place.want_all(false);
-    assert_eq!(place.run(None).await, (End::Done, 0));
+    assert_eq!(place.run(None).await, (RunEnd::Done, 0));
     place.want_all(true);
-    assert_eq!(place.run(None).await, (End::Done, 2));
+    assert_eq!(place.run(None).await, (RunEnd::Done, 2));
     assert_eq!(place.rows().len(), 4);
     assert_eq!(place.queue.documents(), ["d"]);
 }
@@ -119,12 +119,12 @@ async fn what_the_target_takes_at_last_leaves_the_queue() {
 async fn deletions_and_edited_documents_are_replayed() {
     let mut place = Scenario::new();
     place.source.write("a", json!({"n": "no number"}));
-    assert_eq!(place.run(None).await, (End::Done, 0));
+    assert_eq!(place.run(None).await, (RunEnd::Done, 0));
     for entry in place.queue.0.lock().unwrap().values_mut() {
         entry.edit(json!({"_id": "a", "n": 7}).to_string());
     }
     place.want_all(false);
-    assert_eq!(place.run(None).await, (End::Done, 1));
+    assert_eq!(place.run(None).await, (RunEnd::Done, 1));
     assert_eq!(place.rows(), [("a".to_owned(), 7)]);
     assert!(place.queue.documents().is_empty());
 }
@@ -135,17 +135,17 @@ async fn a_job_that_is_reset_goes_on_where_it_is_told() {
     for at in 0..5 {
         place.source.write(&format!("d{at}"), json!({"n": at}));
     }
-    assert_eq!(place.run(None).await, (End::Done, 5));
+    assert_eq!(place.run(None).await, (RunEnd::Done, 5));
     // The source is another one: an administrator must decide.
     place.source.0.lock().unwrap().instance = 1;
-    assert_eq!(place.run(None).await.0, End::SourceMismatch(SourceMismatch::MadeAgain));
-    assert_eq!(place.run(Some(ResetTo::AsIs)).await.0, End::Done);
-    assert_eq!(place.run(None).await, (End::Done, 0));
-    assert_eq!(place.run(Some(ResetTo::Beginning)).await, (End::Done, 0));
-    assert_eq!(place.run(None).await, (End::Done, 5));
+    assert_eq!(place.run(None).await.0, RunEnd::SourceMismatch(SourceMismatch::MadeAgain));
+    assert_eq!(place.run(Some(ResetTo::AsIs)).await.0, RunEnd::Done);
+    assert_eq!(place.run(None).await, (RunEnd::Done, 0));
+    assert_eq!(place.run(Some(ResetTo::Beginning)).await, (RunEnd::Done, 0));
+    assert_eq!(place.run(None).await, (RunEnd::Done, 5));
     place.source.write("d9", json!({"n": 9}));
-    assert_eq!(place.run(Some(ResetTo::Now)).await, (End::Done, 0));
-    assert_eq!(place.run(None).await, (End::Done, 0));
+    assert_eq!(place.run(Some(ResetTo::Now)).await, (RunEnd::Done, 0));
+    assert_eq!(place.run(None).await, (RunEnd::Done, 0));
     assert_eq!(place.rows().len(), 5);
 }
 
@@ -200,7 +200,7 @@ async fn no_entry_goes_before_what_it_brought_is_kept() {
     };
     source.write("a", json!({"n": 1}));
     disk.lock().unwrap().refused = Some("a");
-    assert_eq!(run().await, (End::Done, 0));
+    assert_eq!(run().await, (RunEnd::Done, 0));
     let wanted: Vec<_> =
         queue.0.lock().unwrap().values().map(|entry| ReplayRequest { entry: entry.clone(), by_hand: true }).collect();
     assert_eq!(wanted.len(), 1);
@@ -208,7 +208,7 @@ async fn no_entry_goes_before_what_it_brought_is_kept() {
     disk.lock().unwrap().refused = None;
     disk.lock().unwrap().failing = u32::MAX;
     *queue.1.lock().unwrap() = wanted.clone();
-    assert_eq!(run().await, (End::GaveUp("the disk is gone".to_owned()), 0));
+    assert_eq!(run().await, (RunEnd::GaveUp("the disk is gone".to_owned()), 0));
     assert_eq!(queue.documents(), ["a"]);
     // It fails for a while; other writes of that time are lost too.
     for failing in [0, 1, 3] {
@@ -218,7 +218,7 @@ async fn no_entry_goes_before_what_it_brought_is_kept() {
         queue.0.lock().unwrap().insert(entry.id(), entry);
         *disk.lock().unwrap() = Disk { failing, ..Disk::default() };
         *queue.1.lock().unwrap() = wanted.clone();
-        assert_eq!(run().await, (End::Done, 1));
+        assert_eq!(run().await, (RunEnd::Done, 1));
         assert!(queue.documents().is_empty());
         assert_eq!(disk.lock().unwrap().kept, BTreeSet::from(["a".to_owned(), id]));
     }

@@ -12,7 +12,7 @@ use flatbed_worker::output::lines::Lines;
 use flatbed_worker::output::sqlite::Sqlite;
 use flatbed_worker::output::{Delivery, DeliveryError, Target};
 use flatbed_worker::progress::Progress;
-use flatbed_worker::run::{Counts, End, Runner};
+use flatbed_worker::run::{Counts, RunEnd, Runner};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -61,7 +61,7 @@ async fn once<T: flatbed_worker::output::Target>(
     target: T,
     queue: &FakeQueue,
     epoch: u64,
-) -> (End, Counts, T) {
+) -> (RunEnd, Counts, T) {
     let (_stop, stopping) = watch::channel(false);
     let runner = Runner::new(job, source.clone(), target, queue.clone(), redactor(), stopping, epoch).once();
     let (end, counts, _, target, _) = runner.run().await;
@@ -80,7 +80,7 @@ async fn outages_are_waited_for_and_queue_nothing() {
     source.0.lock().unwrap().failing = 5;
     let mishaps = (0..60).map(|at| (at % 3 != 0).then_some(Mishap::Outage)).collect();
     let (end, counts, _) = once(&job, &source, Unlucky { target: open(&file, &job), mishaps }, &queue, 1).await;
-    assert_eq!((end, counts.delivered, counts.queued), (End::Done, 100, 0));
+    assert_eq!((end, counts.delivered, counts.queued), (RunEnd::Done, 100, 0));
     assert!(counts.outages >= 20, "{counts:?}");
     assert_eq!(orders(&file), expected(&source, &queue));
     let patient = into_sqlite(
@@ -88,7 +88,7 @@ async fn outages_are_waited_for_and_queue_nothing() {
     );
     source.write("d1", order(1, 2));
     let unlucky = Unlucky { target: open(&file, &patient), mishaps: vec![Some(Mishap::Outage); 9] };
-    assert_eq!(once(&patient, &source, unlucky, &queue, 2).await.0, End::GaveUp("gone".to_owned()));
+    assert_eq!(once(&patient, &source, unlucky, &queue, 2).await.0, RunEnd::GaveUp("gone".to_owned()));
 }
 
 #[tokio::test]
@@ -98,26 +98,26 @@ async fn what_must_not_go_on_halts() {
     let (job, source, queue) = (into_sqlite(json!({})), FakeSource::default(), FakeQueue::default());
     source.write("good", order(1, 0));
     let (end, _, old) = once(&job, &source, open(&file, &job), &queue, 5).await;
-    assert_eq!(end, End::Done);
+    assert_eq!(end, RunEnd::Done);
     // Another process takes over the job, and the first returns.
-    assert_eq!(once(&job, &source, open(&file, &job), &queue, 6).await.0, End::Done);
-    assert_eq!(once(&job, &source, old, &queue, 5).await.0, End::Superseded);
+    assert_eq!(once(&job, &source, open(&file, &job), &queue, 6).await.0, RunEnd::Done);
+    assert_eq!(once(&job, &source, old, &queue, 5).await.0, RunEnd::Superseded);
     // A mapping that is wrong for all documents.
     for at in 0..500 {
         source.write(&format!("d{at}"), json!({"t": "order"}));
     }
     let (end, counts, _) = once(&job, &source, open(&file, &job), &queue, 7).await;
-    assert_eq!((end, counts.queued), (End::Halted(Halt::InARow), 100));
+    assert_eq!((end, counts.queued), (RunEnd::Halted(Halt::InARow), 100));
     // A database that was created again, or restored.
     source.0.lock().unwrap().instance = 1;
     assert_eq!(
         once(&job, &source, open(&file, &job), &queue, 8).await.0,
-        End::SourceMismatch(SourceMismatch::MadeAgain)
+        RunEnd::SourceMismatch(SourceMismatch::MadeAgain)
     );
     let restored = FakeSource::default();
     assert_eq!(
         once(&job, &restored, open(&file, &job), &queue, 9).await.0,
-        End::SourceMismatch(SourceMismatch::Behind)
+        RunEnd::SourceMismatch(SourceMismatch::Behind)
     );
 }
 
@@ -139,8 +139,8 @@ async fn a_source_that_was_away_is_looked_at() {
         }
         ends.push((end, counts.delivered));
     }
-    let strange = |delivered| (End::SourceMismatch(SourceMismatch::MadeAgain), delivered);
-    let done = (End::Done, 30);
+    let strange = |delivered| (RunEnd::SourceMismatch(SourceMismatch::MadeAgain), delivered);
+    let done = (RunEnd::Done, 30);
     // The requests: the database, the checkpoint, three pages and an empty one, the written checkpoint.
     assert_eq!(ends, [done.clone(), done.clone(), strange(0), strange(10), strange(20), strange(30), done]);
 }
@@ -167,7 +167,7 @@ async fn a_database_that_is_made_again_while_it_is_waited_for_is_noticed() {
             source.write("new", json!({}));
         };
         let ((end, counts, ..), ()) = soon(async { tokio::join!(runner.run(), made_again) }).await;
-        assert_eq!((end, counts.delivered), (End::SourceMismatch(SourceMismatch::MadeAgain), 1), "{incarnation:?}");
+        assert_eq!((end, counts.delivered), (RunEnd::SourceMismatch(SourceMismatch::MadeAgain), 1), "{incarnation:?}");
     }
 }
 
@@ -196,7 +196,7 @@ async fn a_target_that_is_away_is_tried_after_longer_and_longer_pauses() {
     };
     let ((end, counts, ..), ()) =
         soon(async { tokio::join!(runner.timed_by(manual.clock()).once().run(), time) }).await;
-    assert_eq!((end, counts.outages, counts.delivered), (End::Done, 4, 1));
+    assert_eq!((end, counts.outages, counts.delivered), (RunEnd::Done, 4, 1));
     assert!(!progress.is_failing());
 }
 
@@ -229,7 +229,7 @@ async fn how_far_behind_a_job_is_is_not_known_while_its_target_is_away() {
         stop.send_replace(true);
     };
     let ((end, ..), ()) = soon(async { tokio::join!(runner.timed_by(manual.clock()).run(), time) }).await;
-    assert_eq!(end, End::Stopped);
+    assert_eq!(end, RunEnd::Stopped);
 }
 
 #[tokio::test]
@@ -259,7 +259,7 @@ async fn a_job_follows_until_it_is_told_to_end() {
         stop.send_replace(true);
     };
     let ((end, ..), ()) = soon(async { tokio::join!(runner.run(), writes) }).await;
-    assert_eq!(end, End::Stopped);
+    assert_eq!(end, RunEnd::Stopped);
     // A source that answers at once without changes is not polled in a loop.
     assert!(source.0.lock().unwrap().requests < 400);
 }
@@ -274,7 +274,7 @@ async fn lines_have_their_checkpoint_at_the_source() {
     source.write("_design/x", json!({"views": {}}));
     let lines = |lines: Lines<Vec<u8>>| String::from_utf8(lines.into_inner().unwrap()).unwrap();
     let (end, _, target) = once(&job, &source, Lines::new(Vec::new(), Vec::new()), &queue, 1).await;
-    assert_eq!(end, End::Done);
+    assert_eq!(end, RunEnd::Done);
     assert_eq!(
         lines(target),
         concat!(
@@ -337,10 +337,10 @@ proptest! {
             epoch += 1;
             let unlucky = Unlucky { target: open(&file, &job), mishaps };
             let (end, ..) = runtime.block_on(once(&job, &source, unlucky, &queue, epoch));
-            prop_assert!(matches!(end, End::Done | End::Superseded), "{:?}", end);
+            prop_assert!(matches!(end, RunEnd::Done | RunEnd::Superseded), "{:?}", end);
         }
         let (end, ..) = runtime.block_on(once(&job, &source, open(&file, &job), &queue, epoch + 1));
-        prop_assert_eq!(end, End::Done);
+        prop_assert_eq!(end, RunEnd::Done);
         let now_poisoned = |id: &str| source.documents().get(id).is_some_and(|body| body["k"] == "poison");
         prop_assert!(queue.documents().iter().all(|id| poisoned.contains(id)));
         for (id, body) in source.documents() {

@@ -14,7 +14,7 @@ use flatbed_worker::output::s3::sign::{CanonicalRequest, Signer, encode_key, has
 use flatbed_worker::output::{Delivery, DeliveryState, Target};
 use flatbed_worker::peer::{Bounds, Peer};
 use flatbed_worker::rows::Product;
-use flatbed_worker::run::{Counts, End, Runner};
+use flatbed_worker::run::{Counts, RunEnd, Runner};
 use flatbed_worker::secret::{Secret, SecretRef};
 use hyper::Method;
 use hyper::header::HeaderMap;
@@ -60,7 +60,7 @@ pub(crate) async fn once<T: Target>(
     target: T,
     queue: &FakeQueue,
     epoch: u64,
-) -> (End, Counts, T) {
+) -> (RunEnd, Counts, T) {
     let (_stop, stopping) = watch::channel(false);
     let runner = Runner::new(job, source.clone(), target, queue.clone(), redactor(), stopping, epoch).once();
     let (end, counts, _, target, _) = runner.run().await;
@@ -168,7 +168,7 @@ async fn parquet_is_an_object_of_each_table() {
         source.write(&format!("d{at}"), json!({"items": ["x"]}));
     }
     let (end, counts, _) = once(&job, &source, target(&job), &queue, 1).await;
-    assert_eq!((end, counts.delivered), (End::Done, 3));
+    assert_eq!((end, counts.delivered), (RunEnd::Done, 3));
     let requests = requests.lock().unwrap();
     let paths: Vec<_> = requests.iter().map(|request| request.path.as_str()).collect();
     assert_eq!(paths, ["/b/o/2.parquet", "/b/i/2.parquet", "/b/o/3.parquet", "/b/i/3.parquet"]);
@@ -197,7 +197,7 @@ async fn what_a_store_refuses() {
     source.write(&"x".repeat(1_100), json!({}));
     let job_ = into(&url, json!({"key_template": "{id}"}), json!({}));
     let (end, counts, _) = once(&job_, &source, target(&job_), &queue, 1).await;
-    assert_eq!((end, counts), (End::Done, Counts { delivered: 2, queued: 2, ..Counts::default() }));
+    assert_eq!((end, counts), (RunEnd::Done, Counts { delivered: 2, queued: 2, ..Counts::default() }));
     assert!(queue.documents().contains(&"long".to_owned()));
     assert!(queue.0.lock().unwrap().values().all(|entry| !entry.error.contains("hunter2")));
     // A missing bucket is an outage, and no document goes to the queue.
@@ -209,7 +209,7 @@ async fn what_a_store_refuses() {
         json!({"halt_on_failure": true, "retry": {"max_retries": 1, "backoff_base_seconds": 0.001, "backoff_max_seconds": 0.002}}),
     );
     let (end, ..) = once(&gone, &source, target(&gone), &queue, 1).await;
-    assert!(matches!(&end, End::GaveUp(reason) if reason.contains("NoSuchBucket")), "{end:?}");
+    assert!(matches!(&end, RunEnd::GaveUp(reason) if reason.contains("NoSuchBucket")), "{end:?}");
     assert!(queue.documents().is_empty());
 }
 
@@ -342,13 +342,13 @@ async fn a_store_has_what_the_source_has() {
     let job = server.job(json!({"key_template": "in/{id}.json"}), json!({}));
     let mishaps = vec![Some(Mishap::KilledAfter), Some(Mishap::Outage)];
     let unlucky = Unlucky { target: server.target(&job), mishaps };
-    assert_eq!(once(&job, &source, unlucky, &queue, 1).await.0, End::Superseded);
+    assert_eq!(once(&job, &source, unlucky, &queue, 1).await.0, RunEnd::Superseded);
     for at in 0..ids.len() {
         source.write(&format!("gone{at}"), Value::Null);
     }
     source.write("a", json!({"n": "newer"}));
     let (end, ..) = once(&job, &source, server.target(&job), &queue, 2).await;
-    assert_eq!((end, queue.documents()), (End::Done, Vec::new()));
+    assert_eq!((end, queue.documents()), (RunEnd::Done, Vec::new()));
     let documents = source.documents();
     assert_eq!(keys(&server).await.len(), documents.len());
     for (id, body) in documents {
@@ -373,7 +373,7 @@ async fn a_store_has_what_the_source_has() {
     source.write("b", json!({}));
     let refused = connect(&wrong, &reach(&server.keys[0], "another")).unwrap().target;
     let (end, ..) = once(&wrong, &source, refused, &queue, 3).await;
-    assert!(matches!(&end, End::GaveUp(reason) if reason.contains("SignatureDoesNotMatch")), "{end:?}");
+    assert!(matches!(&end, RunEnd::GaveUp(reason) if reason.contains("SignatureDoesNotMatch")), "{end:?}");
 }
 
 #[tokio::test]
@@ -394,7 +394,7 @@ async fn the_last_line_of_each_document_is_its_newest_state() {
         };
         once(&job, &source, Unlucky { target: server.target(&job), mishaps }, &queue, round).await;
     }
-    assert_eq!(once(&job, &source, server.target(&job), &queue, 7).await.0, End::Done);
+    assert_eq!(once(&job, &source, server.target(&job), &queue, 7).await.0, RunEnd::Done);
     // Keys sort by position in the feed, and then by epoch.
     let mut newest: BTreeMap<String, Value> = BTreeMap::new();
     for key in keys(&server).await {
@@ -442,7 +442,7 @@ async fn what_is_gathered_is_delivered_at_the_end_of_the_job() {
         stored
     };
     let ((end, counts, ..), stored) = tokio::join!(runner.run(), watching);
-    assert_eq!((end, counts.delivered), (End::Stopped, 14));
+    assert_eq!((end, counts.delivered), (RunEnd::Stopped, 14));
     assert_eq!(requests.lock().unwrap().len(), stored + 1);
     assert_eq!(requests.lock().unwrap().last().unwrap().body.lines().count(), 2);
     // The checkpoint excludes the rest.

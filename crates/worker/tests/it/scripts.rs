@@ -7,7 +7,7 @@ use flatbed_worker::mapping::Mapping;
 use flatbed_worker::memory::Memory;
 use flatbed_worker::output::lines::Lines;
 use flatbed_worker::rows::{Product, ROWS_BYTES_MAX, Unmappable, rows_json};
-use flatbed_worker::run::{End, Runner};
+use flatbed_worker::run::{RunEnd, Runner};
 use flatbed_worker::script::{Call, ScriptError, Scripts, product};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -114,7 +114,7 @@ async fn a_function_that_throws_is_the_documents_fault_and_one_that_waits_is_not
         (end, counts, String::from_utf8(lines.unwrap().into_inner().unwrap()).unwrap())
     };
     let (end, counts, lines) = run(Some(scripts())).await;
-    assert_eq!((end, counts.delivered, counts.queued), (End::Done, 3, 1));
+    assert_eq!((end, counts.delivered, counts.queued), (RunEnd::Done, 3, 1));
     assert!(counts.outages > 0);
     let docs: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let docs: Vec<_> = docs.iter().map(|line| (&line["id"], &line["doc"], &line["deleted"])).collect();
@@ -122,8 +122,8 @@ async fn a_function_that_throws_is_the_documents_fault_and_one_that_waits_is_not
     let entry = queue.0.lock().unwrap().values().next().unwrap().clone();
     assert_eq!((entry.doc_id_original.as_str(), entry.reason.as_str()), ("b", "data_error:function"));
     source.write("e", json!({"fails": "broken"}));
-    assert_eq!(run(Some(scripts())).await.0, End::Broken("no function".to_owned()));
-    assert!(matches!(run(None).await.0, End::Broken(_)));
+    assert_eq!(run(Some(scripts())).await.0, RunEnd::Broken("no function".to_owned()));
+    assert!(matches!(run(None).await.0, RunEnd::Broken(_)));
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn engines_that_are_busy_now_and_then_hold_nobody_up_for_ever() {
     let runner = Runner::new(&job, source, lines, FakeQueue::default(), redactor(), stopping, 1).once();
     let running = runner.running(scripts).sharing(memory.clone()).run();
     let (end, counts, _, lines, _) = soon(running).await;
-    assert_eq!((end, counts.delivered, counts.queued), (End::Done, 60, 0));
+    assert_eq!((end, counts.delivered, counts.queued), (RunEnd::Done, 60, 0));
     let text = String::from_utf8(lines.unwrap().into_inner().unwrap()).unwrap();
     let ids: std::collections::BTreeSet<_> =
         text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].to_string()).collect();
@@ -180,11 +180,11 @@ async fn a_full_queue_halts_the_job() {
     };
     // Again without room: documents with an entry need none.
     for _ in 0..2 {
-        assert_eq!(run(queue.clone()).await, End::QueueFull(3));
+        assert_eq!(run(queue.clone()).await, RunEnd::QueueFull(3));
         assert_eq!(queue.documents(), ["d11", "d3", "d7"]);
     }
     // With room it continues, and nothing is lost.
     let roomy = FakeQueue(queue.0.clone(), queue.1.clone(), Some(5));
-    assert_eq!(run(roomy).await, End::Done);
+    assert_eq!(run(roomy).await, RunEnd::Done);
     assert_eq!(queue.documents(), ["d11", "d15", "d19", "d3", "d7"]);
 }

@@ -4,7 +4,7 @@ use flatbed_testkit::until_some;
 use flatbed_worker::connect::AnyTarget;
 use flatbed_worker::output::tables::{Claims, Driver, Opening, Tables};
 use flatbed_worker::output::{Delivery, DeliveryState, Target};
-use flatbed_worker::run::End;
+use flatbed_worker::run::RunEnd;
 use serde_json::json;
 
 use super::Scenario;
@@ -27,7 +27,7 @@ pub(super) async fn no_more_claims_are_read_than_there_is_room_for(place: &mut S
     let job = place.plain_job();
     place.order("a", 1, 5);
     place.order("b", 2, 5);
-    assert_eq!(place.once(&job).await.0, End::Done);
+    assert_eq!(place.once(&job).await.0, RunEnd::Done);
     let (mut target, epoch) = (place.target(&job), place.epoch + 1);
     target.begin(epoch).await.unwrap();
     match &mut target {

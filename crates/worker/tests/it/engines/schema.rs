@@ -1,6 +1,6 @@
 //! Foreign tables that would silently lose part of a row.
 
-use flatbed_worker::run::End;
+use flatbed_worker::run::RunEnd;
 use serde_json::json;
 
 use super::{Engine, Scenario};
@@ -19,7 +19,7 @@ pub(super) async fn what_would_be_lost_is_said(place: &mut Scenario<'_>) {
     };
     for column in rounding {
         place.sql(&format!("CREATE TABLE moments (k bigint PRIMARY KEY, {column})"));
-        let End::Unfit(reason) = place.once(&job).await.0 else { panic!("{column}: it is taken") };
+        let RunEnd::Unfit(reason) = place.once(&job).await.0 else { panic!("{column}: it is taken") };
         assert!(reason.ends_with(", which does not hold timestamptz"), "{column}: {reason}");
         place.sql("DROP TABLE moments");
     }
@@ -28,13 +28,13 @@ pub(super) async fn what_would_be_lost_is_said(place: &mut Scenario<'_>) {
         for own in ["flatbed_checkpoints", "flatbed_rows"] {
             place.sql(&format!("RENAME TABLE {own} TO kept; CREATE TABLE {own} (x int) ENGINE=Aria"));
             let reason = format!("the table {own}: its engine Aria has no transactions");
-            assert_eq!(place.once(&job).await.0, End::Unfit(reason));
+            assert_eq!(place.once(&job).await.0, RunEnd::Unfit(reason));
             place.sql(&format!("DROP TABLE {own}; RENAME TABLE kept TO {own}"));
         }
         for engine in ["MyISAM", "Aria", "MEMORY"] {
             place.sql(&format!("CREATE TABLE moments (k bigint PRIMARY KEY, id datetime(6)) ENGINE={engine}"));
             let reason = format!("the table moments: its engine {engine} has no transactions");
-            assert_eq!(place.once(&job).await.0, End::Unfit(reason));
+            assert_eq!(place.once(&job).await.0, RunEnd::Unfit(reason));
             place.sql("DROP TABLE moments");
         }
         place.sql("CREATE TABLE moments (k bigint PRIMARY KEY, id datetime(6))");
@@ -44,6 +44,6 @@ pub(super) async fn what_would_be_lost_is_said(place: &mut Scenario<'_>) {
     }
     place.source.write("a", json!({"t": "order", "k": 1, "id": "2026-11-23T14:05:09.123456Z"}));
     let (end, counts) = place.once(&job).await;
-    assert_eq!((end, counts.delivered), (End::Done, 1));
+    assert_eq!((end, counts.delivered), (RunEnd::Done, 1));
     assert_eq!(place.sql("SELECT count(*) FROM moments WHERE CAST(id AS char(40)) LIKE '%09.123456%'"), ["1"]);
 }
