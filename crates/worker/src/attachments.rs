@@ -30,7 +30,7 @@ const PATTERN_BYTES_MAX: usize = 1 << 20;
 /// The form in which attachments are delivered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum AttachmentMode {
     /// In the document, as CouchDB returns them: `data` instead of `stub`, in base64.
     #[default]
     Inline,
@@ -41,11 +41,11 @@ pub enum Mode {
     Individual,
 }
 
-impl Mode {
+impl AttachmentMode {
     fn bytes_max(self) -> usize {
         match self {
-            Mode::Inline | Mode::List => WITHIN_BYTES_MAX,
-            Mode::Individual => APART_BYTES_MAX,
+            AttachmentMode::Inline | AttachmentMode::List => WITHIN_BYTES_MAX,
+            AttachmentMode::Individual => APART_BYTES_MAX,
         }
     }
 }
@@ -99,7 +99,7 @@ pub struct AttachmentsPart {
     pub enabled: bool,
     /// The form of delivery.
     #[serde(default)]
-    pub mode: Mode,
+    pub mode: AttachmentMode,
     /// The selection.
     #[serde(default)]
     pub filter: FilterPart,
@@ -116,7 +116,7 @@ pub struct AttachmentsPart {
 #[derive(Debug, Clone)]
 pub struct Attachments {
     /// The form of delivery.
-    pub mode: Mode,
+    pub mode: AttachmentMode,
     /// The treatment of too large attachments.
     pub on_too_large: AttachmentFallback,
     /// The treatment of missing attachments.
@@ -294,14 +294,14 @@ fn named<'d>((name, said): Member<'d>) -> Value<'d> {
 }
 
 /// Returns the JSON text of a document with its attachments inside.
-pub fn with_data(document: Value<'_>, attachments: &[Attachment], mode: Mode) -> String {
+pub fn with_data(document: Value<'_>, attachments: &[Attachment], mode: AttachmentMode) -> String {
     let Value::Object(mut members) = document else { return String::new() };
     for (_, value) in members.iter_mut().filter(|(name, _)| name == "_attachments") {
         let Value::Object(all) = std::mem::replace(value, Value::Null) else { continue };
         let all = all.into_iter().map(|member| filled(member, attachments));
         *value = match mode {
-            Mode::List => Value::Array(all.map(named).collect()),
-            Mode::Inline | Mode::Individual => Value::Object(all.collect()),
+            AttachmentMode::List => Value::Array(all.map(named).collect()),
+            AttachmentMode::Inline | AttachmentMode::Individual => Value::Object(all.collect()),
         };
     }
     json_of(&Value::Object(members))
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn data_stands_in_the_place_of_stubs() {
-        let made = |mode: Mode| {
+        let made = |mode: AttachmentMode| {
             let document = parse(DOCUMENT.as_bytes(), &Limits::default()).unwrap();
             let stubs = settings(json!({})).wanted(&document).unwrap();
             let fetched: Vec<Attachment> = stubs
@@ -394,8 +394,8 @@ mod tests {
         let mut expected: serde_json::Value = serde_json::from_str(DOCUMENT).unwrap();
         expected["_attachments"]["a.png"] =
             json!({"content_type": "image/png", "digest": "md5-A==", "length": 100, "revpos": 2, "data": "eHkA"});
-        assert_eq!(made(Mode::Inline), expected);
-        let list = made(Mode::List);
+        assert_eq!(made(AttachmentMode::Inline), expected);
+        let list = made(AttachmentMode::List);
         assert_eq!(list["n"], 1);
         let list = list["_attachments"].as_array().unwrap();
         let names: Vec<_> = list.iter().map(|of| of["name"].as_str().unwrap()).collect();

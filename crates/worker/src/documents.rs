@@ -11,7 +11,7 @@ use flatbed_client::Url;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::attachments::{Attachments, AttachmentsPart, Mode};
+use crate::attachments::{AttachmentMode, Attachments, AttachmentsPart};
 use crate::checkpoint::Checkpoint;
 use crate::mapping::{Mapping, MappingError, SharedTable};
 use crate::output::s3::ObjectFormat;
@@ -376,7 +376,7 @@ fn job(value: Value) -> Result<Job, DocumentError> {
     let attachments = Attachments::of(part).map_err(wrong)?;
     let output = one(&document.outputs, |value| output(kind, value))?;
     if let ObjectRef::Full(output) = &output
-        && attachments.is_some_and(|attachments| attachments.mode == Mode::Individual)
+        && attachments.is_some_and(|attachments| attachments.mode == AttachmentMode::Individual)
     {
         apart(output, part).map_err(wrong)?;
     }
@@ -446,7 +446,8 @@ pub struct Description {
 impl Description {
     /// Returns the settings of attachments if they are delivered individually.
     pub fn attachments_apart(&self) -> Option<&AttachmentsPart> {
-        let is_apart = self.attachments.as_ref().is_some_and(|attachments| attachments.mode == Mode::Individual);
+        let is_apart =
+            self.attachments.as_ref().is_some_and(|attachments| attachments.mode == AttachmentMode::Individual);
         is_apart.then_some(&self.system.attachments)
     }
 }

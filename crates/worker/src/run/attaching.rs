@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use super::products::ProductError;
 use super::{Queue, Runner};
-use crate::attachments::{Attachment, AttachmentFallback, Attachments, Mode, Stub, with_data};
+use crate::attachments::{Attachment, AttachmentFallback, AttachmentMode, Attachments, Stub, with_data};
 use crate::output::{Delivery, DeliveryState, Target};
 use crate::peer::PeerError;
 use crate::rows::{Product, Unmappable};
@@ -55,7 +55,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let (Some(settings), Some(with)) = (&described.attachments, text.filter(|text| text.contains(MEMBER))) else {
             return Ok(delivery(self.produce(text, is_written, bytes_max).await?, Vec::new()));
         };
-        if settings.mode == Mode::Individual {
+        if settings.mode == AttachmentMode::Individual {
             let mut delivery = delivery(self.produce(text, is_written, bytes_max).await?, Vec::new());
             if matches!(delivery.state, DeliveryState::Is(Product::Nothing)) {
                 return Ok(delivery);
@@ -66,7 +66,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             return Ok(delivery);
         }
         let wanted = self.wanted(settings, with).await?;
-        if wanted.stubs.is_empty() && settings.mode == Mode::Inline {
+        if wanted.stubs.is_empty() && settings.mode == AttachmentMode::Inline {
             return Ok(delivery(self.produce(text, is_written, bytes_max).await?, Vec::new()));
         }
         // The product, and at least one copy beside it, share this memory.
