@@ -74,7 +74,7 @@ const MEMBERS: [&str; 18] = [
 
 /// The order of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Sorted {
+pub enum EntryOrder {
     /// Newest first.
     #[default]
     Newest,
@@ -90,14 +90,14 @@ pub struct Window {
     /// The number of entries to skip.
     pub offset: u64,
     /// The order.
-    pub sorted: Sorted,
+    pub order: EntryOrder,
 }
 
 fn request(filter: &Filter, window: &Window) -> Value {
     let limit = window.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
     let mut asked = filter.find(&MEMBERS, limit);
     set(&mut asked, "skip", window.offset.min(OFFSET_MAX));
-    if window.sorted == Sorted::Newest {
+    if window.order == EntryOrder::Newest {
         for by in asked.get_mut("sort").and_then(Value::as_array_mut).into_iter().flatten() {
             for (_, order) in by.as_object_mut().into_iter().flatten() {
                 *order = "desc".into();

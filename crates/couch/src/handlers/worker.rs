@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flatbed_dispatcher::{ApiError, Dispatcher, Export, Filter, Refusal, Sorted, StoreError, Window};
+use flatbed_dispatcher::{ApiError, Dispatcher, EntryOrder, Export, Filter, Refusal, StoreError, Window};
 use flatbed_http::{Reply, spawn};
 use hyper::{Method, StatusCode, header};
 use serde_json::Value;
@@ -21,7 +21,7 @@ parameters! {
         job: Option<String> = text,
         reason: Option<String> = text,
         state: Option<String> = text,
-        sort: Sorted = sort,
+        sort: EntryOrder = sort,
         limit: Option<u64> = Query::number,
         offset: Option<u64> = Query::number,
         /// True if a `DELETE` needs no filter.
@@ -103,10 +103,10 @@ pub(crate) async fn worker(state: &State, mut request: Request, what: WorkerApi)
 }
 
 async fn queue(dispatcher: &Arc<Dispatcher>, mut request: Request, what: QueuePath) -> Result<Reply> {
-    let QueueParameters { since, until, job, reason, state, sort: sorted, limit, offset, all } =
+    let QueueParameters { since, until, job, reason, state, sort: order, limit, offset, all } =
         request.query.parameters()?;
     let filter = Filter { job, reason, state, since, until };
-    let window = Window { limit, offset: offset.unwrap_or(0), sorted };
+    let window = Window { limit, offset: offset.unwrap_or(0), order };
     match what {
         QueuePath::List if request.method == Method::DELETE => {
             request.skip_body().await;
@@ -183,10 +183,10 @@ async fn json_of(request: &mut Request) -> Result<(Value, Body)> {
     }
 }
 
-fn sort(query: &Query, name: &str) -> Result<Sorted> {
+fn sort(query: &Query, name: &str) -> Result<EntryOrder> {
     match query.get(name) {
-        None | Some("-time") => Ok(Sorted::Newest),
-        Some("time") => Ok(Sorted::Oldest),
+        None | Some("-time") => Ok(EntryOrder::Newest),
+        Some("time") => Ok(EntryOrder::Oldest),
         Some(_) => Err(Failure::bad_request("`sort` is time or -time")),
     }
 }
