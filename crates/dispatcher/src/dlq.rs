@@ -84,7 +84,7 @@ pub enum EntryOrder {
 
 /// The requested part of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Window {
+pub struct PageRequest {
     /// The most entries.
     pub limit: Option<u64>,
     /// The number of entries to skip.
@@ -93,11 +93,11 @@ pub struct Window {
     pub order: EntryOrder,
 }
 
-fn request(filter: &Filter, window: &Window) -> Value {
-    let limit = window.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
+fn request(filter: &Filter, page: &PageRequest) -> Value {
+    let limit = page.limit.unwrap_or(LIMIT).min(LIMIT_MAX);
     let mut asked = filter.find(&MEMBERS, limit);
-    set(&mut asked, "skip", window.offset.min(OFFSET_MAX));
-    if window.order == EntryOrder::Newest {
+    set(&mut asked, "skip", page.offset.min(OFFSET_MAX));
+    if page.order == EntryOrder::Newest {
         for by in asked.get_mut("sort").and_then(Value::as_array_mut).into_iter().flatten() {
             for (_, order) in by.as_object_mut().into_iter().flatten() {
                 *order = "desc".into();
@@ -127,16 +127,16 @@ pub struct Export {
 
 impl Dispatcher {
     /// Lists entries without their documents.
-    pub async fn list_entries(&self, filter: &Filter, window: &Window) -> Result<Value> {
-        let answer = self.store.call(Method::POST, "/_find", Some(&request(filter, window))).await?;
+    pub async fn list_entries(&self, filter: &Filter, page: &PageRequest) -> Result<Value> {
+        let answer = self.store.call(Method::POST, "/_find", Some(&request(filter, page))).await?;
         let documents = answer.get("docs").and_then(Value::as_array).cloned().unwrap_or_default();
         let entries: Vec<Value> = documents.into_iter().map(shown).collect();
-        Ok(json!({"offset": window.offset, "entries": entries}))
+        Ok(json!({"offset": page.offset, "entries": entries}))
     }
 
     /// Explains the query of [`Dispatcher::list_entries`].
-    pub async fn explain_entries(&self, filter: &Filter, window: &Window) -> Result<Value> {
-        Ok(self.store.call(Method::POST, "/_explain", Some(&request(filter, window))).await?)
+    pub async fn explain_entries(&self, filter: &Filter, page: &PageRequest) -> Result<Value> {
+        Ok(self.store.call(Method::POST, "/_explain", Some(&request(filter, page))).await?)
     }
 
     /// Counts entries.

@@ -43,7 +43,7 @@ use crate::home::Home;
 use crate::metrics::Metrics;
 
 pub use api::{ApiError, Refusal};
-pub use dlq::{EntryOrder, Export, Window};
+pub use dlq::{EntryOrder, Export, PageRequest};
 pub use store::{Filter, Store, StoreError};
 pub use work::{FollowedJob, HaltReason, JobReport};
 

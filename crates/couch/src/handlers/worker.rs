@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flatbed_dispatcher::{ApiError, Dispatcher, EntryOrder, Export, Filter, Refusal, StoreError, Window};
+use flatbed_dispatcher::{ApiError, Dispatcher, EntryOrder, Export, Filter, PageRequest, Refusal, StoreError};
 use flatbed_http::{Reply, spawn};
 use hyper::{Method, StatusCode, header};
 use serde_json::Value;
@@ -106,7 +106,7 @@ async fn queue(dispatcher: &Arc<Dispatcher>, mut request: Request, what: QueuePa
     let QueueParameters { since, until, job, reason, state, sort: order, limit, offset, all } =
         request.query.parameters()?;
     let filter = Filter { job, reason, state, since, until };
-    let window = Window { limit, offset: offset.unwrap_or(0), order };
+    let page = PageRequest { limit, offset: offset.unwrap_or(0), order };
     match what {
         QueuePath::List if request.method == Method::DELETE => {
             request.skip_body().await;
@@ -115,10 +115,10 @@ async fn queue(dispatcher: &Arc<Dispatcher>, mut request: Request, what: QueuePa
             }
             answer(dispatcher.clear_entries(&filter).await?)
         }
-        QueuePath::List => answer(dispatcher.list_entries(&filter, &window).await?),
+        QueuePath::List => answer(dispatcher.list_entries(&filter, &page).await?),
         QueuePath::Count => answer(dispatcher.count_entries(&filter).await?),
         QueuePath::Stats => answer(dispatcher.entry_stats().await?),
-        QueuePath::Explain => answer(dispatcher.explain_entries(&filter, &window).await?),
+        QueuePath::Explain => answer(dispatcher.explain_entries(&filter, &page).await?),
         QueuePath::Export => export(dispatcher, dispatcher.export_entries(filter)).await,
         QueuePath::Import => {
             let body = request.read_body().await?;
