@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use flatbed_jobs::{Hold, HoldMany, Lease, LeaseError, Leases, Owner, TakenLease};
+use flatbed_jobs::{HoldMany, Lease, LeaseError, LeaseRenewal, Leases, Owner, TakenLease};
 use flatbed_layer::{Database, Layer, ServerActor, WORKER};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -150,7 +150,7 @@ impl Leases for Home {
 }
 
 impl HoldMany for Home {
-    async fn hold_many(&self, owner: &Owner, holds: &[Hold]) -> Result<Vec<bool>, LeaseError> {
+    async fn hold_many(&self, owner: &Owner, holds: &[LeaseRenewal]) -> Result<Vec<bool>, LeaseError> {
         match self {
             Home::Here { layer, actor } => {
                 let now = layer.clock().unix_seconds();

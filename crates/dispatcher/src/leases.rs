@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use flatbed_client::encode_segment;
 use flatbed_jobs::{
-    HOLDS_BYTES_MAX, HOLDS_MAX, Hold, HoldMany, LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease,
+    HOLDS_BYTES_MAX, HOLDS_MAX, HoldMany, LEASE_STATE_BYTES_MAX, Lease, LeaseError, LeaseRenewal, Leases, Owner,
+    TakenLease,
 };
 use flatbed_worker::documents::JOB;
 use hyper::Method;
@@ -136,11 +137,11 @@ impl Dispatcher {
         let hold = |row: &Value| {
             let (id, told) = (text_of(row, "id"), row.get("told")?.to_string());
             let is_right = !id.is_empty() && epoch_of(told.as_bytes()) > 0 && told.len() <= LEASE_STATE_BYTES_MAX;
-            is_right.then(|| Hold { id: format!("{JOB}{id}"), state: told.into_bytes() })
+            is_right.then(|| LeaseRenewal { id: format!("{JOB}{id}"), state: told.into_bytes() })
         };
-        let holds: Vec<Hold> = held.iter().map(hold).collect::<Option<_>>().ok_or_else(bad)?;
+        let holds: Vec<LeaseRenewal> = held.iter().map(hold).collect::<Option<_>>().ok_or_else(bad)?;
         let ids: HashSet<&str> = holds.iter().map(|hold| hold.id.as_str()).collect();
-        let bytes: usize = holds.iter().map(Hold::bytes).sum();
+        let bytes: usize = holds.iter().map(LeaseRenewal::bytes).sum();
         if ids.len() < holds.len() || holds.len() > 1 && bytes > HOLDS_BYTES_MAX {
             return Err(bad().into());
         }
@@ -247,10 +248,10 @@ pub(crate) async fn hold(
 pub(crate) async fn hold_many(
     store: &Store,
     owner: &Owner,
-    holds: &[Hold],
+    holds: &[LeaseRenewal],
     time_max: Duration,
 ) -> std::result::Result<Vec<bool>, StoreError> {
-    let row = |hold: &Hold| {
+    let row = |hold: &LeaseRenewal| {
         let told: Value = serde_json::from_slice(&hold.state).unwrap_or_default();
         json!({"id": hold.id.strip_prefix(JOB).unwrap_or(&hold.id), "told": told})
     };

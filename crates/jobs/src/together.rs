@@ -23,14 +23,14 @@ const GATHERED_FOR: Duration = Duration::from_millis(20);
 
 /// A renewal of a lease, as by [`Leases::hold`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
+pub struct LeaseRenewal {
     /// The lease's id.
     pub id: String,
     /// The owner's state, at most [`LEASE_STATE_BYTES_MAX`] bytes.
     pub state: Vec<u8>,
 }
 
-impl Hold {
+impl LeaseRenewal {
     /// Returns the bytes that count towards [`HOLDS_BYTES_MAX`].
     pub fn bytes(&self) -> usize {
         self.id.len() + self.state.len()
@@ -44,13 +44,17 @@ pub trait HoldMany: Leases {
     ///
     /// # Errors
     /// [`LeaseError`]: the result of every renewal is unknown.
-    fn hold_many(&self, owner: &Owner, holds: &[Hold]) -> impl Future<Output = Result<Vec<bool>, LeaseError>> + Send;
+    fn hold_many(
+        &self,
+        owner: &Owner,
+        holds: &[LeaseRenewal],
+    ) -> impl Future<Output = Result<Vec<bool>, LeaseError>> + Send;
 }
 
 /// A renewal that waits for its result.
 struct PendingHold {
     owner: Owner,
-    hold: Hold,
+    hold: LeaseRenewal,
     tell: oneshot::Sender<Result<bool, LeaseError>>,
 }
 
@@ -107,7 +111,8 @@ impl<L: HoldMany> Inner<L> {
 
     async fn ask(&self, batch: Vec<PendingHold>) {
         let Some(owner) = batch.first().map(|asked| asked.owner) else { return };
-        let (holds, tells): (Vec<Hold>, Vec<_>) = batch.into_iter().map(|asked| (asked.hold, asked.tell)).unzip();
+        let (holds, tells): (Vec<LeaseRenewal>, Vec<_>) =
+            batch.into_iter().map(|asked| (asked.hold, asked.tell)).unzip();
         let answers: Result<Vec<_>, String> = match self.leases.hold_many(&owner, &holds).await {
             Ok(held) if held.len() == holds.len() => Ok(held.into_iter().map(Ok).collect()),
             Ok(_) => Err("the storage answered for other leases than requested".to_owned()),
@@ -134,7 +139,7 @@ impl<L: HoldMany> Leases for LeaseBatch<L> {
             return self.0.leases.hold(id, owner, state, release).await;
         }
         let (tell, told) = oneshot::channel();
-        let hold = Hold { id: id.to_owned(), state: state.to_vec() };
+        let hold = LeaseRenewal { id: id.to_owned(), state: state.to_vec() };
         let is_first = {
             let mut gathered = self.0.gathered();
             gathered.asked.push_back(PendingHold { owner: *owner, hold, tell });
@@ -192,7 +197,7 @@ mod tests {
     }
 
     impl Memory {
-        fn hold_now(&self, owner: &Owner, hold: &Hold) -> bool {
+        fn hold_now(&self, owner: &Owner, hold: &LeaseRenewal) -> bool {
             let mut leases = self.leases.lock().unwrap();
             let lease = leases.entry(hold.id.clone()).or_default();
             let is_ours = lease.owner == owner;
@@ -216,7 +221,7 @@ mod tests {
 
         async fn hold(&self, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool, LeaseError> {
             self.alone.fetch_add(1, Ordering::Relaxed);
-            let is_ours = self.hold_now(owner, &Hold { id: id.to_owned(), state: state.to_vec() });
+            let is_ours = self.hold_now(owner, &LeaseRenewal { id: id.to_owned(), state: state.to_vec() });
             if is_ours && release {
                 self.leases.lock().unwrap().entry(id.to_owned()).or_default().owner.clear();
             }
@@ -225,12 +230,12 @@ mod tests {
     }
 
     impl HoldMany for Arc<Memory> {
-        async fn hold_many(&self, owner: &Owner, holds: &[Hold]) -> Result<Vec<bool>, LeaseError> {
+        async fn hold_many(&self, owner: &Owner, holds: &[LeaseRenewal]) -> Result<Vec<bool>, LeaseError> {
             self.transactions.fetch_add(1, Ordering::Relaxed);
             self.largest.fetch_max(holds.len() as u32, Ordering::Relaxed);
             let ids: HashSet<&str> = holds.iter().map(|hold| hold.id.as_str()).collect();
             assert!(ids.len() == holds.len() && holds.len() <= HOLDS_MAX);
-            assert!(holds.len() == 1 || holds.iter().map(Hold::bytes).sum::<usize>() <= HOLDS_BYTES_MAX);
+            assert!(holds.len() == 1 || holds.iter().map(LeaseRenewal::bytes).sum::<usize>() <= HOLDS_BYTES_MAX);
             if self.hangs.load(Ordering::Relaxed) {
                 std::future::pending::<()>().await;
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_jobs::{
-    HOLDS_BYTES_MAX, HOLDS_MAX, Hold as Held, LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease,
+    HOLDS_BYTES_MAX, HOLDS_MAX, LEASE_STATE_BYTES_MAX, Lease, LeaseError, LeaseRenewal, Leases, Owner, TakenLease,
 };
 use flatbed_kit::{HoldLease, Release, TakeLease};
 use flatbed_store::error::{Error, Refusal, Result};
@@ -223,14 +223,14 @@ impl Database {
     pub fn hold_leases_after<'a>(
         &'a self,
         owner: &'a Owner,
-        holds: &'a [Held],
+        holds: &'a [LeaseRenewal],
         may_follow: MayFollowOne<'a>,
     ) -> BoxFuture<'a, Result<Vec<bool>>> {
         Box::pin(self.hold_all(owner, holds, may_follow))
     }
 
-    async fn hold_all(&self, owner: &Owner, holds: &[Held], may_follow: MayFollowOne<'_>) -> Result<Vec<bool>> {
-        let bytes: usize = holds.iter().map(Held::bytes).sum();
+    async fn hold_all(&self, owner: &Owner, holds: &[LeaseRenewal], may_follow: MayFollowOne<'_>) -> Result<Vec<bool>> {
+        let bytes: usize = holds.iter().map(LeaseRenewal::bytes).sum();
         let is_long = holds.iter().any(|hold| hold.state.len() > LEASE_STATE_BYTES_MAX);
         if is_long || holds.len() > HOLDS_MAX || holds.len() > 1 && bytes > HOLDS_BYTES_MAX {
             let reason = format!(
@@ -303,7 +303,7 @@ struct HoldSome<'a> {
     inner: &'a Inner,
     name: &'a str,
     owner: &'a Owner,
-    holds: &'a [Held],
+    holds: &'a [LeaseRenewal],
     may_follow: MayFollowOne<'a>,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::support::{Random, Store, create, delete, put, soon};
 use crate::waits::runtime;
 use fdb_embedded::VirtualClock;
-use flatbed_jobs::{HOLDS_MAX, Hold, LEASE_STATE_BYTES_MAX, Lease, Owner, Sighting, TakenLease, valid_until};
+use flatbed_jobs::{HOLDS_MAX, LEASE_STATE_BYTES_MAX, Lease, LeaseRenewal, Owner, Sighting, TakenLease, valid_until};
 use flatbed_layer::{Database, Error, Refusal};
 use flatbed_testkit::{engine, number, pass};
 use foundationdb_sys::backend::Embedded;
@@ -108,8 +108,8 @@ async fn a_documents_lease_is_there_with_its_document_alone() {
     assert_eq!(left, ["b"]);
 }
 
-fn hold(id: &str, state: &[u8]) -> Hold {
-    Hold { id: id.to_owned(), state: state.to_vec() }
+fn hold(id: &str, state: &[u8]) -> LeaseRenewal {
+    LeaseRenewal { id: id.to_owned(), state: state.to_vec() }
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn several_are_held_at_once_and_each_is_somebodys() {
     assert_eq!(beats().await, expected);
     assert!(db.hold_lease("b", &two, b"", false).await.unwrap(), "it is the other's as before");
     let refused = |error: Result<Vec<bool>, Error>| matches!(error, Err(Error::Refused(Refusal::InvalidSetting(_))));
-    let many: Vec<Hold> = (0..=HOLDS_MAX).map(|at| hold(&at.to_string(), b"")).collect();
+    let many: Vec<LeaseRenewal> = (0..=HOLDS_MAX).map(|at| hold(&at.to_string(), b"")).collect();
     let long = |count: usize, bytes| (0..count).map(|at| hold(&at.to_string(), &vec![0; bytes])).collect::<Vec<_>>();
     for holds in [many, long(11, LEASE_STATE_BYTES_MAX), long(1, LEASE_STATE_BYTES_MAX + 1)] {
         assert!(refused(db.hold_leases_after(&one, &holds, &|_, _| true).await));
@@ -196,7 +196,8 @@ async fn what_is_taken_over_among_several_is_lost_alone_under_faults() {
         let mut lost = std::collections::BTreeSet::new();
         for round in 0_u32.. {
             let is_last = done.load(Ordering::SeqCst) == 1;
-            let mine: Vec<Hold> = ids.iter().filter(|id| !lost.contains(*id)).map(|id| hold(id, b"state")).collect();
+            let mine: Vec<LeaseRenewal> =
+                ids.iter().filter(|id| !lost.contains(*id)).map(|id| hold(id, b"state")).collect();
             let begun = Instant::now();
             let held = holder.hold_leases_after(&one, &mine, &|_, _| true).await;
             // The interval in which another process can see and take a lease grows.
