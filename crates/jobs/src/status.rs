@@ -25,7 +25,7 @@ pub struct Event {
 
 /// The state of a job.
 #[derive(Debug, Clone, Default)]
-pub struct Standing {
+pub struct JobState {
     /// Newest first, at most [`HISTORY_MAX`].
     pub history: VecDeque<Event>,
     /// Failures since the last success.
@@ -38,7 +38,7 @@ pub struct Standing {
     pub updated_at: u64,
 }
 
-impl Standing {
+impl JobState {
     /// Returns CouchDB's name of the state.
     pub fn state(&self) -> &'static str {
         match (&self.error, self.is_running) {
@@ -59,7 +59,7 @@ impl Standing {
 #[derive(Debug)]
 pub struct Status {
     clock: Clock,
-    standing: Mutex<Standing>,
+    standing: Mutex<JobState>,
     stop: watch::Sender<bool>,
     ended: watch::Sender<bool>,
 }
@@ -67,7 +67,7 @@ pub struct Status {
 impl Status {
     /// Creates the status of a job that was just added and uses `clock`.
     pub fn new(clock: &Clock) -> Status {
-        let mut standing = Standing::default();
+        let mut standing = JobState::default();
         standing.note(clock, "added", None);
         let (standing, stop, ended) = (Mutex::new(standing), watch::Sender::new(false), watch::Sender::new(false));
         Status { clock: clock.clone(), standing, stop, ended }
@@ -79,7 +79,7 @@ impl Status {
     }
 
     /// Returns the job's state.
-    pub fn standing(&self) -> MutexGuard<'_, Standing> {
+    pub fn standing(&self) -> MutexGuard<'_, JobState> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

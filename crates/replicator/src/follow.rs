@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flatbed_jobs::{Backoff, Claim, Failure, Job, LEASE_STATE_BYTES_MAX, Next, Room, Run, Standing, Status, lead};
+use flatbed_jobs::{Backoff, Claim, Failure, Job, JobState, LEASE_STATE_BYTES_MAX, Next, Room, Run, Status, lead};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Database, Error as LayerError, GetOptions, Refusal, RevId};
 use flatbed_replicate::{Error, Outcome, Spec};
@@ -298,7 +298,7 @@ impl Work {
 
 /// Returns the end of the pause after a job's last event, if that is a failure; otherwise 0. In milliseconds of Unix
 /// time.
-fn retry_at(standing: &Standing, backoff: &Backoff) -> u64 {
+fn retry_at(standing: &JobState, backoff: &Backoff) -> u64 {
     let failed = standing.history.front().filter(|event| event.kind == "crashed");
     failed.map_or(0, |event| event.at.saturating_mul(1_000).saturating_add(milliseconds(backoff, standing.error_count)))
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
-use flatbed_jobs::{HISTORY_MAX, Run, Standing as JobStanding, Status};
+use flatbed_jobs::{HISTORY_MAX, JobState, Run, Status};
 use flatbed_layer::json::Object;
 use flatbed_replicate::{Control, Error, Outcome, Progress, Spec, replicate, time};
 use flatbed_service::Standing;
@@ -99,7 +99,7 @@ impl Replication {
     }
 
     /// Returns the job's standing.
-    pub fn standing(&self) -> MutexGuard<'_, JobStanding> {
+    pub fn standing(&self) -> MutexGuard<'_, JobState> {
         self.status.standing()
     }
 
