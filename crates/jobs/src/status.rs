@@ -14,7 +14,7 @@ const REASON_CHARACTERS_MAX: usize = 500;
 
 /// Something that happened to a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct JobEvent {
     /// The time, in seconds of Unix time.
     pub at: u64,
     /// `added`, `started`, `stopped` or `crashed`.
@@ -27,7 +27,7 @@ pub struct Event {
 #[derive(Debug, Clone, Default)]
 pub struct JobState {
     /// Newest first, at most [`HISTORY_MAX`].
-    pub history: VecDeque<Event>,
+    pub history: VecDeque<JobEvent>,
     /// Failures since the last success.
     pub error_count: u32,
     /// The last error since the last success.
@@ -50,7 +50,7 @@ impl JobState {
 
     fn note(&mut self, clock: &Clock, kind: &'static str, reason: Option<String>) {
         self.updated_at = clock.unix_seconds();
-        self.history.push_front(Event { at: self.updated_at, kind, reason });
+        self.history.push_front(JobEvent { at: self.updated_at, kind, reason });
         self.history.truncate(HISTORY_MAX);
     }
 }
