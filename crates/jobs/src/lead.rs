@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::backoff::Backoff;
 use crate::job::{Fence, Job};
 use crate::lease::{Lease, LeaseError, Leases, Owner, Sighting, TakenLease, valid_until};
-use crate::supervise::{End, supervise};
+use crate::supervise::{JobEnd, supervise};
 
 /// One process's claim to one job's lease.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ pub async fn lead<J: Job, L: Leases>(job: &Arc<J>, claim: &Claim, leases: &Arc<L
     let status = job.status();
     while !status.is_stopped() {
         // Boxed, so that the future of a waiting job is small.
-        if let Some(End::Done) = Box::pin(try_lead(job, claim, leases, backoff)).await {
+        if let Some(JobEnd::Done) = Box::pin(try_lead(job, claim, leases, backoff)).await {
             break;
         }
         tokio::select! {
@@ -112,7 +112,7 @@ pub async fn try_lead<J: Job, L: Leases>(
     claim: &Claim,
     leases: &Arc<L>,
     backoff: &Backoff,
-) -> Option<End> {
+) -> Option<JobEnd> {
     let _room = job.room()?;
     let begun = claim.clock.now();
     let stale = claim.seen().as_ref().and_then(|seen| seen.stale(begun, claim.silence_max)).cloned();
@@ -132,7 +132,7 @@ pub async fn try_lead<J: Job, L: Leases>(
             claim.note(Some(lease), claim.clock.now());
             None
         }
-        Err(LeaseError::Gone) => Some(End::Done),
+        Err(LeaseError::Gone) => Some(JobEnd::Done),
         Err(error) => {
             tracing::debug!(kind = job.kind(), job = job.id(), %error, "a job's lease could not be requested");
             None
@@ -147,17 +147,17 @@ async fn hold<J: Job, L: Leases>(
     leases: &Arc<L>,
     backoff: &Backoff,
     begun: Instant,
-) -> End {
+) -> JobEnd {
     let fence = fence(job, claim.owner, leases);
     let end = tokio::select! {
         // The renewal is polled first: a process that was suspended learns of a lost lease before its run continues.
         biased;
         // The run is dropped at its current await and records nothing further.
-        () = renew(&**job, claim, &**leases, begun) => End::Superseded,
+        () = renew(&**job, claim, &**leases, begun) => JobEnd::Superseded,
         end = while_valid(claim, supervise(&**job, backoff, Some(fence))) => end,
     };
     job.status().rest();
-    if let End::Done | End::Recalled = end {
+    if let JobEnd::Done | JobEnd::Recalled = end {
         let state = job.state();
         // Set before the release: another process may have the lease before the answer arrives.
         claim.is_ours.send_replace(false);
@@ -168,13 +168,11 @@ async fn hold<J: Job, L: Leases>(
 }
 
 /// Polls the run only while the lease is certainly ours: the timer that ends it may fire late.
-async fn while_valid(claim: &Claim, run: impl Future<Output = End>) -> End {
+async fn while_valid(claim: &Claim, run: impl Future<Output = JobEnd>) -> JobEnd {
     let mut run = pin!(run);
-    poll_fn(
-        |context| {
-            if claim.is_valid(claim.clock.now()) { run.as_mut().poll(context) } else { Poll::Ready(End::Superseded) }
-        },
-    )
+    poll_fn(|context| {
+        if claim.is_valid(claim.clock.now()) { run.as_mut().poll(context) } else { Poll::Ready(JobEnd::Superseded) }
+    })
     .await
 }
 

@@ -19,5 +19,5 @@ pub use job::{Failure, Fence, Job, Next, Room, Run};
 pub use lead::{Claim, lead, try_lead};
 pub use lease::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, Sighting, TakenLease, valid_until};
 pub use status::{HISTORY_MAX, JobEvent, JobState, Status};
-pub use supervise::{End, supervise};
+pub use supervise::{JobEnd, supervise};
 pub use together::{HOLDS_BYTES_MAX, HOLDS_MAX, HoldMany, LeaseBatch, LeaseRenewal};

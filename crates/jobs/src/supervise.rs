@@ -19,7 +19,7 @@ const RECALL_GRACE: Duration = Duration::from_secs(10);
 
 /// The reason why a job no longer runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum JobEnd {
     /// The job is done, or was stopped.
     Done,
     /// Another process has the job.
@@ -29,14 +29,14 @@ pub enum End {
 }
 
 /// Runs a job, repeatedly if it asks for that or fails, until it is done, stopped, or recalled.
-pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>) -> End {
+pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>) -> JobEnd {
     let status = job.status();
     let clock = status.clock();
     let stop = watch::Sender::new(false);
     let mut interruption = pin!(interruption(job, &stop));
     loop {
         if status.is_stopped() {
-            return End::Done;
+            return JobEnd::Done;
         }
         let begun = clock.now();
         let run = Run { stop: stop.subscribe(), fence: fence.clone() };
@@ -57,9 +57,9 @@ pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>)
             status.forgive();
         }
         let pause = match done {
-            Ok(Next::Done) => return interrupted.unwrap_or(End::Done),
+            Ok(Next::Done) => return interrupted.unwrap_or(JobEnd::Done),
             Ok(Next::Again(after)) => after,
-            Err(Failure::Superseded) => return End::Superseded,
+            Err(Failure::Superseded) => return JobEnd::Superseded,
             Err(Failure::Failed(reason)) => {
                 job.log_failure(&status.fail(&reason));
                 let failures = status.standing().error_count;
@@ -77,11 +77,11 @@ pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>)
 
 /// Waits until the job is stopped or recalled, and stops its run. Returns the reason, and the time that the run has to
 /// end.
-async fn interruption<J: Job>(job: &J, stop: &watch::Sender<bool>) -> (End, Duration) {
+async fn interruption<J: Job>(job: &J, stop: &watch::Sender<bool>) -> (JobEnd, Duration) {
     let interruption = tokio::select! {
         biased;
-        () = job.status().stopped() => (End::Done, job.grace()),
-        () = job.recalled() => (End::Recalled, RECALL_GRACE),
+        () = job.status().stopped() => (JobEnd::Done, job.grace()),
+        () = job.recalled() => (JobEnd::Recalled, RECALL_GRACE),
     };
     stop.send_replace(true);
     interruption
@@ -181,7 +181,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failures_are_tried_again_after_longer_and_longer_pauses() {
         let job = ScriptedJob::new(|number, _| async move { if number < 6 { failed("no") } else { Ok(Next::Done) } });
-        assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Done);
+        assert_eq!(supervise(&*job, &BACKOFF, None).await, JobEnd::Done);
         assert_eq!(*job.begun.lock().unwrap(), [0, 1, 3, 7, 12, 17]);
         let standing = job.status.standing();
         assert_eq!((standing.error_count, standing.error.as_deref()), (5, Some("no")));
@@ -212,7 +212,7 @@ mod tests {
             }
         });
         job.status.begin();
-        assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Done);
+        assert_eq!(supervise(&*job, &BACKOFF, None).await, JobEnd::Done);
         let standing = job.status.standing();
         assert!(!standing.is_running);
         let reasons: Vec<_> = standing.history.iter().filter_map(|event| event.reason.as_deref()).collect();
@@ -241,9 +241,9 @@ mod tests {
             });
             pass(Duration::from_secs(2)).await;
             job.status.stop();
-            assert_eq!(supervised.await.unwrap(), End::Done);
+            assert_eq!(supervised.await.unwrap(), JobEnd::Done);
             assert_eq!(job.age_s(), 2);
-            assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Done);
+            assert_eq!(supervise(&*job, &BACKOFF, None).await, JobEnd::Done);
             assert_eq!(job.begun.lock().unwrap().len(), 1);
         }
     }
@@ -266,7 +266,7 @@ mod tests {
             deaf.status.stop();
         };
         let ended = tokio::time::timeout(Duration::from_secs(10_000), async { tokio::join!(both, stop) }).await;
-        assert_eq!(ended, Ok(((End::Done, End::Done), ())), "one is waited for without end");
+        assert_eq!(ended, Ok(((JobEnd::Done, JobEnd::Done), ())), "one is waited for without end");
         assert_eq!(polite.status.standing().error.as_deref(), Some("last words"));
         assert_eq!(deaf.age_s(), 1_030);
     }
@@ -320,7 +320,7 @@ mod tests {
                 born: Instant::now(),
             };
             job.recall.notify_one();
-            assert_eq!(supervise(&job, &BACKOFF, None).await, End::Recalled);
+            assert_eq!(supervise(&job, &BACKOFF, None).await, JobEnd::Recalled);
             assert_eq!(job.recorded.load(std::sync::atomic::Ordering::Relaxed), listens);
             assert_eq!((Instant::now() - job.born).as_secs(), seconds);
             assert!(!job.status.is_stopped());
@@ -330,7 +330,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_another_process_has_is_left_to_it() {
         let job = ScriptedJob::new(|_, _| async { Err(Failure::Superseded) });
-        assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Superseded);
+        assert_eq!(supervise(&*job, &BACKOFF, None).await, JobEnd::Superseded);
         assert_eq!(job.status.standing().error_count, 0);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flatbed_jobs::{Backoff, Claim, End, Failure, Job, Lease, Next, Run, Status, try_lead};
+use flatbed_jobs::{Backoff, Claim, Failure, Job, JobEnd, Lease, Next, Run, Status, try_lead};
 use flatbed_layer::{
     ChangeRow, Changes, ChangesQuery, Database, Error, FeedPosition, Reader, Result, Since, USERS, WaitOutcome,
 };
@@ -169,7 +169,7 @@ impl Round {
             return Ok(false);
         }
         let end = Box::pin(try_lead(self, &self.claim, leases, &BACKOFF)).await;
-        let is_done = matches!(end, Some(End::Done));
+        let is_done = matches!(end, Some(JobEnd::Done));
         if is_done {
             self.provision.lag.end();
         }
