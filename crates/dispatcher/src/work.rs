@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flatbed_jobs::{Claim, Failure, Job, Next, Room, Run, Status, lead};
+use flatbed_jobs::{Claim, Failure, Job, Next, ResourceShare, Run, Status, lead};
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::connect::connect;
 use flatbed_worker::documents::{CHECKPOINT, Description, JOB, Order, OrderAction, ResetTo};
@@ -288,7 +288,7 @@ impl Job for Work {
         shown.halted = before.and_then(|told| told.halted).filter(|halted| halted.of == self.followed.fingerprint);
     }
 
-    fn room(&self) -> Option<Room> {
+    fn room(&self) -> Option<ResourceShare> {
         let room = self.dispatcher.rooms.clone().try_acquire_owned().ok()?;
         Some(Box::new(room))
     }

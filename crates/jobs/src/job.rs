@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::status::Status;
 
 /// A job's share of a resource of the process, such as a permit. Dropping it returns the share.
-pub type Room = Box<dyn Send>;
+pub type ResourceShare = Box<dyn Send>;
 
 /// Returns whether the job still belongs to this process, or why that is unknown. It must be checked before anything is
 /// recorded. The check is a transaction.
@@ -82,7 +82,7 @@ pub trait Job: Send + Sync + 'static {
     fn restore(&self, _state: &[u8]) {}
 
     /// Returns the job's share of this process's resources. `None`: there is none now; another process may have some.
-    fn room(&self) -> Option<Room> {
+    fn room(&self) -> Option<ResourceShare> {
         Some(Box::new(()))
     }
 

@@ -339,8 +339,8 @@ mod tests {
             self.seconds.store(seconds, Ordering::Relaxed);
         }
 
-        fn room(&self) -> Option<crate::Room> {
-            self.has_room.load(Ordering::Relaxed).then(|| Box::new(()) as crate::Room)
+        fn room(&self) -> Option<crate::ResourceShare> {
+            self.has_room.load(Ordering::Relaxed).then(|| Box::new(()) as crate::ResourceShare)
         }
 
         async fn recalled(&self) {

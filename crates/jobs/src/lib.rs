@@ -15,7 +15,7 @@ mod supervise;
 mod together;
 
 pub use backoff::Backoff;
-pub use job::{Failure, Fence, Job, Next, Room, Run};
+pub use job::{Failure, Fence, Job, Next, ResourceShare, Run};
 pub use lead::{Claim, lead, try_lead};
 pub use lease::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, Sighting, TakenLease, valid_until};
 pub use status::{HISTORY_MAX, JobEvent, JobState, Status};

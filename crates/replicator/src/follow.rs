@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flatbed_jobs::{Backoff, Claim, Failure, Job, JobState, LEASE_STATE_BYTES_MAX, Next, Room, Run, Status, lead};
+use flatbed_jobs::{
+    Backoff, Claim, Failure, Job, JobState, LEASE_STATE_BYTES_MAX, Next, ResourceShare, Run, Status, lead,
+};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Database, Error as LayerError, GetOptions, Refusal, RevId};
 use flatbed_replicate::{Error, Outcome, Spec};
@@ -167,7 +169,7 @@ impl Job for Work {
         self.followed.job.status.restore(restored.error_count);
     }
 
-    fn room(&self) -> Option<Room> {
+    fn room(&self) -> Option<ResourceShare> {
         // A job that yielded its seat after a failure does not get a shorter pause by that.
         if self.replicator.clock().unix_ms() < self.retry_at() {
             self.followed.withdraw();
