@@ -34,8 +34,8 @@ pub use name::{
 };
 pub use position::{Position, Stamp};
 pub use principal::{
-    ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, InvalidPrincipal, Kind, PrincipalShown, PrincipalUpdate, Request, Role, User,
-    UserShown,
+    ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, InvalidPrincipal, PrincipalKind, PrincipalRequest, PrincipalShown,
+    PrincipalUpdate, Role, User, UserShown,
 };
 pub use routing::{Grant, GrantedItem, Grantee, ROUTING_ENTRIES_MAX, ROUTING_ROWS_BYTES_MAX, Routing, RoutingTooLarge};
 pub use sight::Sight;

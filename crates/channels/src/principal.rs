@@ -23,7 +23,7 @@ const EMAIL_BYTES_MAX: usize = 254;
 
 /// The type of a principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum PrincipalKind {
     /// A user.
     User,
     /// A role.
@@ -32,7 +32,7 @@ pub enum Kind {
 
 /// The type of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request<'a> {
+pub enum PrincipalRequest<'a> {
     /// `PUT` of this name.
     Put(&'a str),
     /// `POST`: the name is in the body and must be new.
@@ -163,23 +163,28 @@ impl PrincipalUpdate {
     ///
     /// # Errors
     /// [`InvalidPrincipal::MissingName`], [`InvalidPrincipal::OtherName`]
-    pub fn name(&self, request: Request<'_>, kind: Kind) -> Result<String, InvalidPrincipal> {
+    pub fn name(&self, request: PrincipalRequest<'_>, kind: PrincipalKind) -> Result<String, InvalidPrincipal> {
         let name = match (request, &self.name) {
-            (Request::Post, None) => return Err(InvalidPrincipal::MissingName),
-            (Request::Post, Some(name)) => name,
-            (Request::Put(name), Some(other)) if name != other => return Err(InvalidPrincipal::OtherName),
-            (Request::Put(name), _) => name,
+            (PrincipalRequest::Post, None) => return Err(InvalidPrincipal::MissingName),
+            (PrincipalRequest::Post, Some(name)) => name,
+            (PrincipalRequest::Put(name), Some(other)) if name != other => return Err(InvalidPrincipal::OtherName),
+            (PrincipalRequest::Put(name), _) => name,
         };
-        Ok(if kind == Kind::User && name == GUEST { String::new() } else { name.to_owned() })
+        Ok(if kind == PrincipalKind::User && name == GUEST { String::new() } else { name.to_owned() })
     }
 
     /// Returns the user that the request defines. `exists`: a user of the name exists; true for the guest.
     /// `wants_password`: a new user needs a password; false for an account of the server that only gets channels
     /// here.
-    pub fn user(self, request: Request<'_>, exists: bool, wants_password: bool) -> Result<User, InvalidPrincipal> {
-        let name = self.name(request, Kind::User)?;
+    pub fn user(
+        self,
+        request: PrincipalRequest<'_>,
+        exists: bool,
+        wants_password: bool,
+    ) -> Result<User, InvalidPrincipal> {
+        let name = self.name(request, PrincipalKind::User)?;
         let exists = exists || name.is_empty();
-        if exists && request == Request::Post {
+        if exists && request == PrincipalRequest::Post {
             return Err(InvalidPrincipal::Exists);
         }
         match self.password.as_deref() {
@@ -204,9 +209,9 @@ impl PrincipalUpdate {
     }
 
     /// Returns the role that the request defines.
-    pub fn role(self, request: Request<'_>, exists: bool) -> Result<Role, InvalidPrincipal> {
-        let name = self.name(request, Kind::Role)?;
-        if exists && request == Request::Post {
+    pub fn role(self, request: PrincipalRequest<'_>, exists: bool) -> Result<Role, InvalidPrincipal> {
+        let name = self.name(request, PrincipalKind::Role)?;
+        if exists && request == PrincipalRequest::Post {
             return Err(InvalidPrincipal::Exists);
         }
         if name.is_empty() {

@@ -1,6 +1,6 @@
 //! Parses a database's configuration, at creation and in `_config`.
 
-use flatbed_channels::{Kind, Request as PrincipalRequest};
+use flatbed_channels::{PrincipalKind, PrincipalRequest};
 use flatbed_http::{Reply, TenantReply};
 use flatbed_layer::json::{self, Object, Value};
 use flatbed_layer::{ChannelsOptions, CreateOptions, Error as LayerError, Refusal};
@@ -141,10 +141,10 @@ pub(crate) async fn create(mut request: Request, name: &str) -> Result<Reply> {
         database.set_revs_limit(limit).await?;
     }
     for (role, body) in &roles {
-        put(&request, &database, Kind::Role, PrincipalRequest::Put(role), body).await?;
+        put(&request, &database, PrincipalKind::Role, PrincipalRequest::Put(role), body).await?;
     }
     for (user, body) in &users {
-        put(&request, &database, Kind::User, PrincipalRequest::Put(user), body).await?;
+        put(&request, &database, PrincipalKind::User, PrincipalRequest::Put(user), body).await?;
     }
     if offline == Some(true) {
         database.set_offline(true).await?;
@@ -163,10 +163,10 @@ pub(crate) async fn config(mut request: Request, name: &str) -> Result<Reply> {
             database.set_revs_limit(limit).await?;
         }
         for (role, body) in &roles {
-            put(&request, &database, Kind::Role, PrincipalRequest::Put(role), body).await?;
+            put(&request, &database, PrincipalKind::Role, PrincipalRequest::Put(role), body).await?;
         }
         for (user, body) in &users {
-            put(&request, &database, Kind::User, PrincipalRequest::Put(user), body).await?;
+            put(&request, &database, PrincipalKind::User, PrincipalRequest::Put(user), body).await?;
         }
         if let Some(offline) = offline {
             database.set_offline(offline).await?;

@@ -1,7 +1,7 @@
 //! `_user/` and `_role/`: administers a database's users and roles.
 
 use flatbed_channels::{
-    GUEST, InvalidPrincipal, Kind, PrincipalShown, PrincipalUpdate, Request as PrincipalRequest, Role, User, UserShown,
+    GUEST, InvalidPrincipal, PrincipalKind, PrincipalRequest, PrincipalShown, PrincipalUpdate, Role, User, UserShown,
 };
 use flatbed_http::Reply;
 use flatbed_layer::Seq;
@@ -24,7 +24,7 @@ impl From<InvalidPrincipal> for Failure {
     }
 }
 
-pub(crate) async fn all(mut request: Request, name: &str, kind: Kind) -> Result<Reply> {
+pub(crate) async fn all(mut request: Request, name: &str, kind: PrincipalKind) -> Result<Reply> {
     let database = request.context.database(name, Administer).await?;
     if request.method == Method::POST {
         let body = request.json().await?;
@@ -57,12 +57,12 @@ pub(crate) async fn must_have_channels(database: &Administration) -> Result<()> 
 }
 
 /// Maps `GUEST` to its internal name, the empty one.
-fn inner(name: &str, kind: Kind) -> &str {
-    if kind == Kind::User && name == GUEST { "" } else { name }
+fn inner(name: &str, kind: PrincipalKind) -> &str {
+    if kind == PrincipalKind::User && name == GUEST { "" } else { name }
 }
 
 /// Handles `_user/{name}` and `_role/{name}`.
-pub(crate) async fn one(mut request: Request, db: &str, kind: Kind, name: &str) -> Result<Reply> {
+pub(crate) async fn one(mut request: Request, db: &str, kind: PrincipalKind, name: &str) -> Result<Reply> {
     let database = request.context.database(db, Administer).await?;
     match request.method {
         Method::PUT => {
@@ -92,7 +92,7 @@ pub(crate) async fn one(mut request: Request, db: &str, kind: Kind, name: &str) 
                 None if inner(name, kind).is_empty() => reply::json(StatusCode::OK, no_guest()),
                 None => return Err(Failure::not_found("missing")),
             };
-            if kind == Kind::Role {
+            if kind == PrincipalKind::Role {
                 reply.header(header::CONTENT_TYPE, "text/plain; charset=utf-8");
             } else if request.method == Method::HEAD {
                 reply.headers.remove(header::CONTENT_TYPE);
@@ -111,7 +111,7 @@ fn no_guest() -> Vec<u8> {
     })
 }
 
-fn text(found: &PrincipalWithRights, kind: Kind) -> Vec<u8> {
+fn text(found: &PrincipalWithRights, kind: PrincipalKind) -> Vec<u8> {
     let PrincipalWithRights { principal, held } = found;
     let user =
         UserShown { email: &principal.email, disabled: principal.is_disabled, admin_roles: &principal.admin_roles };
@@ -119,7 +119,7 @@ fn text(found: &PrincipalWithRights, kind: Kind) -> Vec<u8> {
         name: &principal.name,
         admin_channels: &principal.admin_channels,
         held,
-        user: (kind == Kind::User).then_some(user),
+        user: (kind == PrincipalKind::User).then_some(user),
     }
     .text()
 }
@@ -128,7 +128,7 @@ fn text(found: &PrincipalWithRights, kind: Kind) -> Vec<u8> {
 pub(crate) async fn put(
     request: &Request,
     database: &Administration,
-    kind: Kind,
+    kind: PrincipalKind,
     asked: PrincipalRequest<'_>,
     body: &[u8],
 ) -> Result<PrincipalWriteOutcome> {
@@ -138,7 +138,7 @@ pub(crate) async fn put(
     let exists = database.principal(kind, &name).await?.is_some();
     let is_new = asked == PrincipalRequest::Post;
     let write = match kind {
-        Kind::Role => {
+        PrincipalKind::Role => {
             let Role { name, admin_channels } = update.role(asked, exists)?;
             PrincipalWrite {
                 kind,
@@ -151,7 +151,7 @@ pub(crate) async fn put(
                 is_new,
             }
         }
-        Kind::User => {
+        PrincipalKind::User => {
             let is_account = json::parse(body, &json::Limits::default())
                 .is_ok_and(|body| body.get("account") == Some(&Value::Bool(true)));
             let User { name, password, email, disabled, admin_channels, admin_roles } =
@@ -181,7 +181,7 @@ pub(crate) async fn put(
 pub(crate) async fn channels(request: Request, db: &str, name: &str) -> Result<Reply> {
     let database = request.context.database(db, Administer).await?;
     must_have_channels(&database).await?;
-    let found = database.principal(Kind::User, inner(name, Kind::User)).await?;
+    let found = database.principal(PrincipalKind::User, inner(name, PrincipalKind::User)).await?;
     let PrincipalWithRights { held, .. } = found.ok_or_else(|| Failure::not_found("missing"))?;
     let incarnation = database.update_seq().await?.incarnation();
     let text = json::Object::text(|object| {

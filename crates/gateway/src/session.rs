@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatbed_channels::{Expiry, GUEST, HeldChannels, Kind};
+use flatbed_channels::{Expiry, GUEST, HeldChannels, PrincipalKind};
 use flatbed_http::Reply;
 use flatbed_layer::Seq;
 use flatbed_layer::json::{Object, Value};
@@ -114,7 +114,7 @@ async fn text(gateway: &Gateway, database: &str, name: Option<&str>, is_guest: b
     let of = context.database(database, Administer).await?;
     let found = match (name, is_guest) {
         (None, false) => None,
-        (name, _) => of.principal(Kind::User, name.unwrap_or_default()).await?,
+        (name, _) => of.principal(PrincipalKind::User, name.unwrap_or_default()).await?,
     };
     let incarnation = of.update_seq().await?.incarnation();
     Ok(Object::text(|object| {
@@ -138,7 +138,7 @@ pub(crate) async fn channels_of(gateway: &Gateway, request: &Request, database: 
         return Ok(HeldChannels::default());
     };
     let of = gateway.service.context(Standing::of_server()).database(database, Administer).await?;
-    let found = of.principal(Kind::User, name).await?.filter(|found| !found.principal.is_disabled);
+    let found = of.principal(PrincipalKind::User, name).await?.filter(|found| !found.principal.is_disabled);
     Ok(found.map(|found| found.held).unwrap_or_default())
 }
 

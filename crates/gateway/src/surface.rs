@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flatbed_channels::Kind;
+use flatbed_channels::PrincipalKind;
 use flatbed_http::{Answer, Client, Origin, Recheck, Rejection, Reply, Surface, spawn};
 use flatbed_layer::{DatabaseKind, is_replicator_name};
 use flatbed_service::{PartsWatch, RightsWatch, Standing};
@@ -285,11 +285,11 @@ async fn administration(state: &Gateway, mut request: Request, name: &str, of: A
             let reason = "Internal error: _repair endpoint disabled";
             Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason))
         }
-        Administration::Users => Box::pin(principals::all(request, name, Kind::User)).await,
-        Administration::User(user) => Box::pin(principals::one(request, name, Kind::User, &user)).await,
+        Administration::Users => Box::pin(principals::all(request, name, PrincipalKind::User)).await,
+        Administration::User(user) => Box::pin(principals::one(request, name, PrincipalKind::User, &user)).await,
         Administration::UserChannels(user) => Box::pin(principals::channels(request, name, &user)).await,
-        Administration::Roles => Box::pin(principals::all(request, name, Kind::Role)).await,
-        Administration::Role(role) => Box::pin(principals::one(request, name, Kind::Role, &role)).await,
+        Administration::Roles => Box::pin(principals::all(request, name, PrincipalKind::Role)).await,
+        Administration::Role(role) => Box::pin(principals::one(request, name, PrincipalKind::Role, &role)).await,
         Administration::Config => Box::pin(config::config(request, name)).await,
         Administration::ConfigSync => Box::pin(config::sync(request, name)).await,
         Administration::SessionOf(id) => Box::pin(session::one(state, request, name, &id, None)).await,

@@ -16,7 +16,7 @@ pub(crate) mod sweep;
 pub use crate::asker::ReadPrincipal;
 pub use crate::held::HeldRights;
 pub use changed::{UsersChanged, UsersPosition};
-pub use flatbed_channels::{Kind, is_principal};
+pub use flatbed_channels::{PrincipalKind, is_principal};
 pub use principals::{
     ADMIN_NAMES_BYTES_MAX, Principal, PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome, SignsIn,
 };

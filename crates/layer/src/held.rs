@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use flatbed_channels::require::Writer;
-use flatbed_channels::{ALL, HeldChannels, Kind, Stamp};
+use flatbed_channels::{ALL, HeldChannels, PrincipalKind, Stamp};
 use flatbed_clock::Clock;
 use flatbed_store::error::Result;
 use flatbed_store::transaction::{Transaction, conflict_with};
@@ -45,7 +45,7 @@ pub struct HeldRights {
     pub held: HeldChannels,
     /// The newest change of the user's rights, and of those of each of their roles; `None`: there never was one. Empty
     /// for unrestricted principals and for those with the rights of everybody.
-    pub versions: Vec<(Kind, Arc<str>, Option<Stamp>)>,
+    pub versions: Vec<(PrincipalKind, Arc<str>, Option<Stamp>)>,
     /// The stamp of an administrator's last change of the user, if there is a user.
     pub user_at: Option<Stamp>,
     /// True if the user exists and is enabled.
@@ -407,7 +407,7 @@ mod tests {
         // For rights that are too large each change counts.
         let large = |stamp| {
             let held = HeldChannels::since_ever(["x".repeat(20_000).as_str()]);
-            let versions = vec![(Kind::User, "0".into(), Some(Stamp::of(stamp)))];
+            let versions = vec![(PrincipalKind::User, "0".into(), Some(Stamp::of(stamp)))];
             Arc::new(HeldRights { held, versions, ..HeldRights::default() })
         };
         cache.insert(by(1), &large(1), at(8));

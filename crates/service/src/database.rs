@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_channels::Kind as PrincipalKind;
+use flatbed_channels::PrincipalKind;
 use flatbed_layer::channels::{PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal};
 use flatbed_layer::{
     CreateOptions, Database, DocumentId, Edit, LocalDocument, LocalEdit, LocalOutcome, Outcome, Reader, Refusal,

@@ -4,7 +4,7 @@ fn parsed(body: &str) -> Result<PrincipalUpdate, InvalidPrincipal> {
     PrincipalUpdate::parse(body.as_bytes())
 }
 
-fn user(request: Request<'_>, body: &str, exists: bool) -> Result<User, InvalidPrincipal> {
+fn user(request: PrincipalRequest<'_>, body: &str, exists: bool) -> Result<User, InvalidPrincipal> {
     parsed(body)?.user(request, exists, true)
 }
 
@@ -32,7 +32,7 @@ fn an_address_has_a_form() {
 
 #[test]
 fn an_account_of_the_server_needs_no_password() {
-    let put = Request::Put("a");
+    let put = PrincipalRequest::Put("a");
     assert_eq!(user(put, "{}", false), Err(InvalidPrincipal::EmptyPassword));
     assert!(parsed("{}").unwrap().user(put, false, false).is_ok());
     assert_eq!(parsed(r#"{"password":""}"#).unwrap().user(put, false, false), Err(InvalidPrincipal::EmptyPassword));
@@ -42,18 +42,24 @@ fn an_account_of_the_server_needs_no_password() {
 
 #[test]
 fn the_guest_is_there_and_has_no_password() {
-    let guest = user(Request::Put(GUEST), r#"{"password":"pass","admin_channels":["A"]}"#, false).unwrap();
+    let guest = user(PrincipalRequest::Put(GUEST), r#"{"password":"pass","admin_channels":["A"]}"#, false).unwrap();
     assert_eq!((&*guest.name, guest.password, guest.admin_channels.len()), ("", None, 1));
-    assert_eq!(user(Request::Post, r#"{"name":"GUEST","password":"pass"}"#, false), Err(InvalidPrincipal::Exists));
-    let role = parsed("{}").unwrap().role(Request::Put(GUEST), false).unwrap();
+    assert_eq!(
+        user(PrincipalRequest::Post, r#"{"name":"GUEST","password":"pass"}"#, false),
+        Err(InvalidPrincipal::Exists)
+    );
+    let role = parsed("{}").unwrap().role(PrincipalRequest::Put(GUEST), false).unwrap();
     assert_eq!(role.name, GUEST);
-    assert_eq!(parsed("{}").unwrap().role(Request::Put(""), false), Err(InvalidPrincipal::Name(String::new())));
+    assert_eq!(
+        parsed("{}").unwrap().role(PrincipalRequest::Put(""), false),
+        Err(InvalidPrincipal::Name(String::new()))
+    );
 }
 
 #[test]
 fn what_is_too_much_is_refused() {
     let list = |count: usize| format!("[{}]", vec!["\"a\""; count].join(","));
-    let put = Request::Put("a");
+    let put = PrincipalRequest::Put("a");
     for (member, max) in [("admin_channels", ADMIN_CHANNELS_MAX), ("admin_roles", ADMIN_ROLES_MAX)] {
         let body = |count| format!(r#"{{"password":"pass","{member}":{}}}"#, list(count));
         assert!(user(put, &body(max), false).is_ok());
@@ -65,7 +71,7 @@ fn what_is_too_much_is_refused() {
     assert_eq!(InvalidPrincipal::TooMuch("password").status(), 400);
     let long = "n".repeat(240);
     assert_eq!(
-        user(Request::Put(&long), r#"{"password":"pass"}"#, false),
+        user(PrincipalRequest::Put(&long), r#"{"password":"pass"}"#, false),
         Err(InvalidPrincipal::Name("n".repeat(100)))
     );
 }
@@ -74,7 +80,7 @@ fn what_is_too_much_is_refused() {
 fn what_is_null_is_not_there() {
     let body =
         r#"{"name":null,"password":"pass","email":null,"disabled":null,"admin_channels":null,"admin_roles":null}"#;
-    let user = user(Request::Put("a"), body, false).unwrap();
+    let user = user(PrincipalRequest::Put("a"), body, false).unwrap();
     assert_eq!((&*user.name, &*user.email, user.disabled), ("a", "", false));
     assert!(user.admin_channels.is_empty() && user.admin_roles.is_empty());
     for body in [

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flatbed_channels::{
-    DirectGrant, GrantedItem, HeldChannels, InvalidPrincipal, Kind, Periods, PrincipalShown, PrincipalUpdate, Request,
-    RoleRows, Stamp, UserShown,
+    DirectGrant, GrantedItem, HeldChannels, InvalidPrincipal, Periods, PrincipalKind, PrincipalRequest, PrincipalShown,
+    PrincipalUpdate, RoleRows, Stamp, UserShown,
 };
 use flatbed_flatten::json::{Limits, Value, parse};
 
@@ -29,19 +29,19 @@ fn rows<'a>(stored: &'a StoredPrincipal) -> impl Iterator<Item = DirectGrant> + 
 }
 
 impl Principals {
-    fn put(&mut self, kind: Kind, request: Request<'_>, body: &str) -> Result<u16, InvalidPrincipal> {
+    fn put(&mut self, kind: PrincipalKind, request: PrincipalRequest<'_>, body: &str) -> Result<u16, InvalidPrincipal> {
         let update = PrincipalUpdate::parse(body.as_bytes())?;
         let name = update.name(request, kind)?;
-        let all = if kind == Kind::User { &mut self.users } else { &mut self.roles };
+        let all = if kind == PrincipalKind::User { &mut self.users } else { &mut self.roles };
         let exists = all.contains_key(&name);
         let stored = match kind {
-            Kind::User => {
+            PrincipalKind::User => {
                 let user = update.user(request, exists, true)?;
                 assert_eq!(user.name, name);
                 let (admin_channels, admin_roles) = (user.admin_channels, user.admin_roles);
                 StoredPrincipal { admin_channels, admin_roles, email: user.email, disabled: user.disabled }
             }
-            Kind::Role => StoredPrincipal {
+            PrincipalKind::Role => StoredPrincipal {
                 admin_channels: update.role(request, exists)?.admin_channels,
                 ..StoredPrincipal::default()
             },
@@ -50,8 +50,8 @@ impl Principals {
         Ok(if exists { 200 } else { 201 })
     }
 
-    fn text(&self, kind: Kind, name: &str) -> Option<Vec<u8>> {
-        let all = if kind == Kind::User { &self.users } else { &self.roles };
+    fn text(&self, kind: PrincipalKind, name: &str) -> Option<Vec<u8>> {
+        let all = if kind == PrincipalKind::User { &self.users } else { &self.roles };
         let stored = all.get(name)?;
         let role = |name: &str| {
             let channels = self.roles.get(name)?.admin_channels.iter();
@@ -60,7 +60,7 @@ impl Principals {
         };
         let held = HeldChannels::of(rows(stored), role);
         let user = UserShown { email: &stored.email, disabled: stored.disabled, admin_roles: &stored.admin_roles };
-        let user = (kind == Kind::User).then_some(user);
+        let user = (kind == PrincipalKind::User).then_some(user);
         Some(PrincipalShown { name, admin_channels: &stored.admin_channels, held: &held, user }.text())
     }
 }
@@ -90,8 +90,8 @@ fn users_and_roles_are_as_recorded() {
             let body = body.as_str().unwrap_or_default();
             let said = format!("{name}: {method} {path} {body}");
             let (kind, of) = match path.strip_prefix("/_user/") {
-                Some(of) => (Kind::User, of),
-                None => (Kind::Role, path.strip_prefix("/_role/").unwrap()),
+                Some(of) => (PrincipalKind::User, of),
+                None => (PrincipalKind::Role, path.strip_prefix("/_role/").unwrap()),
             };
             let of = of.replace("%20", " ");
             let inside = if of == "GUEST" { "" } else { &of };
@@ -106,7 +106,7 @@ fn users_and_roles_are_as_recorded() {
                     None => assert_eq!(&**status, "404", "{said}"),
                 },
                 "DELETE" => {
-                    let all = if kind == Kind::User { &mut principals.users } else { &mut principals.roles };
+                    let all = if kind == PrincipalKind::User { &mut principals.users } else { &mut principals.roles };
                     let expected = if inside.is_empty() {
                         "405"
                     } else if all.remove(inside).is_some() {
@@ -117,7 +117,7 @@ fn users_and_roles_are_as_recorded() {
                     assert_eq!(&**status, expected, "{said}");
                 }
                 method => {
-                    let request = if method == "POST" { Request::Post } else { Request::Put(&of) };
+                    let request = if method == "POST" { PrincipalRequest::Post } else { PrincipalRequest::Put(&of) };
                     match principals.put(kind, request, body) {
                         Ok(done) => assert_eq!(**status, done.to_string(), "{said}"),
                         Err(refused) => {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use base64::Engine;
 use flatbed_auth::PasswordHash;
-use flatbed_layer::channels::{Kind, PrincipalWrite, SignsIn};
+use flatbed_layer::channels::{PrincipalKind, PrincipalWrite, SignsIn};
 use flatbed_testkit::until;
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ pub(super) async fn served(store: &Store) -> (Layer, Running, Client) {
 
 pub(super) fn user_of(name: &str, channel: &str) -> PrincipalWrite {
     PrincipalWrite {
-        kind: Kind::User,
+        kind: PrincipalKind::User,
         name: name.to_owned(),
         email: String::new(),
         is_disabled: false,
@@ -371,7 +371,7 @@ async fn a_disabled_user_who_is_a_member_is_refused() {
     let (layer, _server, mut client) = served(&store).await;
     root(&mut client, "PUT", "/db/seen", &json!({"channels": ["!"]})).await;
     let write = |is_disabled| PrincipalWrite {
-        kind: Kind::User,
+        kind: PrincipalKind::User,
         name: "member".to_owned(),
         email: String::new(),
         is_disabled,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_channels::Kind;
+use flatbed_channels::PrincipalKind;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::unpack_principal;
 use flatbed_store::seq::{STAMP_BYTES, Seq};
@@ -94,7 +94,7 @@ async fn look_at(
     let mut names = Vec::new();
     for row in rows.iter() {
         let (kind, name) = unpack_principal(row.value())?;
-        if kind == Kind::User {
+        if kind == PrincipalKind::User {
             names.push(name.into());
         }
     }

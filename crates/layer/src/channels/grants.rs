@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flatbed_channels::{Grant, GrantedItem, Grantee, Kind, Periods, Stamp};
+use flatbed_channels::{Grant, GrantedItem, Grantee, Periods, PrincipalKind, Stamp};
 use flatbed_store::error::Result;
 use flatbed_store::keys::{Keys, pack_principal};
 use flatbed_store::transaction::{Quiet, Transaction, conflict_with};
@@ -25,7 +25,7 @@ use crate::instance::Instance;
 const OWN_STAMP: Stamp = Stamp([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
 
 /// A principal, and the channel or role that it may hold.
-pub(crate) type Entitlement = (Kind, String, GrantedItem);
+pub(crate) type Entitlement = (PrincipalKind, String, GrantedItem);
 
 /// The id of the granting document; `None`: an administrator.
 type GrantSource = Option<String>;
@@ -35,7 +35,7 @@ type GrantSource = Option<String>;
 pub(crate) struct Shared {
     things: BTreeMap<Entitlement, GrantChange>,
     /// Further principals that have changed.
-    touched: BTreeSet<(Kind, String)>,
+    touched: BTreeSet<(PrincipalKind, String)>,
     /// True if revocations leave no past period.
     forgets: bool,
 }
@@ -52,11 +52,11 @@ struct GrantChange {
 /// Returns the thing that a document's grant gives; `None` for a grant without meaning.
 pub(crate) fn thing_of(grant: &Grant) -> Option<Entitlement> {
     let (kind, name) = match &grant.to {
-        Grantee::User(name) => (Kind::User, name),
-        Grantee::Role(name) => (Kind::Role, name),
+        Grantee::User(name) => (PrincipalKind::User, name),
+        Grantee::Role(name) => (PrincipalKind::Role, name),
     };
     // A role that holds itself exists.
-    let means_something = kind == Kind::User || matches!(grant.what, GrantedItem::Channel(_));
+    let means_something = kind == PrincipalKind::User || matches!(grant.what, GrantedItem::Channel(_));
     means_something.then(|| (kind, name.clone(), grant.what.clone()))
 }
 
@@ -104,7 +104,7 @@ impl Shared {
     }
 
     /// Marks a principal as changed.
-    pub(crate) fn touch(&mut self, kind: Kind, name: &str) {
+    pub(crate) fn touch(&mut self, kind: PrincipalKind, name: &str) {
         self.touched.insert((kind, name.to_owned()));
     }
 
@@ -161,7 +161,7 @@ pub(super) fn note_changed(
     trx: &Transaction,
     instance: &Instance,
     number: u16,
-    (kind, name): (Kind, &str),
+    (kind, name): (PrincipalKind, &str),
     at_ms: u64,
 ) -> Result<()> {
     let key = instance.keys.changed_principal_stamped(instance.incarnation(), number);

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use flatbed_channels::{DirectGrant, GrantedItem, HeldChannels, Kind, Periods, RoleRows, Stamp};
+use flatbed_channels::{DirectGrant, GrantedItem, HeldChannels, Periods, PrincipalKind, RoleRows, Stamp};
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::keys::{KeyRange, Keys, PrincipalPart};
 use flatbed_store::proto;
@@ -136,9 +136,9 @@ pub(crate) fn stamp_of(found: Option<&[u8]>) -> Result<Option<Stamp>> {
 impl UserReading {
     fn begin(trx: &Transaction, keys: &Keys, name: &str) -> UserReading {
         UserReading {
-            record: Box::pin(trx.get(&keys.principal(Kind::User, name), true)),
-            version: Box::pin(trx.get(&keys.principal_version(Kind::User, name), true)),
-            periods: RowsReading::begin(trx, keys.periods_of(Kind::User, name)),
+            record: Box::pin(trx.get(&keys.principal(PrincipalKind::User, name), true)),
+            version: Box::pin(trx.get(&keys.principal_version(PrincipalKind::User, name), true)),
+            periods: RowsReading::begin(trx, keys.periods_of(PrincipalKind::User, name)),
         }
     }
 }
@@ -190,8 +190,8 @@ async fn read(trx: &Transaction, keys: &Keys, by: &RightsKey, user: UserReading)
     let (record, version) = try_join(user.record, user.version).await?;
     let version = stamp_of(version.as_deref())?;
     let mut found = HeldRights {
-        versions: vec![(Kind::User, Arc::clone(name), version)],
-        keys: vec![keys.principal_version(Kind::User, name)],
+        versions: vec![(PrincipalKind::User, Arc::clone(name), version)],
+        keys: vec![keys.principal_version(PrincipalKind::User, name)],
         ..HeldRights::default()
     };
     let record = record.map(|record| proto::Principal::decode(&*record)).transpose()?;
@@ -210,8 +210,8 @@ async fn read(trx: &Transaction, keys: &Keys, by: &RightsKey, user: UserReading)
     let (held, of_roles) = held_of_user(trx, keys, user.periods).await?;
     found.held = held;
     for (role, version) in of_roles {
-        found.keys.push(keys.principal_version(Kind::Role, &role));
-        found.versions.push((Kind::Role, role, version));
+        found.keys.push(keys.principal_version(PrincipalKind::Role, &role));
+        found.versions.push((PrincipalKind::Role, role, version));
     }
     Ok(found)
 }
@@ -250,8 +250,8 @@ async fn read_role(
     role: Arc<str>,
     max: usize,
 ) -> Result<(Arc<str>, Option<Stamp>, RoleRows)> {
-    let version = trx.get(&keys.principal_version(Kind::Role, &role), true);
-    let rows = RowsReading::begin(trx, keys.periods_of(Kind::Role, &role));
+    let version = trx.get(&keys.principal_version(PrincipalKind::Role, &role), true);
+    let rows = RowsReading::begin(trx, keys.periods_of(PrincipalKind::Role, &role));
     let (version, rows) = try_join(async { Ok(version.await?) }, rows.rows(trx, keys, max)).await?;
     Ok((role, stamp_of(version.as_deref())?, role_rows(rows)))
 }
@@ -270,12 +270,12 @@ pub(crate) fn role_rows(rows: Vec<DirectGrant>) -> RoleRows {
 
 /// Returns the rights of a user for an administrator, disabled or not.
 pub(crate) async fn held_by_user(trx: &Transaction, keys: &Keys, name: &str) -> Result<HeldChannels> {
-    let periods = RowsReading::begin(trx, keys.periods_of(Kind::User, name));
+    let periods = RowsReading::begin(trx, keys.periods_of(PrincipalKind::User, name));
     Ok(held_of_user(trx, keys, periods).await?.0)
 }
 
 /// Returns the rights of a role for an administrator who looks at the role.
 pub(crate) async fn held_by_role(trx: &Transaction, keys: &Keys, role: &str) -> Result<HeldChannels> {
-    let rows = RowsReading::begin(trx, keys.periods_of(Kind::Role, role)).rows(trx, keys, ROWS_MAX).await?;
+    let rows = RowsReading::begin(trx, keys.periods_of(PrincipalKind::Role, role)).rows(trx, keys, ROWS_MAX).await?;
     Ok(HeldChannels::of(rows.into_iter().filter(|row| role_of(&row.what).is_none()), |_| None))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_channels::{
-    ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, GrantedItem, HeldChannels, Kind, Stamp, check_channel, is_principal,
+    ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, GrantedItem, HeldChannels, PrincipalKind, Stamp, check_channel, is_principal,
 };
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::keys::{Keys, PrincipalPart};
@@ -75,7 +75,7 @@ pub enum SignsIn {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrincipalWrite {
     /// User or role.
-    pub kind: Kind,
+    pub kind: PrincipalKind,
     /// The name without a prefix; the guest's is empty.
     pub name: String,
     /// An address; empty: none.
@@ -144,7 +144,7 @@ impl PrincipalWrite {
     /// Checks the sizes and names against the limits, since a client may be hostile.
     fn check(&self) -> std::result::Result<(), Refusal> {
         let refused = |reason: &str| Err(Refusal::InvalidSetting(reason.to_owned()));
-        let is_role = self.kind == Kind::Role;
+        let is_role = self.kind == PrincipalKind::Role;
         let is_name = is_principal(&self.name) && !(is_role && self.name.is_empty());
         let are_roles = self.admin_roles.iter().all(|role| !role.is_empty() && is_principal(role));
         if !is_name || !are_roles || self.admin_channels.iter().any(|channel| check_channel(channel).is_err()) {
@@ -172,18 +172,18 @@ impl PrincipalWrite {
 
 /// Returns what an administrator gives a principal. A role is given itself, which makes it exist.
 fn things<'a>(
-    kind: Kind,
+    kind: PrincipalKind,
     name: &str,
     channels: impl IntoIterator<Item = &'a String>,
     roles: impl IntoIterator<Item = &'a String>,
 ) -> BTreeSet<GrantedItem> {
-    let itself = (kind == Kind::Role).then(|| GrantedItem::Role(name.to_owned()));
+    let itself = (kind == PrincipalKind::Role).then(|| GrantedItem::Role(name.to_owned()));
     let channels = channels.into_iter().cloned().map(GrantedItem::Channel);
     channels.chain(roles.into_iter().cloned().map(GrantedItem::Role)).chain(itself).collect()
 }
 
 /// Returns what an administrator gave by a record.
-fn things_of(kind: Kind, name: &str, record: &proto::Principal) -> BTreeSet<GrantedItem> {
+fn things_of(kind: PrincipalKind, name: &str, record: &proto::Principal) -> BTreeSet<GrantedItem> {
     match record.exists {
         true => things(kind, name, &record.admin_channels, &record.admin_roles),
         false => BTreeSet::new(),
@@ -211,7 +211,7 @@ impl Database {
     /// # Errors
     /// [`Refusal::InvalidSetting`] for a database without channels; those of the write's admission.
     #[boxed]
-    pub async fn delete_principal(&self, kind: Kind, name: &str) -> Result<bool> {
+    pub async fn delete_principal(&self, kind: PrincipalKind, name: &str) -> Result<bool> {
         let mut delete = Delete { database: self, kind, name, once: self.inner.once()? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await
     }
@@ -220,13 +220,13 @@ impl Database {
 impl Reader {
     /// Returns a user or role with its rights; `None` if there is none of the name.
     #[boxed]
-    pub async fn principal(&self, kind: Kind, name: &str) -> Result<Option<PrincipalWithRights>> {
+    pub async fn principal(&self, kind: PrincipalKind, name: &str) -> Result<Option<PrincipalWithRights>> {
         self.read(&mut Find { inner: &self.inner, database: &self.name, kind, name }).await
     }
 
     /// Returns a page of names of users or roles in bytewise order, behind `behind`; an empty page is the end.
     #[boxed]
-    pub async fn principals(&self, kind: Kind, behind: Option<&str>) -> Result<Vec<String>> {
+    pub async fn principals(&self, kind: PrincipalKind, behind: Option<&str>) -> Result<Vec<String>> {
         self.read(&mut List { inner: &self.inner, database: &self.name, kind, behind }).await
     }
 }
@@ -277,7 +277,7 @@ impl Operation for Put<'_> {
         if write.is_new && before.exists {
             return Ok(PrincipalWriteOutcome::Exists);
         }
-        if !before.exists && kind == Kind::User && !name.is_empty() && write.signs_in.is_none() {
+        if !before.exists && kind == PrincipalKind::User && !name.is_empty() && write.signs_in.is_none() {
             return Ok(PrincipalWriteOutcome::NoPassword);
         }
         let (password, account) = match &write.signs_in {
@@ -330,7 +330,7 @@ impl Operation for Put<'_> {
 
 pub(super) struct Delete<'a> {
     pub database: &'a Database,
-    pub kind: Kind,
+    pub kind: PrincipalKind,
     pub name: &'a str,
     pub once: Once,
 }
@@ -352,10 +352,10 @@ impl Operation for Delete<'_> {
         let Some(before) = before.filter(|before| before.exists) else { return Ok(false) };
         // A later user of the name must not inherit past periods; those of a role belong to its users.
         let mut shared = match kind {
-            Kind::User => Shared::forgetting(),
-            Kind::Role => Shared::default(),
+            PrincipalKind::User => Shared::forgetting(),
+            PrincipalKind::Role => Shared::default(),
         };
-        if kind == Kind::User {
+        if kind == PrincipalKind::User {
             forget(trx, &instance.keys, name).await?;
             // The user as an account has local documents, too.
             for whose in [name, &format!(":{name}")] {
@@ -379,7 +379,7 @@ impl Operation for Delete<'_> {
 
 /// Removes a user's past periods up to a limit.
 async fn forget(trx: &Transaction, keys: &Keys, name: &str) -> Result<()> {
-    let range = keys.periods_of(Kind::User, name);
+    let range = keys.periods_of(PrincipalKind::User, name);
     let rows = trx.range(&range, false).first(FORGOTTEN_MAX).await?;
     for row in rows.iter() {
         if crate::channels::holding::periods_of(row.value())?.open().is_none() {
@@ -392,7 +392,7 @@ async fn forget(trx: &Transaction, keys: &Keys, name: &str) -> Result<()> {
 struct Find<'a> {
     inner: &'a Inner,
     database: &'a str,
-    kind: Kind,
+    kind: PrincipalKind,
     name: &'a str,
 }
 
@@ -405,8 +405,8 @@ impl Operation for Find<'_> {
         let Some(bytes) = trx.get(&instance.keys.principal(kind, name), true).await? else { return Ok(None) };
         let Some(principal) = Principal::decode(name, &bytes)? else { return Ok(None) };
         let held = match kind {
-            Kind::User => held_by_user(trx, &instance.keys, name).await?,
-            Kind::Role => held_by_role(trx, &instance.keys, name).await?,
+            PrincipalKind::User => held_by_user(trx, &instance.keys, name).await?,
+            PrincipalKind::Role => held_by_role(trx, &instance.keys, name).await?,
         };
         Ok(Some(PrincipalWithRights { principal, held }))
     }
@@ -415,7 +415,7 @@ impl Operation for Find<'_> {
 struct List<'a> {
     inner: &'a Inner,
     database: &'a str,
-    kind: Kind,
+    kind: PrincipalKind,
     behind: Option<&'a str>,
 }
 

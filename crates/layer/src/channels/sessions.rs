@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_channels::Kind;
+use flatbed_channels::PrincipalKind;
 use flatbed_store::error::Result;
 use flatbed_store::keys::SESSION_HASH_BYTES;
 use flatbed_store::once::Once;
@@ -122,7 +122,7 @@ impl Operation for User<'_> {
         if instance.channels() == 0 {
             return Ok(None);
         }
-        let key = instance.keys.principal(Kind::User, self.name);
+        let key = instance.keys.principal(PrincipalKind::User, self.name);
         let Some(bytes) = trx.get(&key, true).await? else { return Ok(None) };
         let principal = Principal::decode(self.name, &bytes)?;
         Ok(principal.map(|principal| SignInUser { principal, incarnation: instance.incarnation() }))
@@ -167,7 +167,7 @@ impl Operation for BeginSession<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
         let instance = admitted(self.database, trx).await?;
         let PrincipalSession { name, generation, ends_at_ms, lasts_ms } = self.session.clone();
-        let key = instance.keys.principal(Kind::User, &name);
+        let key = instance.keys.principal(PrincipalKind::User, &name);
         let Some(bytes) = trx.get(&key, false).await? else { return Ok(false) };
         let is_same = |user: &Principal| user.generation == generation && !user.is_disabled;
         if !Principal::decode(&name, &bytes)?.as_ref().is_some_and(is_same) {
@@ -199,7 +199,7 @@ impl Operation for ChangeSession<'_> {
                 trx.clear(&key);
                 // Requests that continue with the session learn of its end as of other changes of the user.
                 let session = proto::GatewaySession::decode(&*bytes)?;
-                grants::note_changed(trx, &instance, 0, (Kind::User, &session.name), trx.clock().unix_ms())?;
+                grants::note_changed(trx, &instance, 0, (PrincipalKind::User, &session.name), trx.clock().unix_ms())?;
                 sweep::note(trx, &instance)?;
             }
             Some(ends_at_ms) => {
@@ -225,11 +225,11 @@ impl Operation for EndAll<'_> {
             return Ok(true);
         }
         let instance = admitted(self.database, trx).await?;
-        let key = instance.keys.principal(Kind::User, self.name);
+        let key = instance.keys.principal(PrincipalKind::User, self.name);
         let record = trx.get(&key, false).await?.map(|bytes| proto::Principal::decode(&*bytes)).transpose()?;
         let Some(record) = record.filter(|record| record.exists) else { return Ok(false) };
         let mut shared = Shared::default();
-        shared.touch(Kind::User, self.name);
+        shared.touch(PrincipalKind::User, self.name);
         shared.finish(trx, &instance).await?;
         let generation = record.generation + 1;
         set_record(trx, &key, proto::Principal { generation, ..record });

@@ -7,7 +7,7 @@ mod order;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use flatbed_channels::{Grant, GrantedItem, Grantee, Kind};
+use flatbed_channels::{Grant, GrantedItem, Grantee, PrincipalKind};
 use flatbed_store::features::name_features;
 use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
@@ -52,7 +52,7 @@ async fn two_servers() -> ([(Layer, Database); 2], Storage) {
 
 fn user(name: &str) -> PrincipalWrite {
     PrincipalWrite {
-        kind: Kind::User,
+        kind: PrincipalKind::User,
         name: name.to_owned(),
         email: String::new(),
         is_disabled: false,
@@ -64,7 +64,7 @@ fn user(name: &str) -> PrincipalWrite {
 }
 
 fn role(name: &str) -> PrincipalWrite {
-    PrincipalWrite { kind: Kind::Role, signs_in: None, ..user(name) }
+    PrincipalWrite { kind: PrincipalKind::Role, signs_in: None, ..user(name) }
 }
 
 fn names(of: &[&str]) -> BTreeSet<String> {
@@ -127,14 +127,14 @@ async fn what_is_lost_is_lost_at_once_at_the_other_server() {
     here.put_principal(&PrincipalWrite { is_disabled: true, ..user("anna") }).await.unwrap();
     let disabled = held_at(there, &anna).await;
     assert!(channels_of(&disabled).is_empty() && !disabled.is_there && disabled.user_at.is_some());
-    assert!(here.delete_principal(Kind::User, "anna").await.unwrap());
-    assert!(!here.delete_principal(Kind::User, "anna").await.unwrap());
+    assert!(here.delete_principal(PrincipalKind::User, "anna").await.unwrap());
+    assert!(!here.delete_principal(PrincipalKind::User, "anna").await.unwrap());
     assert!(channels_of(&*held_at(there, &anna).await).is_empty());
-    assert_eq!(here.principal(Kind::User, "anna").await.unwrap(), None);
+    assert_eq!(here.principal(PrincipalKind::User, "anna").await.unwrap(), None);
     // A new user of the name begins without rights, and the old sessions are not theirs.
     document(here, "d", &[&grant("anna", "B", false)]).await;
     here.put_principal(&user("anna")).await.unwrap();
-    let anew = here.principal(Kind::User, "anna").await.unwrap().unwrap();
+    let anew = here.principal(PrincipalKind::User, "anna").await.unwrap().unwrap();
     assert!(anew.principal.generation > 2 && anew.held.lost().is_empty());
     assert_eq!(channels_of(&*held_at(there, &anna).await), ["!", "B"]);
 }
@@ -173,43 +173,43 @@ async fn an_account_is_the_user_that_is_tied_to_it() {
 async fn principals_are_made_shown_and_listed() {
     let (servers, _storage) = two_servers().await;
     let db = &servers[0].1;
-    assert_eq!(db.principals(Kind::User, None).await.unwrap(), Vec::<String>::new());
+    assert_eq!(db.principals(PrincipalKind::User, None).await.unwrap(), Vec::<String>::new());
     let nameless = PrincipalWrite { signs_in: None, ..user("anna") };
     assert_eq!(db.put_principal(&nameless).await.unwrap(), PrincipalWriteOutcome::NoPassword);
     let new = PrincipalWrite { is_new: true, email: "a@b".into(), ..user("anna") };
     assert_eq!(db.put_principal(&new).await.unwrap(), PrincipalWriteOutcome::Created);
     assert_eq!(db.put_principal(&new).await.unwrap(), PrincipalWriteOutcome::Exists);
-    let first = db.principal(Kind::User, "anna").await.unwrap().unwrap().principal;
+    let first = db.principal(PrincipalKind::User, "anna").await.unwrap().unwrap().principal;
     assert_eq!((first.signs_in.clone(), first.generation), (SignsIn::Password(b"{}".to_vec()), 1));
     // The way to sign in stays if it is not given. An unchanged principal is not written.
     assert_eq!(
         db.put_principal(&PrincipalWrite { email: "a@b".into(), ..nameless.clone() }).await.unwrap(),
         PrincipalWriteOutcome::Changed
     );
-    assert_eq!(db.principal(Kind::User, "anna").await.unwrap().unwrap().principal, first);
+    assert_eq!(db.principal(PrincipalKind::User, "anna").await.unwrap().unwrap().principal, first);
     db.put_principal(&nameless).await.unwrap();
-    let second = db.principal(Kind::User, "anna").await.unwrap().unwrap().principal;
+    let second = db.principal(PrincipalKind::User, "anna").await.unwrap().unwrap().principal;
     assert!(second.changed > first.changed && second.email.is_empty() && second.generation == 1);
     let other = PrincipalWrite { signs_in: Some(SignsIn::Password(b"{1}".to_vec())), ..nameless };
     db.put_principal(&other).await.unwrap();
-    assert_eq!(db.principal(Kind::User, "anna").await.unwrap().unwrap().principal.generation, 2);
+    assert_eq!(db.principal(PrincipalKind::User, "anna").await.unwrap().unwrap().principal.generation, 2);
     let staff = PrincipalWrite { admin_channels: names(&["S", "A"]), ..role("staff") };
     db.put_principal(&staff).await.unwrap();
-    let held = db.principal(Kind::Role, "staff").await.unwrap().unwrap().held;
+    let held = db.principal(PrincipalKind::Role, "staff").await.unwrap().unwrap().held;
     assert_eq!(held.channels().map(|(name, _)| name).collect::<Vec<_>>(), ["!", "A", "S"]);
     assert_eq!(held.roles().count(), 0);
     db.put_principal(&user("bert")).await.unwrap();
     db.put_principal(&user("carl")).await.unwrap();
-    db.delete_principal(Kind::User, "bert").await.unwrap();
+    db.delete_principal(PrincipalKind::User, "bert").await.unwrap();
     // A page may be short, but has a name unless it is the end.
-    let mut users = db.principals(Kind::User, None).await.unwrap();
+    let mut users = db.principals(PrincipalKind::User, None).await.unwrap();
     if users.len() == 1 {
-        users.extend(db.principals(Kind::User, Some("anna")).await.unwrap());
+        users.extend(db.principals(PrincipalKind::User, Some("anna")).await.unwrap());
     }
     assert_eq!(users, ["anna", "carl"]);
-    assert_eq!(db.principals(Kind::User, Some("anna")).await.unwrap(), ["carl"]);
-    assert_eq!(db.principals(Kind::User, Some("carl")).await.unwrap(), Vec::<String>::new());
-    assert_eq!(db.principals(Kind::Role, None).await.unwrap(), ["staff"]);
+    assert_eq!(db.principals(PrincipalKind::User, Some("anna")).await.unwrap(), ["carl"]);
+    assert_eq!(db.principals(PrincipalKind::User, Some("carl")).await.unwrap(), Vec::<String>::new());
+    assert_eq!(db.principals(PrincipalKind::Role, None).await.unwrap(), ["staff"]);
     let long = "c".repeat(1_000);
     for wrong in [
         user("a b"),
@@ -435,7 +435,7 @@ async fn who_has_written_is_one_person() {
     let other = PrincipalWrite { signs_in: Some(SignsIn::Password(b"{1}".to_vec())), ..user("anna") };
     db.put_principal(&other).await.unwrap();
     assert_eq!(writer(&asker("anna")).await, first);
-    db.delete_principal(Kind::User, "anna").await.unwrap();
+    db.delete_principal(PrincipalKind::User, "anna").await.unwrap();
     assert_eq!(writer(&asker("anna")).await, "");
     db.put_principal(&other).await.unwrap();
     let anew = writer(&asker("anna")).await;
@@ -464,6 +464,6 @@ async fn principals_leave_nothing_to_complain_of() {
     clean("put").await;
     db.end_principal_sessions("anna").await.unwrap();
     clean("sessions").await;
-    db.delete_principal(Kind::User, "anna").await.unwrap();
+    db.delete_principal(PrincipalKind::User, "anna").await.unwrap();
     clean("delete").await;
 }

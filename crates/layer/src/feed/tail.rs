@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_channels::Kind;
+use flatbed_channels::PrincipalKind;
 use flatbed_clock::Clock;
 use flatbed_store::seq::Seq;
 use tokio::time::Instant;
@@ -144,7 +144,7 @@ pub(crate) struct TailPart {
     /// The number of the database's sync function at the last read; 0 if it has no channels.
     pub channels: u64,
     /// Users and roles of the database that have changed in this part and behind it.
-    pub principals: Vec<(Kind, Arc<str>)>,
+    pub principals: Vec<(PrincipalKind, Arc<str>)>,
     /// Departures in this part and behind it that no row shows.
     pub departures: Vec<Departure>,
 }
@@ -166,7 +166,7 @@ pub(crate) struct Tail {
     version: Option<i64>,
     channels: u64,
     /// Changed users and roles in the order of commits.
-    principals: VecDeque<(Seq, Kind, Arc<str>)>,
+    principals: VecDeque<(Seq, PrincipalKind, Arc<str>)>,
     /// Unordered.
     departures: Vec<Departure>,
 }
@@ -201,7 +201,7 @@ impl Tail {
     }
 
     /// Adds changed users and roles, in the order of commits and behind those added before.
-    pub(crate) fn push_principals(&mut self, principals: Vec<(Seq, Kind, Arc<str>)>) {
+    pub(crate) fn push_principals(&mut self, principals: Vec<(Seq, PrincipalKind, Arc<str>)>) {
         let last = self.principals.back().map(|(seq, ..)| *seq);
         self.principals.extend(principals.into_iter().filter(|(seq, ..)| last.is_none_or(|last| *seq > last)));
     }

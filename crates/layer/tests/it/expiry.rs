@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::support::{Layer, Open, Store, all_changes, assert_clean, get, put};
-use flatbed_channels::{Expiry, Grant, GrantedItem, Grantee, Kind};
+use flatbed_channels::{Expiry, Grant, GrantedItem, Grantee, PrincipalKind};
 use flatbed_layer::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
@@ -167,7 +167,7 @@ async fn what_an_ended_document_gave_goes_where_another_server_has_changed_what_
         let (layer, other) = (alone().await, alone().await);
         let db = create_with(&layer, ChannelsOptions { sync: Some("first".to_owned()) }).await;
         let alice = PrincipalWrite {
-            kind: Kind::User,
+            kind: PrincipalKind::User,
             name: "alice".to_owned(),
             email: String::new(),
             is_disabled: false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Layer, Open, Random, Store, put, soon};
-use flatbed_channels::Kind;
+use flatbed_channels::PrincipalKind;
 use flatbed_layer::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
@@ -49,7 +49,7 @@ fn reader(layer: &Layer, user: &str) -> Reader {
     layer.database("db").reader().asked_by(ReadPrincipal::Principal(user.into()))
 }
 
-async fn give(db: &Database, kind: Kind, name: &str, channels: &BTreeSet<String>, roles: &[&str]) {
+async fn give(db: &Database, kind: PrincipalKind, name: &str, channels: &BTreeSet<String>, roles: &[&str]) {
     let write = PrincipalWrite {
         kind,
         name: name.to_owned(),
@@ -57,7 +57,7 @@ async fn give(db: &Database, kind: Kind, name: &str, channels: &BTreeSet<String>
         is_disabled: false,
         admin_channels: channels.clone(),
         admin_roles: roles.iter().map(|role| (*role).to_owned()).collect(),
-        signs_in: (kind == Kind::User).then(|| SignsIn::Password(b"{}".to_vec())),
+        signs_in: (kind == PrincipalKind::User).then(|| SignsIn::Password(b"{}".to_vec())),
         is_new: false,
     };
     db.put_principal(&write).await.expect("written");
@@ -204,14 +204,14 @@ async fn followers_have_what_they_see(store: Store, seed: u64, rounds: u64) {
     let mut random = Random(seed);
     let (one, two) = (store.layer().await, store.layer().await);
     let db = create(&one).await;
-    give(&db, Kind::Role, "r", &some_channels(&mut random, 2), &[]).await;
+    give(&db, PrincipalKind::Role, "r", &some_channels(&mut random, 2), &[]).await;
     let (over, is_over) = watch::channel(false);
     let mut of_users = Vec::new();
     let mut followers = tokio::task::JoinSet::new();
     for user in 0..USERS {
         let (name, keeps_all) = (format!("u{user}"), user.is_multiple_of(2));
         let channels = some_channels(&mut random, 3);
-        give(&db, Kind::User, &name, &channels, if keeps_all { &[] } else { &["r"] }).await;
+        give(&db, PrincipalKind::User, &name, &channels, if keeps_all { &[] } else { &["r"] }).await;
         of_users.push(channels);
         for server in [&one, &two, &two] {
             let scope = match random.below(3) {
@@ -241,9 +241,9 @@ async fn followers_have_what_they_see(store: Store, seed: u64, rounds: u64) {
             channels.extend(of_users[user].iter().cloned());
         }
         of_users[user].clone_from(&channels);
-        give(&db, Kind::User, &format!("u{user}"), &channels, if keeps_all { &[] } else { &["r"] }).await;
+        give(&db, PrincipalKind::User, &format!("u{user}"), &channels, if keeps_all { &[] } else { &["r"] }).await;
         if random.below(4) == 0 {
-            give(&db, Kind::Role, "r", &some_channels(&mut random, 2), &[]).await;
+            give(&db, PrincipalKind::Role, "r", &some_channels(&mut random, 2), &[]).await;
         }
         pass(Duration::from_millis(random.below(20))).await;
     }
@@ -282,7 +282,7 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
     let (sent, mut came) = mpsc::unbounded_channel();
     for user in 0..USERS {
         let name = format!("u{user}");
-        give(&db, Kind::User, &name, &own(&[user]), &[]).await;
+        give(&db, PrincipalKind::User, &name, &own(&[user]), &[]).await;
         let (mut changes, sent) = (reader(&layer, &name).changes(ChangesQuery::default()), sent.clone());
         tokio::spawn(async move {
             let mut is_following = false;
@@ -349,7 +349,7 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
     // Hidden changes reach no follower, and a follower that slept all the time continues at the position of the others.
     put(&db, "hidden", None, r#"{"channels":["nobody's"]}"#).await.expect("written");
     let before = counted(&layer, "hub_wakes");
-    give(&db, Kind::User, "u29", &own(&[29, 0]), &[]).await;
+    give(&db, PrincipalKind::User, "u29", &own(&[29, 0]), &[]).await;
     put(&db, "other", None, r#"{"channels":["own0"]}"#).await.expect("written");
     let mut told = BTreeSet::new();
     soon(async {
@@ -374,13 +374,13 @@ async fn thousands_of_channels_are_read_to_the_end() {
     let names = |from: u64, to: u64| (from..to).map(|number| format!("m{number}")).collect::<BTreeSet<String>>();
     let roles: Vec<String> = (0..6).map(|role| format!("r{role}")).collect();
     for (role, number) in roles.iter().zip(0..) {
-        give(&db, Kind::Role, role, &names(1_000 * number, 1_000 * number + 1_000), &[]).await;
+        give(&db, PrincipalKind::Role, role, &names(1_000 * number, 1_000 * number + 1_000), &[]).await;
     }
     for doc in 0..40_u64 {
         let half = 300 * (doc % 2);
         put(&db, &format!("d{doc}"), None, &body(&names(half, half + 300))).await.expect("written");
     }
-    give(&db, Kind::User, "u", &BTreeSet::new(), &roles.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    give(&db, PrincipalKind::User, "u", &BTreeSet::new(), &roles.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let some = Scope::Channels(Arc::new(names(0, 1_000)));
     for (reader, scope) in
         [(reader(&layer, "u"), Scope::All), (reader(&layer, "u"), some.clone()), (db.reader().clone(), some)]

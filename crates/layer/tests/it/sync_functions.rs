@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::support::{Layer, Open, Store, assert_clean, delete, get, put, soon};
-use flatbed_channels::Kind;
+use flatbed_channels::PrincipalKind;
 use flatbed_layer::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
@@ -101,7 +101,7 @@ fn written_by(layer: &Layer, asker: ReadPrincipal) -> Database {
 
 async fn alice(db: &Database, channels: &[&str], is_disabled: bool) {
     let write = PrincipalWrite {
-        kind: Kind::User,
+        kind: PrincipalKind::User,
         name: "alice".to_owned(),
         email: String::new(),
         is_disabled,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_layer::channels::{Kind, PrincipalWrite, SignsIn};
+use flatbed_layer::channels::{PrincipalKind, PrincipalWrite, SignsIn};
 use flatbed_testkit::{Random, Waiting};
 use tokio::time::Instant;
 
@@ -29,7 +29,7 @@ pub async fn put_user(world: &World, user: usize, value: User, is_new: bool) {
         admin_channels.insert("*".into());
     }
     let write = PrincipalWrite {
-        kind: Kind::User,
+        kind: PrincipalKind::User,
         name: user_name(user),
         email: String::new(),
         is_disabled: value.is_disabled,
@@ -59,7 +59,7 @@ pub async fn put_role(world: &World, role: usize, value: Option<Mask>, is_new: b
     match value {
         Some(channels) => {
             let write = PrincipalWrite {
-                kind: Kind::Role,
+                kind: PrincipalKind::Role,
                 name: role_name(role),
                 email: String::new(),
                 is_disabled: false,
@@ -72,7 +72,7 @@ pub async fn put_role(world: &World, role: usize, value: Option<Mask>, is_new: b
         }
         None => {
             let name = role_name(role);
-            until_made(|| world.database.delete_principal(Kind::Role, &name)).await;
+            until_made(|| world.database.delete_principal(PrincipalKind::Role, &name)).await;
         }
     }
     let mut model = lock(&world.model);

@@ -1,7 +1,7 @@
 //! Keys of a database's users and roles: their records, what they hold, and the sources of each holding.
 //! design/channels.md says what they are for.
 
-use flatbed_channels::{GrantedItem, Kind};
+use flatbed_channels::{GrantedItem, PrincipalKind};
 
 use crate::error::Result;
 use crate::keys::tuple::{
@@ -31,13 +31,13 @@ pub const SESSION_HASH_BYTES: usize = 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrincipalPart {
     /// The record as an administrator wrote it.
-    Record { kind: Kind, name: String },
+    Record { kind: PrincipalKind, name: String },
     /// The versionstamp of the last change of anything that the user or role holds.
-    Version { kind: Kind, name: String },
+    Version { kind: PrincipalKind, name: String },
     /// The periods in which it holds or held a channel or role.
-    Periods { kind: Kind, name: String, what: GrantedItem },
+    Periods { kind: PrincipalKind, name: String, what: GrantedItem },
     /// One source of a holding: a document, or (`None`) an administrator.
-    Way { kind: Kind, name: String, what: GrantedItem, by: Option<String> },
+    Way { kind: PrincipalKind, name: String, what: GrantedItem, by: Option<String> },
     /// A user or role changed in this commit.
     Changed(Seq),
     /// A session, by the hash of its id.
@@ -46,17 +46,17 @@ pub enum PrincipalPart {
     Local { name: String, id: String, part: u64 },
 }
 
-fn kind_number(kind: Kind) -> u64 {
+fn kind_number(kind: PrincipalKind) -> u64 {
     match kind {
-        Kind::User => 0,
-        Kind::Role => 1,
+        PrincipalKind::User => 0,
+        PrincipalKind::Role => 1,
     }
 }
 
-fn take_kind(key: &[u8]) -> Result<(Kind, &[u8])> {
+fn take_kind(key: &[u8]) -> Result<(PrincipalKind, &[u8])> {
     match take_int(key)? {
-        (0, rest) => Ok((Kind::User, rest)),
-        (1, rest) => Ok((Kind::Role, rest)),
+        (0, rest) => Ok((PrincipalKind::User, rest)),
+        (1, rest) => Ok((PrincipalKind::Role, rest)),
         _ => Err(bad_key()),
     }
 }
@@ -81,7 +81,7 @@ fn take_given(key: &[u8]) -> Result<(GrantedItem, &[u8])> {
 }
 
 impl Keys {
-    fn principal_part(&self, part: u64, kind: Kind, name: &str) -> Vec<u8> {
+    fn principal_part(&self, part: u64, kind: PrincipalKind, name: &str) -> Vec<u8> {
         let mut key = self.two(PRINCIPALS, part);
         put_int(&mut key, kind_number(kind));
         put_text(&mut key, TUPLE_STRING, name.as_bytes());
@@ -89,12 +89,12 @@ impl Keys {
     }
 
     /// Returns the key of a user's or role's record.
-    pub fn principal(&self, kind: Kind, name: &str) -> Vec<u8> {
+    pub fn principal(&self, kind: PrincipalKind, name: &str) -> Vec<u8> {
         self.principal_part(RECORDS, kind, name)
     }
 
     /// Returns the range of a kind's records, by name.
-    pub fn principals(&self, kind: Kind) -> KeyRange {
+    pub fn principals(&self, kind: PrincipalKind) -> KeyRange {
         let mut prefix = self.two(PRINCIPALS, RECORDS);
         put_int(&mut prefix, kind_number(kind));
         under(&prefix)
@@ -106,37 +106,37 @@ impl Keys {
     }
 
     /// Returns the key of the versionstamp of the last change of anything that it holds.
-    pub fn principal_version(&self, kind: Kind, name: &str) -> Vec<u8> {
+    pub fn principal_version(&self, kind: PrincipalKind, name: &str) -> Vec<u8> {
         self.principal_part(VERSIONS, kind, name)
     }
 
     /// Returns the key of the periods in which it holds or held something.
-    pub fn periods(&self, kind: Kind, name: &str, what: &GrantedItem) -> Vec<u8> {
+    pub fn periods(&self, kind: PrincipalKind, name: &str, what: &GrantedItem) -> Vec<u8> {
         let mut key = self.principal_part(PERIODS, kind, name);
         put_given(&mut key, what);
         key
     }
 
     /// Returns the range of the periods of everything that it holds or held.
-    pub fn periods_of(&self, kind: Kind, name: &str) -> KeyRange {
+    pub fn periods_of(&self, kind: PrincipalKind, name: &str) -> KeyRange {
         under(&self.principal_part(PERIODS, kind, name))
     }
 
-    fn ways_prefix(&self, kind: Kind, name: &str, what: &GrantedItem) -> Vec<u8> {
+    fn ways_prefix(&self, kind: PrincipalKind, name: &str, what: &GrantedItem) -> Vec<u8> {
         let mut key = self.principal_part(WAYS, kind, name);
         put_given(&mut key, what);
         key
     }
 
     /// Returns the key whose presence records an administrator's grant.
-    pub fn given_by_administrator(&self, kind: Kind, name: &str, what: &GrantedItem) -> Vec<u8> {
+    pub fn given_by_administrator(&self, kind: PrincipalKind, name: &str, what: &GrantedItem) -> Vec<u8> {
         let mut key = self.ways_prefix(kind, name, what);
         put_int(&mut key, BY_ADMINISTRATOR);
         key
     }
 
     /// Returns the key whose presence records a document's grant.
-    pub fn given_by_document(&self, kind: Kind, name: &str, what: &GrantedItem, id: &str) -> Vec<u8> {
+    pub fn given_by_document(&self, kind: PrincipalKind, name: &str, what: &GrantedItem, id: &str) -> Vec<u8> {
         let mut key = self.ways_prefix(kind, name, what);
         put_int(&mut key, BY_DOCUMENT);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
@@ -144,12 +144,12 @@ impl Keys {
     }
 
     /// Returns the range of all sources of one holding. The administrator's grant comes first.
-    pub fn ways(&self, kind: Kind, name: &str, what: &GrantedItem) -> KeyRange {
+    pub fn ways(&self, kind: PrincipalKind, name: &str, what: &GrantedItem) -> KeyRange {
         under(&self.ways_prefix(kind, name, what))
     }
 
     /// Returns the range of all sources of all its holdings.
-    pub fn ways_of(&self, kind: Kind, name: &str) -> KeyRange {
+    pub fn ways_of(&self, kind: PrincipalKind, name: &str) -> KeyRange {
         under(&self.principal_part(WAYS, kind, name))
     }
 
@@ -276,7 +276,7 @@ impl Keys {
 }
 
 /// Encodes the value of a logged change: a tuple of kind, name, and time in milliseconds of Unix time.
-pub fn pack_principal(kind: Kind, name: &str, at_ms: u64) -> Vec<u8> {
+pub fn pack_principal(kind: PrincipalKind, name: &str, at_ms: u64) -> Vec<u8> {
     let mut out = Vec::new();
     put_int(&mut out, kind_number(kind));
     put_text(&mut out, TUPLE_STRING, name.as_bytes());
@@ -285,7 +285,7 @@ pub fn pack_principal(kind: Kind, name: &str, at_ms: u64) -> Vec<u8> {
 }
 
 /// Decodes kind and name of a value of [`pack_principal`].
-pub fn unpack_principal(value: &[u8]) -> Result<(Kind, String)> {
+pub fn unpack_principal(value: &[u8]) -> Result<(PrincipalKind, String)> {
     let (kind, rest) = take_kind(value)?;
     Ok((kind, take_text_at(rest)?.0))
 }
@@ -311,37 +311,39 @@ mod tests {
     fn keys_are_those_of_the_design() {
         let what = GrantedItem::Channel("X".to_owned());
         let way = b"\x01fb\0\x15\x03\x15\x01\x15\x12\x15\x03\x14\x02alice\0\x14\x02X\0\x15\x01\x02d\0";
-        assert_eq!(keys().given_by_document(Kind::User, "alice", &what, "d"), way);
+        assert_eq!(keys().given_by_document(PrincipalKind::User, "alice", &what, "d"), way);
         let periods = b"\x01fb\0\x15\x03\x15\x01\x15\x12\x15\x02\x14\x02alice\0\x14\x02X\0";
-        assert_eq!(keys().periods(Kind::User, "alice", &what), periods);
+        assert_eq!(keys().periods(PrincipalKind::User, "alice", &what), periods);
         let role = GrantedItem::Role("r".to_owned());
         let of_role = b"\x01fb\0\x15\x03\x15\x01\x15\x12\x15\x03\x15\x01\x02staff\0\x15\x01\x02r\0\x14";
-        assert_eq!(keys().given_by_administrator(Kind::Role, "staff", &role), of_role);
-        assert_eq!(keys().principal(Kind::User, ""), b"\x01fb\0\x15\x03\x15\x01\x15\x12\x14\x14\x02\0");
+        assert_eq!(keys().given_by_administrator(PrincipalKind::Role, "staff", &role), of_role);
+        assert_eq!(keys().principal(PrincipalKind::User, ""), b"\x01fb\0\x15\x03\x15\x01\x15\x12\x14\x14\x02\0");
         assert_eq!(
-            keys().principal_version(Kind::Role, "r"),
+            keys().principal_version(PrincipalKind::Role, "r"),
             b"\x01fb\0\x15\x03\x15\x01\x15\x12\x15\x01\x15\x01\x02r\0"
         );
         let session = keys().gateway_session(&[0; SESSION_HASH_BYTES]);
         assert_eq!(session[..10], *b"\x01fb\0\x15\x03\x15\x01\x15\x12");
         assert_eq!(session[10..], [&[0x15, 5, 1][..], &[0, 0xff].repeat(20), &[0]].concat());
         assert_eq!(keys().principal_local("a", "l", 0), b"\x01fb\0\x15\x03\x15\x01\x15\x12\x15\x06\x02a\0\x02l\0\x14");
-        assert_eq!(pack_principal(Kind::Role, "r", 258), b"\x15\x01\x02r\0\x16\x01\x02");
+        assert_eq!(pack_principal(PrincipalKind::Role, "r", 258), b"\x15\x01\x02r\0\x16\x01\x02");
     }
 
     #[test]
     fn an_administrators_way_stands_first() {
         let (keys, what) = (keys(), GrantedItem::Channel("X".to_owned()));
-        let range = keys.ways(Kind::User, "a", &what);
-        let ways =
-            [keys.given_by_administrator(Kind::User, "a", &what), keys.given_by_document(Kind::User, "a", &what, "")];
+        let range = keys.ways(PrincipalKind::User, "a", &what);
+        let ways = [
+            keys.given_by_administrator(PrincipalKind::User, "a", &what),
+            keys.given_by_document(PrincipalKind::User, "a", &what, ""),
+        ];
         assert!(ways.is_sorted() && ways.iter().all(|way| range.begin <= *way && *way < range.end));
         for other in [
             GrantedItem::Channel("X\0".to_owned()),
             GrantedItem::Channel("XY".to_owned()),
             GrantedItem::Role("X".to_owned()),
         ] {
-            let way = keys.given_by_administrator(Kind::User, "a", &other);
+            let way = keys.given_by_administrator(PrincipalKind::User, "a", &other);
             assert!(way < range.begin || range.end <= way, "{other:?}");
         }
         let [first, second] = [1, 2].map(|last| Seq::new(7, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]));
@@ -361,7 +363,7 @@ mod tests {
         #[test]
         fn what_is_put_is_taken(name in ".{0,40}", of in ".{0,40}", id in ".{0,40}", is_role: [bool; 2], part: u64) {
             let keys = keys();
-            let kind = if is_role[0] { Kind::Role } else { Kind::User };
+            let kind = if is_role[0] { PrincipalKind::Role } else { PrincipalKind::User };
             let what = if is_role[1] { GrantedItem::Role(of) } else { GrantedItem::Channel(of) };
             let (whose, given) = (name.clone(), what.clone());
             let built = [

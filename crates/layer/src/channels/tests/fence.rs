@@ -7,7 +7,7 @@ use flatbed_revtree::RevId;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
 use super::{names, role, user};
-use crate::channels::{Kind, PrincipalWrite, ReadPrincipal, SignsIn};
+use crate::channels::{PrincipalKind, PrincipalWrite, ReadPrincipal, SignsIn};
 use crate::document::edit::{Edit, GetOptions};
 use crate::handle::Database;
 use crate::index::channels::tests::{ByBody, assert_clean, give_channels};
@@ -65,10 +65,10 @@ impl Meanwhile {
             ChannelGoes => put(PrincipalWrite { admin_channels: names(&[]), ..anna() }).await,
             ChannelComes => put(PrincipalWrite { admin_channels: names(&["A", "B"]), ..anna() }).await,
             IsDisabled => put(PrincipalWrite { is_disabled: true, ..anna() }).await,
-            IsDeleted => drop(db.delete_principal(Kind::User, "anna").await.unwrap()),
+            IsDeleted => drop(db.delete_principal(PrincipalKind::User, "anna").await.unwrap()),
             LeavesRole => put(PrincipalWrite { admin_roles: names(&[]), ..anna() }).await,
             RoleLosesChannel => put(role("staff")).await,
-            RoleGoes => drop(db.delete_principal(Kind::Role, "staff").await.unwrap()),
+            RoleGoes => drop(db.delete_principal(PrincipalKind::Role, "staff").await.unwrap()),
             DocumentGivesNoMore => {
                 let given = db.get("giving", &GetOptions::default()).await.unwrap().rev;
                 db.update(&edit("giving", Some(given), "{}")).await.unwrap();

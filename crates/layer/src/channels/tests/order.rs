@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flatbed_channels::{Grant, GrantedItem, Grantee, Kind, PERIODS_MAX, Period, Periods, Stamp};
+use flatbed_channels::{Grant, GrantedItem, Grantee, PERIODS_MAX, Period, Periods, PrincipalKind, Stamp};
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, PrincipalPart, Subspace, unpack_principal};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
@@ -33,7 +33,7 @@ fn some(random: &mut Random, of: &[&str]) -> BTreeSet<String> {
 pub(super) enum Done {
     Documents(Vec<(String, BTreeSet<Grant>)>),
     Put(PrincipalWrite),
-    Delete(Kind, String),
+    Delete(PrincipalKind, String),
 }
 
 /// Each transaction leaves a key with its stamp, which identifies its `done`.
@@ -119,17 +119,17 @@ impl Operation for Logged<'_> {
 
 impl Done {
     fn random(random: &mut Random) -> Done {
-        let kind = if random.below(5) < 3 { Kind::User } else { Kind::Role };
-        let name = pick(random, if kind == Kind::User { &USERS } else { &ROLES });
+        let kind = if random.below(5) < 3 { PrincipalKind::User } else { PrincipalKind::Role };
+        let name = pick(random, if kind == PrincipalKind::User { &USERS } else { &ROLES });
         match random.below(10) {
             0 if !name.is_empty() => Done::Delete(kind, name.to_owned()),
             0..=3 => {
-                let made = if kind == Kind::User { user(name) } else { role(name) };
-                let admin_roles = if kind == Kind::User { some(random, &ROLES) } else { BTreeSet::new() };
+                let made = if kind == PrincipalKind::User { user(name) } else { role(name) };
+                let admin_roles = if kind == PrincipalKind::User { some(random, &ROLES) } else { BTreeSet::new() };
                 Done::Put(PrincipalWrite {
                     admin_channels: some(random, &CHANNELS),
                     admin_roles,
-                    is_disabled: kind == Kind::User && random.below(10) == 0,
+                    is_disabled: kind == PrincipalKind::User && random.below(10) == 0,
                     email: random.below(3).to_string(),
                     ..made
                 })
@@ -162,19 +162,19 @@ impl Done {
     }
 }
 
-type Ways = BTreeSet<(Kind, String, GrantedItem, Option<String>)>;
+type Ways = BTreeSet<(PrincipalKind, String, GrantedItem, Option<String>)>;
 
 /// The state that follows from the order of commits.
 #[derive(Default)]
 struct Model {
     ways: Ways,
-    periods: BTreeMap<(Kind, String, GrantedItem), Vec<Period>>,
-    versions: BTreeMap<(Kind, String), Stamp>,
-    records: BTreeMap<(Kind, String), PrincipalWrite>,
+    periods: BTreeMap<(PrincipalKind, String, GrantedItem), Vec<Period>>,
+    versions: BTreeMap<(PrincipalKind, String), Stamp>,
+    records: BTreeMap<(PrincipalKind, String), PrincipalWrite>,
 }
 
 impl Model {
-    fn things(&self) -> BTreeSet<(Kind, String, GrantedItem)> {
+    fn things(&self) -> BTreeSet<(PrincipalKind, String, GrantedItem)> {
         self.ways.iter().map(|(kind, name, what, _)| (*kind, name.clone(), what.clone())).collect()
     }
 
@@ -188,8 +188,8 @@ impl Model {
                     for Grant { to, what } in grants {
                         let (kind, name) = match to {
                             Grantee::Role(_) if matches!(what, GrantedItem::Role(_)) => continue,
-                            Grantee::Role(role) => (Kind::Role, role),
-                            Grantee::User(name) => (Kind::User, name),
+                            Grantee::Role(role) => (PrincipalKind::Role, role),
+                            Grantee::User(name) => (PrincipalKind::User, name),
                         };
                         self.ways.insert((kind, name.clone(), what.clone(), Some(id.clone())));
                     }
@@ -200,7 +200,7 @@ impl Model {
                 self.ways.retain(|(of, by_name, _, by)| (*of, by_name, by) != (kind, &name, &None));
                 let channels = write.admin_channels.iter().cloned().map(GrantedItem::Channel);
                 let roles = write.admin_roles.iter().cloned().map(GrantedItem::Role);
-                let itself = (kind == Kind::Role).then(|| GrantedItem::Role(name.clone()));
+                let itself = (kind == PrincipalKind::Role).then(|| GrantedItem::Role(name.clone()));
                 self.ways.extend(channels.chain(roles).chain(itself).map(|what| (kind, name.clone(), what, None)));
                 self.records.insert((kind, name.clone()), write.clone());
                 touched.insert((kind, name));
@@ -220,8 +220,9 @@ impl Model {
             self.periods.get_mut(thing).unwrap().last_mut().unwrap().until = Some(at);
             touched.insert((thing.0, thing.1.clone()));
         }
-        if let Done::Delete(Kind::User, name) = done {
-            let is_gone = |thing: &(Kind, String, GrantedItem)| thing.0 == Kind::User && thing.1 == *name;
+        if let Done::Delete(PrincipalKind::User, name) = done {
+            let is_gone =
+                |thing: &(PrincipalKind, String, GrantedItem)| thing.0 == PrincipalKind::User && thing.1 == *name;
             self.periods.retain(|thing, _| !is_gone(thing) || after.contains(thing));
         }
         self.versions.extend(touched.into_iter().map(|principal| (principal, at)));
@@ -286,21 +287,22 @@ async fn check(db: &Database, all: &[Done]) {
     assert_eq!(periods, expected);
     // The rights of a principal follow from the stored periods.
     for name in USERS {
-        let is_had = |kind: Kind, name: &str, what: GrantedItem| {
+        let is_had = |kind: PrincipalKind, name: &str, what: GrantedItem| {
             periods.get(&(kind, name.to_owned(), what)).is_some_and(|periods| periods.open().is_some())
         };
         let held = read_anew(&trx, &instance, &asker(name)).await;
-        let is_there = model.records.get(&(Kind::User, name.to_owned())).is_some_and(|record| !record.is_disabled);
+        let is_there =
+            model.records.get(&(PrincipalKind::User, name.to_owned())).is_some_and(|record| !record.is_disabled);
         assert_eq!(held.is_there, is_there, "{name}");
         for channel in CHANNELS {
             let given = || GrantedItem::Channel(channel.to_owned());
             let by_role = |role: &&str| {
                 let itself = GrantedItem::Role((*role).to_owned());
-                is_had(Kind::User, name, itself.clone())
-                    && is_had(Kind::Role, role, itself)
-                    && is_had(Kind::Role, role, given())
+                is_had(PrincipalKind::User, name, itself.clone())
+                    && is_had(PrincipalKind::Role, role, itself)
+                    && is_had(PrincipalKind::Role, role, given())
             };
-            let expected = is_there && (is_had(Kind::User, name, given()) || ROLES.iter().any(by_role));
+            let expected = is_there && (is_had(PrincipalKind::User, name, given()) || ROLES.iter().any(by_role));
             assert_eq!(held.since(channel).is_some(), expected, "{name:?} {channel}");
         }
     }

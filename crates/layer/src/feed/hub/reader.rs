@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use flatbed_channels::Kind;
+use flatbed_channels::PrincipalKind;
 use flatbed_store::by_seq;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, PrincipalPart, unpack_principal};
@@ -62,7 +62,7 @@ pub(super) struct HubPage {
     last_seqs: Vec<LastSeq>,
     channels: u64,
     /// The database's users and roles that have changed since the last read; `None` if they are over the limit.
-    principals: Option<Vec<(Seq, Kind, Arc<str>)>>,
+    principals: Option<Vec<(Seq, PrincipalKind, Arc<str>)>>,
     /// Channel departures that the rows do not show.
     departures: Vec<Departure>,
     shares: Shares,
@@ -249,7 +249,7 @@ async fn principals_after(
     trx: &Transaction,
     instance: &Instance,
     cursor: &Seq,
-) -> Result<Option<Vec<(Seq, Kind, Arc<str>)>>> {
+) -> Result<Option<Vec<(Seq, PrincipalKind, Arc<str>)>>> {
     let range = instance.keys.changed_principals_after(cursor);
     let rows = trx.range(&range, true).first(SHARED_PRINCIPALS_MAX).await?;
     if rows.len() == SHARED_PRINCIPALS_MAX {

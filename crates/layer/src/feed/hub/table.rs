@@ -13,7 +13,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use flatbed_channels::{ALL, HeldChannels, Kind};
+use flatbed_channels::{ALL, HeldChannels, PrincipalKind};
 use flatbed_store::seq::Seq;
 use tokio::sync::Notify;
 
@@ -211,8 +211,8 @@ impl FollowerTable {
         self.keyed.hash_one((0_u8, name))
     }
 
-    fn principal(&self, kind: Kind, name: &str) -> u64 {
-        self.keyed.hash_one((1_u8, kind == Kind::Role, name))
+    fn principal(&self, kind: PrincipalKind, name: &str) -> u64 {
+        self.keyed.hash_one((1_u8, kind == PrincipalKind::Role, name))
     }
 }
 
@@ -273,7 +273,7 @@ impl<'a> PageKeys<'a> {
         }
     }
 
-    pub(super) fn principal(&mut self, at: Seq, kind: Kind, name: &str) {
+    pub(super) fn principal(&mut self, at: Seq, kind: PrincipalKind, name: &str) {
         self.key(self.table.principal(kind, name), self.after, at);
     }
 
@@ -318,7 +318,7 @@ mod tests {
 
     fn found(names: &BTreeSet<String>) -> Arc<HeldRights> {
         let held = HeldChannels::since_ever(names.iter().map(String::as_str));
-        let versions = vec![(Kind::User, Arc::from("A"), None)];
+        let versions = vec![(PrincipalKind::User, Arc::from("A"), None)];
         Arc::new(HeldRights { held, versions, ..HeldRights::default() })
     }
 
@@ -386,8 +386,8 @@ mod tests {
                             told.push((of, name.iter().cloned().collect(), false));
                         }
                         if user {
-                            news.principal(seq(drained), Kind::User, "A");
-                            news.principal(seq(drained), Kind::Role, "B");
+                            news.principal(seq(drained), PrincipalKind::User, "A");
+                            news.principal(seq(drained), PrincipalKind::Role, "B");
                             told.push((drained, BTreeSet::new(), true));
                         }
                         for [entered, left] in rows {

@@ -17,7 +17,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use flatbed_channels::{
-    ALL, DocumentQuestion, FeedRow, FeedScope, GUEST, HeldChannels, Kind, Merge, MergeStep, Position, Stamp,
+    ALL, DocumentQuestion, FeedRow, FeedScope, GUEST, HeldChannels, Merge, MergeStep, Position, PrincipalKind, Stamp,
 };
 use flatbed_revtree::DocumentId;
 use flatbed_store::error::{NotFound, Refusal, Result};
@@ -190,7 +190,7 @@ impl Channels {
     }
 
     /// Returns whether the reader's rights are unchanged if these users and roles have changed.
-    pub(in crate::feed) fn is_as_it_was(&self, principals: &[(Kind, Arc<str>)]) -> bool {
+    pub(in crate::feed) fn is_as_it_was(&self, principals: &[(PrincipalKind, Arc<str>)]) -> bool {
         let Some(live) = &self.live else { return false };
         let versions = &live.held.versions;
         !principals.iter().any(|(kind, name)| versions.iter().any(|(of, own, _)| of == kind && own == name))

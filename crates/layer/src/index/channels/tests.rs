@@ -334,7 +334,7 @@ async fn the_checker_finds_what_is_wrong() {
     ];
     put(&db, "g", None, r#"{"gives":"bob"}"#).await;
     let what = flatbed_channels::GrantedItem::Channel("G".to_owned());
-    let kind = flatbed_channels::Kind::User;
+    let kind = flatbed_channels::PrincipalKind::User;
     for key in [keys.given_by_document(kind, "bob", &what, "g"), keys.periods(kind, "bob", &what)] {
         let value = begin().get(&key, true).await.unwrap().unwrap();
         write(&|trx| trx.clear(&key)).await;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use flatbed_channels::Kind as Principal;
+use flatbed_channels::PrincipalKind as Principal;
 use flatbed_mango::Selector;
 use flatbed_store::seq::Seq;
 use flatbed_testkit::{Random, pass, soon};

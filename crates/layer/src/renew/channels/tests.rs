@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use flatbed_channels::Kind;
+use flatbed_channels::PrincipalKind;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::RevId;
 use flatbed_store::keys::Subspace;
@@ -52,10 +52,10 @@ async fn work(db: &Database, random: &mut Random, written: &mut Written) {
     for _ in 0..40 {
         if random.below(4) == 0 {
             let (kind, name) = match random.below(4) {
-                3 => (Kind::Role, "staff"),
-                at => (Kind::User, USERS[at as usize]),
+                3 => (PrincipalKind::Role, "staff"),
+                at => (PrincipalKind::User, USERS[at as usize]),
             };
-            let is_role = kind == Kind::Role;
+            let is_role = kind == PrincipalKind::Role;
             let names: &[&str] = if is_role { &["S", "B"] } else { &["A", "B"] };
             let write = PrincipalWrite {
                 kind,

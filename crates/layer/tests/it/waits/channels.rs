@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{DOCUMENTS, Table, bulk_from};
 use crate::support::{Layer, Open, put};
-use flatbed_layer::channels::{Kind, PrincipalWrite, ReadPrincipal, SignsIn};
+use flatbed_layer::channels::{PrincipalKind, PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::{ChangesQuery, ChannelsOptions, CreateOptions, Extras, User};
 
 fn body(number: usize, channels: &str) -> String {
@@ -19,7 +19,7 @@ pub(super) async fn measure(layer: &Layer, table: &mut Table) {
     let db = (**layer).database("channels", root.through(Arc::new(Open))).asked_by(ReadPrincipal::All);
     let ann = db.reader().asked_by(ReadPrincipal::Principal("ann".into()));
     let write = PrincipalWrite {
-        kind: Kind::User,
+        kind: PrincipalKind::User,
         name: "ann".to_owned(),
         email: String::new(),
         is_disabled: false,

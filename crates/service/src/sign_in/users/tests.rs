@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use base64::Engine;
 use flatbed_clock::ManualClock;
 use flatbed_javascript::{Runner, RunnerOptions};
-use flatbed_layer::channels::{Kind, PrincipalWrite, PrincipalWriteOutcome};
+use flatbed_layer::channels::{PrincipalKind, PrincipalWrite, PrincipalWriteOutcome};
 use flatbed_layer::{Authority, ChannelsOptions, CreateOptions, Layer, USERS};
 use flatbed_testkit::{soon, until, until_some, within};
 
@@ -47,7 +47,7 @@ impl Server {
 
     async fn put(&self, database: &str, name: &str, signs_in: Option<SignsIn>, is_disabled: bool) {
         let write = PrincipalWrite {
-            kind: Kind::User,
+            kind: PrincipalKind::User,
             name: name.to_owned(),
             email: String::new(),
             is_disabled,
@@ -212,7 +212,7 @@ async fn sessions_count_in_their_database_alone_until_something_ends_them() {
     assert_eq!(other.bring("one", &by_admin.id).await.unwrap_err(), "Session Invalid");
     // A deleted and recreated user.
     let again = admin.begin_user_session("one", "anna", day).await.unwrap().unwrap();
-    server.database("one").delete_principal(Kind::User, "anna").await.unwrap();
+    server.database("one").delete_principal(PrincipalKind::User, "anna").await.unwrap();
     server.put("one", "anna", password("pw", 1), false).await;
     manual.advance(SECOND);
     assert_eq!(server.bring("one", &again.id).await.unwrap_err(), "Session Invalid");

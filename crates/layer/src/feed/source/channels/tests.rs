@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_channels::{
-    ALL, ChannelEntry, DocumentState, GrantedItem, Kind, Moves, Periods, Position, RowKind as Told, Stamp,
+    ALL, ChannelEntry, DocumentState, GrantedItem, Moves, Periods, Position, PrincipalKind, RowKind as Told, Stamp,
 };
 use flatbed_revtree::RevId;
 use flatbed_store::keys::pack_principal;
@@ -180,24 +180,24 @@ impl Store {
                     self.purged.insert(id(*doc));
                 }
             }
-            Event::Own { channel: name, has } => self.give(trx, Kind::User, channel(name), *has),
-            Event::Member { is } => self.give(trx, Kind::User, GrantedItem::Role(ROLE.to_owned()), *is),
-            Event::OfRole { channel: name, has } => self.give(trx, Kind::Role, channel(name), *has),
-            Event::Exists { does } => self.give(trx, Kind::Role, GrantedItem::Role(ROLE.to_owned()), *does),
+            Event::Own { channel: name, has } => self.give(trx, PrincipalKind::User, channel(name), *has),
+            Event::Member { is } => self.give(trx, PrincipalKind::User, GrantedItem::Role(ROLE.to_owned()), *is),
+            Event::OfRole { channel: name, has } => self.give(trx, PrincipalKind::Role, channel(name), *has),
+            Event::Exists { does } => self.give(trx, PrincipalKind::Role, GrantedItem::Role(ROLE.to_owned()), *does),
             Event::Record { disabled } => {
                 self.record = seq;
                 let disabled = *disabled;
                 let record =
                     proto::Principal { exists: true, disabled, changed: seq.0.to_vec(), ..proto::Principal::default() };
-                trx.set(&self.instance.keys.principal(Kind::User, USER), &record.encode_to_vec());
-                trx.set(&self.instance.keys.principal_version(Kind::User, USER), &seq.0);
-                self.tell(trx, Kind::User, USER);
+                trx.set(&self.instance.keys.principal(PrincipalKind::User, USER), &record.encode_to_vec());
+                trx.set(&self.instance.keys.principal_version(PrincipalKind::User, USER), &seq.0);
+                self.tell(trx, PrincipalKind::User, USER);
             }
         }
     }
 
-    fn give(&mut self, trx: &Raw, kind: Kind, what: GrantedItem, has: bool) {
-        let (of, name) = if kind == Kind::User { (&mut self.own, USER) } else { (&mut self.of_role, ROLE) };
+    fn give(&mut self, trx: &Raw, kind: PrincipalKind, what: GrantedItem, has: bool) {
+        let (of, name) = if kind == PrincipalKind::User { (&mut self.own, USER) } else { (&mut self.of_role, ROLE) };
         let (seq, periods) = (Stamp::of(self.seq), of.entry(what.clone()).or_default());
         let before = std::mem::take(periods);
         *periods = if has { before.given(seq) } else { before.taken(seq) };
@@ -207,7 +207,7 @@ impl Store {
     }
 
     /// Tells followers that a user or role has changed.
-    fn tell(&self, trx: &Raw, kind: Kind, name: &str) {
+    fn tell(&self, trx: &Raw, kind: PrincipalKind, name: &str) {
         let mut key = self.instance.keys.changed_principals_after(&self.seq(Stamp::of(self.seq))).begin;
         key.pop();
         trx.set(&key, &pack_principal(kind, name, 0));

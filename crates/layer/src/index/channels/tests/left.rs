@@ -7,7 +7,7 @@ use crate::feed::row::RowKind;
 
 async fn anna(server: &Database, channels: &[&str]) {
     let write = crate::channels::PrincipalWrite {
-        kind: flatbed_channels::Kind::User,
+        kind: flatbed_channels::PrincipalKind::User,
         name: "anna".to_owned(),
         email: String::new(),
         is_disabled: false,

@@ -11,7 +11,7 @@ use crate::{GetOutcome, OpenRevs, Reader};
 
 fn user() -> PrincipalWrite {
     PrincipalWrite {
-        kind: flatbed_channels::Kind::User,
+        kind: flatbed_channels::PrincipalKind::User,
         name: "anna".to_owned(),
         email: String::new(),
         is_disabled: false,
