@@ -10,12 +10,12 @@
 #![warn(clippy::indexing_slicing)]
 
 mod apart;
+mod cleanup_budget;
 mod context;
 mod keys;
 mod lease;
 mod once;
 mod policy;
-mod room;
 mod runner;
 #[cfg(test)]
 mod testing;
@@ -24,6 +24,7 @@ pub mod tuple;
 pub mod waits;
 
 pub use apart::{AttemptCache, Digest, Lacking};
+pub use cleanup_budget::CleanupBudget;
 pub use context::{
     Corruption, ErrorCode, TransactionContext, TransactionCounters, TransactionError, storage_error_text,
 };
@@ -31,7 +32,6 @@ pub use keys::{KeyRange, METADATA_VERSION};
 pub use lease::{HoldLease, LeaseRecords, Release, TakeLease};
 pub use once::{NoRandomness, Once, random_id, removed_before};
 pub use policy::RetryPolicy;
-pub use room::Room;
 pub use runner::{
     Attempt, COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, Operation, Quiet, TRACE_TARGET, conflict_with, note, of_nested,
     read, write,

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_kit::Room;
+use flatbed_kit::CleanupBudget;
 use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, NotFound, Refusal, Result};
 use flatbed_store::keys::{DocumentKeys, KeyRange, take_rev};
@@ -390,7 +390,7 @@ pub(crate) async fn drop_lists(
     keys: &DocumentKeys,
     id: &str,
     gone: &[(RevId, FdbSlice)],
-    room: &Room,
+    room: &CleanupBudget,
 ) -> Result<i64> {
     if gone.is_empty() {
         return Ok(0);

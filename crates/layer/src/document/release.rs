@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use flatbed_kit::Room;
+use flatbed_kit::CleanupBudget;
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, KeyRange};
@@ -227,7 +227,7 @@ impl Operation for Free<'_> {
         if found.map_or([0; STAMP_BYTES], |info| info.stamp) != self.stamp {
             return Ok(None);
         }
-        let room = Room::new(FREED_BYTES_MAX);
+        let room = CleanupBudget::new(FREED_BYTES_MAX);
         let (mut freed, mut count) = (0, 0);
         for digest in self.digests {
             if room.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use flatbed_kit::Room;
+use flatbed_kit::CleanupBudget;
 use flatbed_revtree::{Ancestry, AncestrySegment, Branch, RevId, Tree, rank};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{DocumentKeys, take_int, take_rev};
@@ -150,7 +150,7 @@ impl Segments {
         keys: &DocumentKeys,
         leaves: &Leaves,
         revs_limit: u64,
-        room: &Room,
+        room: &CleanupBudget,
     ) -> Result<bool> {
         let reachable = self.reachable(leaves, revs_limit);
         for newest in self.0.keys().filter(|newest| !reachable.contains(newest)) {
@@ -290,7 +290,7 @@ impl WholeTree {
         trx: &Transaction,
         keys: &DocumentKeys,
         revs_limit: u64,
-        room: &Room,
+        room: &CleanupBudget,
     ) -> Result<bool> {
         self.segments.clear_unreachable(trx, keys, &self.leaves, revs_limit, room)
     }
@@ -418,7 +418,7 @@ pub(crate) async fn prune(
     keys: &DocumentKeys,
     id: &str,
     revs_limit: u64,
-    room: &Room,
+    room: &CleanupBudget,
 ) -> Result<Dropped> {
     let mut dropped = Dropped::default();
     if room.is_empty() {
@@ -487,7 +487,7 @@ pub(crate) async fn drop_revision(
     keys: &DocumentKeys,
     rev: &RevId,
     record: &RevisionRecord,
-    room: &Room,
+    room: &CleanupBudget,
     listed: &mut Vec<(RevId, FdbSlice)>,
     dropped: &mut Dropped,
 ) -> Result<()> {

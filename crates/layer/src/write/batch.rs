@@ -6,7 +6,7 @@ mod together;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use flatbed_kit::Room;
+use flatbed_kit::CleanupBudget;
 use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::keys::DocumentKeys;
@@ -505,7 +505,7 @@ impl Operation for WriteBatch<'_, '_> {
             .collect();
         let mut admissions = arriving.arrived(trx).await?;
         let fences = fences.arrived().await?;
-        let room = Room::new(DROPPED_BYTES_MAX);
+        let room = CleanupBudget::new(DROPPED_BYTES_MAX);
         let mut outcomes: Placed<Outcome> = Vec::with_capacity(self.items.len());
         let mut written: HashSet<&str> = HashSet::new();
         let (count, mut bytes, mut is_full) = (reads.len(), 0, false);

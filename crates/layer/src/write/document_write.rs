@@ -1,6 +1,6 @@
 //! Writes the plan of one document in a transaction: its tree, bodies and records.
 
-use flatbed_kit::Room;
+use flatbed_kit::CleanupBudget;
 use flatbed_revtree::{Ancestry, RevId};
 use flatbed_store::error::Result;
 use flatbed_store::keys::DocumentKeys;
@@ -39,7 +39,7 @@ pub(crate) struct DocumentWrite<'a, 'e> {
     /// The channels and grants of the edit.
     pub verdict: &'a Verdict,
     /// The transaction's room for dropping revisions.
-    pub room: &'a Room,
+    pub room: &'a CleanupBudget,
 }
 
 /// Approximate bytes of records beyond the limit that are read at once.

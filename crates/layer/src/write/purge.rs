@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use flatbed_kit::Room;
+use flatbed_kit::CleanupBudget;
 use flatbed_revtree::{DocumentId, RevId, Tree};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, DocumentKeys, KeyRange};
@@ -178,7 +178,7 @@ impl Purge<'_> {
         wanted.iter().for_each(|rev| {
             after.remove(rev);
         });
-        let room = Room::new(PURGE_BYTES_MAX);
+        let room = CleanupBudget::new(PURGE_BYTES_MAX);
         let (mut dropped, mut listed) = (Dropped::default(), Vec::new());
         // The data that only purged leaves have below them.
         let mut range = keys.revisions();
@@ -293,7 +293,7 @@ impl Purge<'_> {
         old: &Info,
         dropped: Dropped,
         listed: &[(RevId, foundationdb::future::FdbSlice)],
-        room: &Room,
+        room: &CleanupBudget,
         key: Vec<u8>,
     ) -> Result<PurgeStep> {
         let attached = attachments::drop_lists(trx, instance, keys, self.id, listed, room).await?;

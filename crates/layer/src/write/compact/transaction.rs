@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use flatbed_kit::Room;
+use flatbed_kit::CleanupBudget;
 use flatbed_revtree::{RevId, Tree};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, DocumentKeys};
@@ -90,7 +90,7 @@ impl Operation for Compact<'_> {
                 (keys, info, tree)
             })
             .collect();
-        let room = Room::new(COMPACTION_BYTES_MAX);
+        let room = CleanupBudget::new(COMPACTION_BYTES_MAX);
         let (mut dropped, mut documents, mut from) = (Dropped::default(), 0, self.from.clone());
         for (id, (keys, info, tree)) in self.ids.iter().zip(reads) {
             if room.is_empty() {
@@ -144,7 +144,7 @@ impl Compact<'_> {
         instance: &Instance,
         document: Document<'_>,
         from: Option<CompactPosition>,
-        room: &Room,
+        room: &CleanupBudget,
         dropped: &mut Dropped,
     ) -> Result<Option<CompactPosition>> {
         let Document { id, keys, info, whole: read } = document;

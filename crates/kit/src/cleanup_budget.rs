@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The bytes of keys and values that a transaction may still spend on cleanup. A later transaction does the rest. The
 /// last removal may pass the limit, so the caller must keep each removal small.
 #[derive(Debug)]
-pub struct Room(AtomicU64);
+pub struct CleanupBudget(AtomicU64);
 
-impl Room {
-    /// Creates room for this many bytes.
-    pub fn new(bytes: u64) -> Room {
-        Room(AtomicU64::new(bytes))
+impl CleanupBudget {
+    /// Creates a budget of this many bytes.
+    pub fn new(bytes: u64) -> CleanupBudget {
+        CleanupBudget(AtomicU64::new(bytes))
     }
 
     /// Returns whether no byte is left.
