@@ -36,4 +36,4 @@ pub use runner::{
     Attempt, COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, Operation, Quiet, TRACE_TARGET, conflict_with, note, of_nested,
     read, write,
 };
-pub use transaction::{BoxedPageRead, CommitError, Page, PageRead, RangeQuery, Rows, Transaction};
+pub use transaction::{BoxedPageRead, CommitError, PageRead, RangePage, RangeQuery, Rows, Transaction};

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::apart::AttemptCache;
 use crate::context::TransactionContext;
 use crate::keys::METADATA_VERSION;
-pub use crate::transaction::ranges::{BoxedPageRead, Page, PageRead, RangeQuery, Rows};
+pub use crate::transaction::ranges::{BoxedPageRead, PageRead, RangePage, RangeQuery, Rows};
 use crate::waits::{Operation, Path};
 
 /// The bytes written to change `\xff/metadataVersion`: the key and the operand of `SetVersionstampedValue`.

@@ -9,7 +9,9 @@ use crate::error::Result;
 use crate::instruments::Instruments;
 
 pub use flatbed_kit::TRACE_TARGET;
-pub use flatbed_kit::{Attempt, BoxedPageRead, NOT_COMMITTED, Page, PageRead, Quiet, conflict_with, note, of_nested};
+pub use flatbed_kit::{
+    Attempt, BoxedPageRead, NOT_COMMITTED, PageRead, Quiet, RangePage, conflict_with, note, of_nested,
+};
 
 pub type Transaction = flatbed_kit::Transaction<Instruments>;
 

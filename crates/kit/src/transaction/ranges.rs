@@ -116,14 +116,14 @@ impl<'t, C: TransactionContext> RangeQuery<'t, C> {
 
     /// Returns the first rows, at most `limit` and at least one if the range has any, and the rest of the range. A
     /// limit of 0 counts as 1.
-    pub fn page(self, limit: usize) -> impl Future<Output = FdbResult<Page>> + Send + Sync + use<'t, C> {
+    pub fn page(self, limit: usize) -> impl Future<Output = FdbResult<RangePage>> + Send + Sync + use<'t, C> {
         let trx = self.trx;
         let page = self.begin(Some(limit));
         async move { page.finish(trx).await }
     }
 
     /// Returns a full reply's rows, at least one if the range has any, and the rest of the range.
-    pub fn reply(self) -> impl Future<Output = FdbResult<Page>> + Send + Sync + use<'t, C> {
+    pub fn reply(self) -> impl Future<Output = FdbResult<RangePage>> + Send + Sync + use<'t, C> {
         let trx = self.trx;
         let page = self.begin(None);
         async move { page.finish(trx).await }
@@ -164,23 +164,23 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> PageRead<F> {
     }
 
     /// Completes the page with the transaction that began it.
-    pub async fn finish<C: TransactionContext>(self, trx: &Transaction<C>) -> FdbResult<Page> {
+    pub async fn finish<C: TransactionContext>(self, trx: &Transaction<C>) -> FdbResult<RangePage> {
         let PageRead { range, form, limit, reply } = self;
         let ask = |range: &KeyRange, limit| trx.get_range(range, form, limit);
         let (rows, rest) = next_page(range, form.reverse, limit, reply, &ask).await?;
-        Ok(Page { rows, rest })
+        Ok(RangePage { rows, rest })
     }
 }
 
 /// Rows of a range and the rest of it. A page without rows is the end of the range; a page with fewer rows than its
 /// limit may not be.
-pub struct Page {
+pub struct RangePage {
     rows: FdbValues,
     /// The range behind the last row; `None`: the end. The rest may have no rows.
     pub rest: Option<KeyRange>,
 }
 
-impl Page {
+impl RangePage {
     /// Returns the page's number of rows, which says nothing of the rest.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -222,7 +222,7 @@ impl Page {
     }
 }
 
-impl<'p> IntoIterator for &'p Page {
+impl<'p> IntoIterator for &'p RangePage {
     type Item = &'p FdbKeyValue;
     type IntoIter = std::slice::Iter<'p, FdbKeyValue>;
 

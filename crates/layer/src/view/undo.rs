@@ -8,7 +8,7 @@
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, ViewKeys};
 use flatbed_store::proto::{self, ViewProgress, ViewTree};
-use flatbed_store::transaction::{Page, Transaction};
+use flatbed_store::transaction::{RangePage, Transaction};
 use futures_util::future::{join_all, try_join};
 use prost::Message;
 
@@ -34,7 +34,7 @@ pub(crate) struct GroupReads<'a> {
 }
 
 pub(crate) enum GroupPage {
-    Stored(Page),
+    Stored(RangePage),
     /// Merged with undos; true if more follow.
     Merged(Vec<(Vec<u8>, Vec<u8>)>, bool),
 }
@@ -111,7 +111,7 @@ impl<'a> GroupReads<'a> {
             let (stored, undos) = try_join(page(&rest), page(&undos)).await?;
             let before = |a: &[u8], b: &[u8]| if reverse { a > b } else { a < b };
             // The merge ends where one of both pages ends.
-            let end = |page: &Page| page.last().filter(|_| !page.is_all()).map(|row| row.key().to_vec());
+            let end = |page: &RangePage| page.last().filter(|_| !page.is_all()).map(|row| row.key().to_vec());
             let (stored_end, undo_end) = (end(&stored), end(&undos).map(|key| self.keys.undone(&key)));
             let until = match (stored_end, undo_end) {
                 (Some(a), Some(b)) => Some(if before(&a, &b) { a } else { b }),
