@@ -2,7 +2,7 @@
 
 use crate::change::level_of;
 use crate::shape::Shape;
-use crate::tree::{Key, KeyRange, Page, PartsOf, Tree, after, parts, read};
+use crate::tree::{Key, KeyRange, PartsOf, Tree, TreePage, after, parts, read};
 
 /// The most pages of a part if pages hold fewer entries than requested.
 const SHORT_PAGES_MAX: usize = 8;
@@ -36,7 +36,7 @@ pub async fn build<T: Tree>(
     let (mut seen, mut next) = (0, None);
     loop {
         let limit = limit.max(2);
-        let Page { entries, more } = read(tree, level - 1, &range, limit, false).await?;
+        let TreePage { entries, more } = read(tree, level - 1, &range, limit, false).await?;
         // A page cut short has large entries.
         seen += entries.len().max(limit / SHORT_PAGES_MAX);
         if let Some((last, _)) = entries.last() {

@@ -4,7 +4,7 @@ use futures_util::future::{join, join_all};
 
 use crate::change::level_of;
 use crate::shape::Shape;
-use crate::tree::{Key, KeyRange, Page, Parts, PartsOf, Summary, Tree, TreeEntry, after, parts, read, read_all};
+use crate::tree::{Key, KeyRange, Parts, PartsOf, Summary, Tree, TreeEntry, TreePage, after, parts, read, read_all};
 
 /// Entries read at first at each end of a range, on each level: one of 16 ends the needed part of a level.
 const END_ENTRIES: usize = 40;
@@ -118,7 +118,7 @@ impl<R: Clone + Send + Sync, S: Summary> End<R, S> {
         Ok(end)
     }
 
-    fn take(&mut self, page: Page<TreeEntry<R, S>>) {
+    fn take(&mut self, page: TreePage<TreeEntry<R, S>>) {
         self.last = page.entries.last().map(|(key, _)| key.clone()).or_else(|| self.last.take());
         self.read = page.entries;
         self.read.reverse();

@@ -38,4 +38,4 @@ pub use cover::{count, cover, nth};
 pub use groups::{Group, Groups, groups};
 pub use known::KnownNodes;
 pub use shape::{LEVELS_MAX, Shape};
-pub use tree::{Key, KeyRange, Page, Parts, Summary, Tree};
+pub use tree::{Key, KeyRange, Parts, Summary, Tree, TreePage};

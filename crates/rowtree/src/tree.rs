@@ -36,7 +36,7 @@ impl KeyRange {
 
 /// A page of a range, in order or in reverse.
 #[derive(Debug, Clone)]
-pub struct Page<T> {
+pub struct TreePage<T> {
     /// Keys and values. The key of a node is that of its first row.
     pub entries: Vec<(Key, T)>,
     /// True if more entries follow the last one; then the page has at least one.
@@ -80,7 +80,7 @@ pub trait Tree: Sync {
         range: &KeyRange,
         limit: usize,
         reverse: bool,
-    ) -> impl Future<Output = Result<Page<Self::Row>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<TreePage<Self::Row>, Self::Error>> + Send;
 
     /// Reads nodes of a level in the same way.
     fn nodes(
@@ -89,7 +89,7 @@ pub trait Tree: Sync {
         range: &KeyRange,
         limit: usize,
         reverse: bool,
-    ) -> impl Future<Output = Result<Page<Self::Summary>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<TreePage<Self::Summary>, Self::Error>> + Send;
 
     /// Returns a summary after some changes of its rows; `None`: it needs the rows. It must equal the summary computed
     /// from the rows.
@@ -132,10 +132,10 @@ pub(crate) async fn read<T: Tree>(
     range: &KeyRange,
     limit: usize,
     reverse: bool,
-) -> Result<Page<EntryOf<T>>, T::Error> {
-    fn of<A, B>(page: Page<A>, entry: impl Fn(A) -> B) -> Page<B> {
+) -> Result<TreePage<EntryOf<T>>, T::Error> {
+    fn of<A, B>(page: TreePage<A>, entry: impl Fn(A) -> B) -> TreePage<B> {
         let entries = page.entries.into_iter().map(|(key, found)| (key, entry(found))).collect();
-        Page { entries, more: page.more }
+        TreePage { entries, more: page.more }
     }
     match level {
         0 => Ok(of(tree.rows(range, limit, reverse).await?, TreeEntry::Row)),

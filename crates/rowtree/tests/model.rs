@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use flatbed_rowtree::{
-    Key, KeyRange, KnownNodes, NodeChanges, Page, Parts, RowChange, Shape, Summary, Tree, build, change, count, cover,
-    groups, nth,
+    Key, KeyRange, KnownNodes, NodeChanges, Parts, RowChange, Shape, Summary, Tree, TreePage, build, change, count,
+    cover, groups, nth,
 };
 use proptest::prelude::*;
 
@@ -77,7 +77,12 @@ impl<T: Unpin> Future for Answer<'_, T> {
 }
 
 impl Memory {
-    fn page<V: Clone>(&self, found: impl DoubleEndedIterator<Item = (Key, V)>, limit: usize, reverse: bool) -> Page<V> {
+    fn page<V: Clone>(
+        &self,
+        found: impl DoubleEndedIterator<Item = (Key, V)>,
+        limit: usize,
+        reverse: bool,
+    ) -> TreePage<V> {
         let limit = self.page_max.map_or(limit, |max| limit.min(max));
         let mut entries: Vec<(Key, V)> = match reverse {
             false => found.take(limit + 1).collect(),
@@ -87,7 +92,7 @@ impl Memory {
         entries.truncate(limit);
         self.read.fetch_add(entries.len(), Ordering::Relaxed);
         self.reads.fetch_add(1, Ordering::Relaxed);
-        Page { entries, more }
+        TreePage { entries, more }
     }
 
     fn run<T>(&self, future: impl Future<Output = Result<T, Infallible>>) -> (T, usize) {
@@ -191,13 +196,19 @@ impl Tree for Memory {
         row.1
     }
 
-    async fn rows(&self, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<Row>, Infallible> {
+    async fn rows(&self, range: &KeyRange, limit: usize, reverse: bool) -> Result<TreePage<Row>, Infallible> {
         let end = range.end.clone().map_or(Bound::Unbounded, Bound::Excluded);
         let found = self.rows.range((Bound::Included(range.begin.clone()), end)).map(|(key, row)| (key.clone(), *row));
         Answer(self, None, Some(self.page(found, limit, reverse))).await
     }
 
-    async fn nodes(&self, level: u8, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<Sum>, Infallible> {
+    async fn nodes(
+        &self,
+        level: u8,
+        range: &KeyRange,
+        limit: usize,
+        reverse: bool,
+    ) -> Result<TreePage<Sum>, Infallible> {
         let end = range.end.clone().map_or((level + 1, Key::new()), |end| (level, end));
         let found = self.nodes.range((level, range.begin.clone())..end);
         let found = found.map(|((_, key), sum)| (key.clone(), sum.clone()));
@@ -501,11 +512,17 @@ impl Tree for Counts<'_> {
         row.1
     }
 
-    async fn rows(&self, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<Row>, Infallible> {
+    async fn rows(&self, range: &KeyRange, limit: usize, reverse: bool) -> Result<TreePage<Row>, Infallible> {
         self.0.rows(range, limit, reverse).await
     }
 
-    async fn nodes(&self, level: u8, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<Sum>, Infallible> {
+    async fn nodes(
+        &self,
+        level: u8,
+        range: &KeyRange,
+        limit: usize,
+        reverse: bool,
+    ) -> Result<TreePage<Sum>, Infallible> {
         self.0.nodes(level, range, limit, reverse).await
     }
 

@@ -2,7 +2,7 @@
 
 use flatbed_collate::reduce::{Reducer, State};
 use flatbed_flatten::json::Value;
-use flatbed_rowtree::{Key, KeyRange, Page, Parts, Tree};
+use flatbed_rowtree::{Key, KeyRange, Parts, Tree, TreePage};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::RowKey;
 use futures_util::future::try_join_all;
@@ -56,7 +56,7 @@ impl Tree for StoredTree<'_> {
         row.bytes as usize
     }
 
-    async fn rows(&self, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<TreeRow>> {
+    async fn rows(&self, range: &KeyRange, limit: usize, reverse: bool) -> Result<TreePage<TreeRow>> {
         let GroupReads { keys, .. } = self.reads;
         let range = keys.rows(self.tree, &range.begin, range.end.as_deref());
         let page = self.asking.asked(self.reads.range(&range, limit, reverse)).await?;
@@ -78,10 +78,10 @@ impl Tree for StoredTree<'_> {
                 row.alone = Some(Summary::decode(&summary)?);
             }
         }
-        Ok(Page { entries, more: page.more() })
+        Ok(TreePage { entries, more: page.more() })
     }
 
-    async fn nodes(&self, level: u8, range: &KeyRange, limit: usize, reverse: bool) -> Result<Page<Summary>> {
+    async fn nodes(&self, level: u8, range: &KeyRange, limit: usize, reverse: bool) -> Result<TreePage<Summary>> {
         let GroupReads { keys, .. } = self.reads;
         let range = keys.nodes(self.tree, level, &range.begin, range.end.as_deref());
         let page = self.asking.asked(self.reads.range(&range, limit, reverse)).await?;
@@ -90,7 +90,7 @@ impl Tree for StoredTree<'_> {
             .iter()
             .map(|(key, value)| Ok((key.get(prefix..).unwrap_or_default().to_vec(), Summary::decode(value)?)))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Page { entries, more: page.more() })
+        Ok(TreePage { entries, more: page.more() })
     }
 
     fn adjusted(&self, summary: &Summary, deltas: &[&RowDelta]) -> Option<Summary> {
