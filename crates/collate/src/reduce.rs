@@ -28,7 +28,7 @@ mod stats;
 mod sum;
 
 pub use name::{NameError, RANK_MAX, Reducer};
-pub use state::{ReduceError, STATE_BYTES_MAX, State};
+pub use state::{ReduceError, ReduceState, STATE_BYTES_MAX};
 
 #[cfg(test)]
 mod tests;

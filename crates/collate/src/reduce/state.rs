@@ -28,7 +28,7 @@ pub struct ReduceError {
 
 /// The reduction of adjacent rows by one [`Reducer`]. The default is that of no rows.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct State(StateKind);
+pub struct ReduceState(StateKind);
 
 #[derive(Debug, Clone, PartialEq, Default)]
 enum StateKind {
@@ -43,10 +43,10 @@ enum StateKind {
     Ranks(Ranks),
 }
 
-impl State {
+impl ReduceState {
     /// Returns the state of one row.
-    pub fn of_row(reducer: Reducer, collation: &Collation, key: &Value<'_>, value: &Value<'_>) -> State {
-        let mut state = State::default();
+    pub fn of_row(reducer: Reducer, collation: &Collation, key: &Value<'_>, value: &Value<'_>) -> ReduceState {
+        let mut state = ReduceState::default();
         state.add(reducer, collation, key, value);
         state
     }
@@ -81,7 +81,7 @@ impl State {
     }
 
     /// Appends the rows of another state of the same reducer.
-    pub fn merge(&mut self, reducer: Reducer, collation: &Collation, behind: &State) {
+    pub fn merge(&mut self, reducer: Reducer, collation: &Collation, behind: &ReduceState) {
         match (&mut self.0, &behind.0) {
             (_, StateKind::Empty) => {}
             (kind @ StateKind::Empty, _) => *kind = behind.0.clone(),
@@ -98,8 +98,8 @@ impl State {
 
     /// Returns the state after some rows are replaced, given by their values; `None` if it depends on the other rows.
     /// It equals the state of the remaining rows in any grouping.
-    pub fn replaced(&self, gone: &[&Value<'_>], come: &[&Value<'_>]) -> Option<State> {
-        Some(State(match &self.0 {
+    pub fn replaced(&self, gone: &[&Value<'_>], come: &[&Value<'_>]) -> Option<ReduceState> {
+        Some(ReduceState(match &self.0 {
             StateKind::Count(count) => {
                 StateKind::Count(count.checked_sub(gone.len() as u64)?.checked_add(come.len() as u64)?)
             }
@@ -153,10 +153,10 @@ impl State {
     }
 
     /// Reads a state of any reducer from the start of `bytes`; `None` if they are invalid.
-    pub fn decode(bytes: &mut &[u8]) -> Option<State> {
+    pub fn decode(bytes: &mut &[u8]) -> Option<ReduceState> {
         let (tag, rest) = bytes.split_first()?;
         *bytes = rest;
-        Some(State(match tag {
+        Some(ReduceState(match tag {
             0 => StateKind::Empty,
             1 => StateKind::Sum(Sum::decode(bytes)?),
             2 => StateKind::Count(codec::take(bytes)?),

@@ -27,15 +27,15 @@ fn text(value: &Value<'_>) -> String {
     String::from_utf8(text).unwrap()
 }
 
-fn of_rows(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)]) -> State {
+fn of_rows(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)]) -> ReduceState {
     let collation = Collation::unicode().unwrap();
-    let mut state = State::default();
+    let mut state = ReduceState::default();
     rows.iter().for_each(|(key, value)| state.add(reducer, &collation, key, value));
     state
 }
 
 /// Reduces the rows in groups of these lengths, and then the groups.
-fn grouped(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)], lengths: &[usize]) -> State {
+fn grouped(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)], lengths: &[usize]) -> ReduceState {
     let collation = Collation::unicode().unwrap();
     let (mut rest, mut states) = (rows, Vec::new());
     for length in lengths.iter().cycle() {
@@ -50,7 +50,7 @@ fn grouped(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)], lengths: &[usize])
         states = states
             .chunks(lengths.first().map_or(2, |length| length + 2))
             .map(|group| {
-                let mut sum = State::default();
+                let mut sum = ReduceState::default();
                 group.iter().for_each(|state| sum.merge(reducer, &collation, state));
                 stored(&sum)
             })
@@ -59,16 +59,16 @@ fn grouped(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)], lengths: &[usize])
     states.pop().unwrap_or_default()
 }
 
-fn stored(state: &State) -> State {
+fn stored(state: &ReduceState) -> ReduceState {
     let mut bytes = Vec::new();
     state.encode(&mut bytes);
     assert!(bytes.len() <= STATE_BYTES_MAX + 64, "{}", bytes.len());
     let mut rest = bytes.as_slice();
-    let read = State::decode(&mut rest).unwrap();
+    let read = ReduceState::decode(&mut rest).unwrap();
     assert!(rest.is_empty());
     assert_eq!(read, *state);
     for len in (0..bytes.len()).step_by(bytes.len() / 20 + 1) {
-        assert!(State::decode(&mut &bytes[..len]).is_none());
+        assert!(ReduceState::decode(&mut &bytes[..len]).is_none());
     }
     read
 }
@@ -81,7 +81,7 @@ fn result(reducer: Reducer, values: &[&str]) -> Result<String, (&'static str, St
 
 /// Returns the value of a state, or the kind of its error. The wording of an error may depend on the grouping, and for
 /// rows with several errors the kind too: [`agree`] compares the outcomes of two groupings.
-fn outcome(state: &State) -> Result<String, &'static str> {
+fn outcome(state: &ReduceState) -> Result<String, &'static str> {
     match state.finish() {
         Ok(Some(value)) if value.get("error").is_some() => Err("builtin_reduce_error"),
         Ok(value) => Ok(value.map_or_else(|| "elsewhere".to_owned(), |value| text(&value))),
@@ -190,7 +190,7 @@ proptest! {
     #[test]
     fn foreign_bytes_are_no_trouble(tag in 0..9_u8, bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         let bytes = [&[tag], bytes.as_slice()].concat();
-        if let Some(mut state) = State::decode(&mut bytes.as_slice()) {
+        if let Some(mut state) = ReduceState::decode(&mut bytes.as_slice()) {
             let collation = Collation::unicode().unwrap();
             for reducer in ALL {
                 state.add(reducer, &collation, &Value::Null, &Value::Number("1".into()));
@@ -335,7 +335,7 @@ fn counts_and_ends() {
     assert_eq!(result(Reducer::ApproxCountDistinct, &["null", "null"]).unwrap(), "2");
     assert_eq!(result(Reducer::First, &["[1]", "2", "3"]).unwrap(), "[1]");
     assert_eq!(result(Reducer::Last, &["[1]", "2", "\"3\""]).unwrap(), "\"3\"");
-    assert_eq!(State::default().finish(), Ok(Some(Value::Null)));
+    assert_eq!(ReduceState::default().finish(), Ok(Some(Value::Null)));
     let long = Value::String("x".repeat(STATE_BYTES_MAX).into());
     let rows = [(Value::Null, long.clone()), (Value::Null, Value::Null)];
     assert_eq!(of_rows(Reducer::First, &rows).finish(), Ok(None));

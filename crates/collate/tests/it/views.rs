@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flatbed_collate::reduce::{Reducer, State};
+use flatbed_collate::reduce::{ReduceState, Reducer};
 use flatbed_collate::{Boundary, Collation, arrange, cut_to_level, group_prefix};
 use flatbed_flatten::json::{self, Limits, Value, parse};
 
@@ -164,18 +164,18 @@ impl Database {
 /// The result of rows in reading order, from merged states.
 fn reduced(reducer: Reducer, rows: &[&Row]) -> Result<Value<'static>, flatbed_collate::reduce::ReduceError> {
     let unicode = Collation::unicode().unwrap();
-    let mut sum = State::default();
+    let mut sum = ReduceState::default();
     let mut in_order: Vec<&&Row> = rows.iter().collect();
     in_order.sort_by(|a, b| (&a.element, &a.id).cmp(&(&b.element, &b.id)));
     // CouchDB reduces so few rows at once; merged states give the same, except for the wording of errors.
     in_order.iter().for_each(|row| sum.add(reducer, &unicode, &row.key, &row.value));
-    let mut halves = State::default();
+    let mut halves = ReduceState::default();
     for half in in_order.chunks(in_order.len().div_ceil(2).max(1)) {
-        let mut state = State::default();
+        let mut state = ReduceState::default();
         half.iter().for_each(|row| state.add(reducer, &unicode, &row.key, &row.value));
         let mut stored = Vec::new();
         state.encode(&mut stored);
-        halves.merge(reducer, &unicode, &State::decode(&mut stored.as_slice()).unwrap());
+        halves.merge(reducer, &unicode, &ReduceState::decode(&mut stored.as_slice()).unwrap());
     }
     let (at_once, merged) = (sum.finish(), halves.finish());
     match (&at_once, &merged) {

@@ -1,6 +1,6 @@
 //! A stored tree of a group.
 
-use flatbed_collate::reduce::{Reducer, State};
+use flatbed_collate::reduce::{ReduceState, Reducer};
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{Key, KeyRange, Parts, Tree, TreePage};
 use flatbed_store::error::{Error, Result};
@@ -172,9 +172,9 @@ impl StoredTree<'_> {
         let reduces = self.group.reduces(self.tree);
         let unicode = self.group.unicode();
         let mut sum = Summary::default();
-        let mut states: Vec<State> = vec![State::default(); reduces.len()];
+        let mut states: Vec<ReduceState> = vec![ReduceState::default(); reduces.len()];
         let mut failures: Vec<Option<ReduceFailure>> = vec![None; reduces.len()];
-        let mut merge = |states: &mut Vec<State>, summary: &Summary| {
+        let mut merge = |states: &mut Vec<ReduceState>, summary: &Summary| {
             let of_reduces = states.iter_mut().zip(&mut failures).zip(reduces).zip(&summary.states);
             for (((state, failure), reduce), other) in of_reduces {
                 match (reduce, other) {
@@ -222,7 +222,7 @@ impl StoredTree<'_> {
             }
         }
         // A part without room leaves the whole without room.
-        let state = |(state, failure): (State, Option<ReduceFailure>)| match failure {
+        let state = |(state, failure): (ReduceState, Option<ReduceFailure>)| match failure {
             Some(failure) => Reduced::Written(Err(failure)),
             None => Reduced::BuiltIn(state),
         };

@@ -1,6 +1,6 @@
 //! Summaries of rows: their count, and the states of the reduces.
 
-use flatbed_collate::reduce::State;
+use flatbed_collate::reduce::ReduceState;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::proto;
 use prost::Message;
@@ -20,7 +20,7 @@ pub(crate) struct Summary {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Reduced {
-    BuiltIn(State),
+    BuiltIn(ReduceState),
     Written(WrittenResult),
 }
 
@@ -85,7 +85,7 @@ impl Summary {
             Ok(match failure {
                 Some(failure) => Reduced::Written(Err(ReduceFailure::from(failure))),
                 None if !written.is_empty() => Reduced::Written(Ok(String::from_utf8(written).map_err(|_| bad())?)),
-                None => Reduced::BuiltIn(State::decode(&mut built_in.as_slice()).ok_or_else(bad)?),
+                None => Reduced::BuiltIn(ReduceState::decode(&mut built_in.as_slice()).ok_or_else(bad)?),
             })
         };
         let states = node.states.into_iter().map(state).collect::<Result<_>>()?;
