@@ -13,7 +13,7 @@ use crate::error::AuthError;
 
 /// The action after too many failures: the setting `mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Mode {
+pub enum LockoutMode {
     /// None; failures are not counted.
     Off,
     /// A log line.
@@ -23,13 +23,13 @@ pub enum Mode {
     Enforce,
 }
 
-impl Mode {
+impl LockoutMode {
     /// Parses the setting; `None` for another word, which CouchDB takes for `off`.
-    pub fn named(text: &str) -> Option<Mode> {
+    pub fn named(text: &str) -> Option<LockoutMode> {
         match text {
-            "off" => Some(Mode::Off),
-            "warn" => Some(Mode::Warn),
-            "enforce" => Some(Mode::Enforce),
+            "off" => Some(LockoutMode::Off),
+            "warn" => Some(LockoutMode::Warn),
+            "enforce" => Some(LockoutMode::Enforce),
             _ => None,
         }
     }
@@ -37,9 +37,9 @@ impl Mode {
 
 /// The settings of CouchDB's `[chttpd_auth_lockout]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct LockoutOptions {
     /// The action.
-    pub mode: Mode,
+    pub mode: LockoutMode,
     /// The number of failures that triggers the action.
     pub threshold: u32,
     /// The most pairs of names and addresses that are counted; the oldest are dropped.
@@ -49,9 +49,9 @@ pub struct Options {
 }
 
 /// CouchDB's defaults.
-impl Default for Options {
-    fn default() -> Options {
-        Options { mode: Mode::Enforce, threshold: 5, max_objects: 10_000, max_lifetime: 300_000 }
+impl Default for LockoutOptions {
+    fn default() -> LockoutOptions {
+        LockoutOptions { mode: LockoutMode::Enforce, threshold: 5, max_objects: 10_000, max_lifetime: 300_000 }
     }
 }
 
@@ -81,10 +81,10 @@ struct Failures {
     since: u64,
 }
 
-/// Failures by name and address: at most [`Options::max_objects`] times about 150 bytes.
+/// Failures by name and address: at most [`LockoutOptions::max_objects`] times about 150 bytes.
 #[derive(Debug)]
 pub struct Lockout {
-    options: Options,
+    options: LockoutOptions,
     failures: HashMap<FailureKey, Failures>,
     /// In the order of their first failures, which is the order in which they end. May hold removed keys.
     order: VecDeque<(FailureKey, u64)>,
@@ -92,7 +92,7 @@ pub struct Lockout {
 
 impl Lockout {
     /// Creates an empty count.
-    pub fn new(options: Options) -> Lockout {
+    pub fn new(options: LockoutOptions) -> Lockout {
         Lockout { options, failures: HashMap::new(), order: VecDeque::new() }
     }
 
@@ -102,15 +102,15 @@ impl Lockout {
         let found = self.failures.get(&key(name, salt, network)).filter(|found| !self.is_over(found.since, now));
         let is_over_threshold = found.is_some_and(|found| found.count >= self.options.threshold);
         match (is_over_threshold, self.options.mode) {
-            (false, _) | (_, Mode::Off) => Verdict::Allowed,
-            (true, Mode::Warn) => Verdict::Suspicious,
-            (true, Mode::Enforce) => Verdict::LockedOut,
+            (false, _) | (_, LockoutMode::Off) => Verdict::Allowed,
+            (true, LockoutMode::Warn) => Verdict::Suspicious,
+            (true, LockoutMode::Enforce) => Verdict::LockedOut,
         }
     }
 
     /// Counts a failed attempt. As in CouchDB, a successful one resets nothing.
     pub fn fail(&mut self, name: &str, salt: &str, network: Network, now: u64) {
-        if self.options.mode == Mode::Off || self.options.max_objects == 0 {
+        if self.options.mode == LockoutMode::Off || self.options.max_objects == 0 {
             return;
         }
         while let Some((key, since)) = self.order.front().copied()
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn five_failures_lock_out_for_five_minutes() {
-        let mut lockout = Lockout::new(Options::default());
+        let mut lockout = Lockout::new(LockoutOptions::default());
         failed(&mut lockout, "anna", HERE, 4, 1_000);
         assert_eq!(lockout.judge("anna", "salt", HERE, 1_000), Verdict::Allowed);
         failed(&mut lockout, "anna", HERE, 1, 200_000);
@@ -185,14 +185,14 @@ mod tests {
             refused.to_string(),
             "forbidden: Account is temporarily locked due to multiple authentication failures"
         );
-        let options = Options::default();
-        assert_eq!((options.mode, options.threshold), (Mode::Enforce, 5));
+        let options = LockoutOptions::default();
+        assert_eq!((options.mode, options.threshold), (LockoutMode::Enforce, 5));
         assert_eq!((options.max_objects, options.max_lifetime), (10_000, 300_000));
     }
 
     #[test]
     fn nobody_locks_another_out() {
-        let mut lockout = Lockout::new(Options::default());
+        let mut lockout = Lockout::new(LockoutOptions::default());
         failed(&mut lockout, "anna", HERE, 100, 0);
         assert_eq!(lockout.judge("anna", "salt", HERE, 0), Verdict::LockedOut);
         for (name, salt, network) in [
@@ -209,20 +209,20 @@ mod tests {
     #[test]
     fn modes() {
         let with = |mode| {
-            let mut lockout = Lockout::new(Options { mode, threshold: 1, ..Options::default() });
+            let mut lockout = Lockout::new(LockoutOptions { mode, threshold: 1, ..LockoutOptions::default() });
             failed(&mut lockout, "anna", HERE, 1, 0);
             (lockout.judge("anna", "salt", HERE, 0), lockout.failures.len())
         };
-        assert_eq!(with(Mode::Off), (Verdict::Allowed, 0));
-        assert_eq!(with(Mode::Warn), (Verdict::Suspicious, 1));
-        assert_eq!(with(Mode::Enforce), (Verdict::LockedOut, 1));
-        let named = ["off", "warn", "enforce", "Off", ""].map(Mode::named);
-        assert_eq!(named, [Some(Mode::Off), Some(Mode::Warn), Some(Mode::Enforce), None, None]);
+        assert_eq!(with(LockoutMode::Off), (Verdict::Allowed, 0));
+        assert_eq!(with(LockoutMode::Warn), (Verdict::Suspicious, 1));
+        assert_eq!(with(LockoutMode::Enforce), (Verdict::LockedOut, 1));
+        let named = ["off", "warn", "enforce", "Off", ""].map(LockoutMode::named);
+        assert_eq!(named, [Some(LockoutMode::Off), Some(LockoutMode::Warn), Some(LockoutMode::Enforce), None, None]);
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut lockout = Lockout::new(Options { max_objects: 3, threshold: 1, ..Options::default() });
+        let mut lockout = Lockout::new(LockoutOptions { max_objects: 3, threshold: 1, ..LockoutOptions::default() });
         let locked = |lockout: &Lockout, now| {
             ["a", "b", "c", "d"].map(|name| lockout.judge(name, "salt", HERE, now) == Verdict::LockedOut)
         };
@@ -236,7 +236,7 @@ mod tests {
         failed(&mut lockout, "a", HERE, 1, 300_002);
         assert_eq!((lockout.failures.len(), lockout.order.len()), (2, 2));
         assert_eq!(locked(&lockout, 300_002), [true, false, false, true]);
-        let mut none = Lockout::new(Options { max_objects: 0, ..Options::default() });
+        let mut none = Lockout::new(LockoutOptions { max_objects: 0, ..LockoutOptions::default() });
         failed(&mut none, "a", HERE, 9, 0);
         assert_eq!((none.failures.len(), none.order.len()), (0, 0));
     }
@@ -245,7 +245,7 @@ mod tests {
         /// Compared with a list of failures that is never cleaned up.
         #[test]
         fn as_a_model_has_it(attempts in prop::collection::vec((0..3_usize, 0..2_usize, 0..60u64, any::<bool>()), 0..60)) {
-            let options = Options { threshold: 3, max_lifetime: 100, ..Options::default() };
+            let options = LockoutOptions { threshold: 3, max_lifetime: 100, ..LockoutOptions::default() };
             let mut lockout = Lockout::new(options);
             let mut firsts: HashMap<(usize, usize), (u64, u32)> = HashMap::new();
             let mut now = 0;

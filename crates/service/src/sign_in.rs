@@ -77,7 +77,7 @@ impl std::fmt::Debug for OpaqueLayer {
 /// The lock-out state, with the settings that it counts by.
 #[derive(Debug)]
 struct LockoutState {
-    by: flatbed_auth::lockout::Options,
+    by: flatbed_auth::lockout::LockoutOptions,
     lockout: Lockout,
 }
 

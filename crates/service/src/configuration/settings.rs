@@ -71,7 +71,7 @@ pub struct AuthSettings {
     /// The fields of user documents that everyone sees.
     pub public_fields: PublicFields,
     /// The lock-out after wrong passwords.
-    pub lockout: lockout::Options,
+    pub lockout: lockout::LockoutOptions,
     /// True if a weak hash is replaced after its password was right.
     pub rehash: bool,
     /// The rules for new passwords of user documents.
@@ -108,7 +108,7 @@ impl Default for AuthSettings {
             admin_only_all_dbs: true,
             users_db_security_editable: false,
             public_fields: PublicFields::default(),
-            lockout: lockout::Options::default(),
+            lockout: lockout::LockoutOptions::default(),
             rehash: true,
             password_rules: PasswordRules::default(),
             max_iterations: ITERATIONS_MAX,

@@ -201,7 +201,7 @@ pub(crate) const KEYS: &[SettingKey] = &[
         key: "mode",
         default: "enforce",
         apply: |settings, text| {
-            let mode = lockout::Mode::named(text).ok_or(SettingError::Wrong("off, warn or enforce"));
+            let mode = lockout::LockoutMode::named(text).ok_or(SettingError::Wrong("off, warn or enforce"));
             set(&mut settings.auth.lockout.mode, mode)
         },
     },
