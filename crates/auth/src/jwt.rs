@@ -33,7 +33,7 @@ const DEPTH_MAX: usize = 16;
 
 /// A valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedToken {
     /// The user.
     pub principal: Principal,
     /// The end of its validity, in seconds since 1970, with the skew; `None` without an end.
@@ -55,7 +55,7 @@ pub fn token_in(authorization: &str) -> Option<&str> {
 /// # Errors
 /// 400 for a malformed token, an unknown key, or another issuer or audience; 401 for a token that is too old, too new
 /// or without a user. The reasons are CouchDB's where it has one.
-pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verified, AuthError> {
+pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<VerifiedToken, AuthError> {
     let token = CompactToken::read(token)?;
     let mut refused = token.not_signed();
     for key in token.candidates(keys)? {
@@ -64,7 +64,7 @@ pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verifie
         }
         match key.binding().judge(&object(&token.claims()?)?, now, skew) {
             Ok(ValidClaims { principal, ends }) => {
-                return Ok(Verified { principal, ends, by: VerifiedBy::new(key, skew) });
+                return Ok(VerifiedToken { principal, ends, by: VerifiedBy::new(key, skew) });
             }
             Err(why) => refused = why,
         }

@@ -64,7 +64,7 @@ impl std::fmt::Debug for Session {
 
 /// A valid session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedSession {
     /// Its end, in seconds since 1970.
     pub ends: u64,
     /// True if the answer must renew the cookie: more than a tenth of its time has passed, or an older secret signed
@@ -110,7 +110,7 @@ impl Session {
     /// Verifies the session at `now`, in seconds since 1970, with a lifetime of `timeout` seconds. `salt` is that of
     /// the user's current hash; `secrets` are the current one and earlier ones that are still valid. An invalid
     /// session is anonymous, not an error.
-    pub fn verify(&self, salt: &str, secrets: &[Secret], now: u64, timeout: u64) -> Option<Verified> {
+    pub fn verify(&self, salt: &str, secrets: &[Secret], now: u64, timeout: u64) -> Option<VerifiedSession> {
         let ends = self.made?.checked_add(timeout)?;
         if now >= ends {
             return None;
@@ -120,7 +120,7 @@ impl Session {
         })?;
         // Tenths, so that nothing is rounded.
         let left = u128::from(ends - now) * 10;
-        Some(Verified { ends, renew: at > 0 || left < u128::from(timeout) * 9 })
+        Some(VerifiedSession { ends, renew: at > 0 || left < u128::from(timeout) * 9 })
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
             let session = parsed(cookie);
             assert_eq!((session.name(), session.made), ("anna", Some(NOW)));
             let verified = session.verify("a salt", &[secret("the secret")], NOW, 600);
-            assert_eq!(verified, Some(Verified { ends: NOW + 600, renew: false }));
+            assert_eq!(verified, Some(VerifiedSession { ends: NOW + 600, renew: false }));
         }
     }
 
@@ -200,7 +200,10 @@ mod tests {
     fn an_older_secret_counts_and_is_replaced() {
         let session = parsed(&issue("anna", "s", &secret("old"), NOW));
         let (old, new) = (secret("old"), secret("new"));
-        assert_eq!(session.verify("s", &[new.clone(), old], NOW, 600), Some(Verified { ends: NOW + 600, renew: true }));
+        assert_eq!(
+            session.verify("s", &[new.clone(), old], NOW, 600),
+            Some(VerifiedSession { ends: NOW + 600, renew: true })
+        );
         assert_eq!(session.verify("s", &[new], NOW, 600), None);
     }
 
@@ -240,7 +243,7 @@ mod tests {
             let session = parsed(&issue(&name, &salt, &secret(&key), made));
             prop_assert_eq!(session.name(), name.as_str());
             let verified = session.verify(&salt, &[secret(&key)], made + age, 600);
-            prop_assert_eq!(verified, Some(Verified { ends: made + 600, renew: age > 60 }));
+            prop_assert_eq!(verified, Some(VerifiedSession { ends: made + 600, renew: age > 60 }));
         }
 
         #[test]

@@ -20,7 +20,7 @@ pub struct TokenCache {
 
 #[derive(Debug)]
 struct CachedToken {
-    verified: Verified,
+    verified: VerifiedToken,
     /// The end of the entry, in seconds since 1970.
     until: u64,
 }
@@ -33,7 +33,7 @@ impl TokenCache {
 
     /// Returns the result of a verification by keys of this generation, if it is still valid at `now`, in seconds
     /// since 1970. `digest` is from [`crate::digest`].
-    pub fn get(&mut self, digest: &Digest, generation: u64, now: u64) -> Option<&Verified> {
+    pub fn get(&mut self, digest: &Digest, generation: u64, now: u64) -> Option<&VerifiedToken> {
         if !self.follow(generation) {
             return None;
         }
@@ -42,7 +42,7 @@ impl TokenCache {
     }
 
     /// Caches a token that keys of this generation verified at `now`.
-    pub fn insert(&mut self, digest: Digest, verified: Verified, generation: u64, now: u64) {
+    pub fn insert(&mut self, digest: Digest, verified: VerifiedToken, generation: u64, now: u64) {
         if !self.follow(generation) {
             return;
         }
@@ -77,11 +77,11 @@ mod tests {
     use crate::jwt::{Algorithm, Binding, Key, KeyMaterial, VerifiedBy};
     use crate::principal::{Principal, SignedIn};
 
-    fn verified(name: &str, ends: Option<u64>) -> Verified {
+    fn verified(name: &str, ends: Option<u64>) -> VerifiedToken {
         let key =
             Key::new(None, Algorithm::Hs256, KeyMaterial::Secret(vec![0; 32]), Arc::new(Binding::default())).unwrap();
         let by = VerifiedBy::new(&Arc::new(key), 0);
-        Verified { principal: Principal::user(name, [], SignedIn::Jwt), ends, by }
+        VerifiedToken { principal: Principal::user(name, [], SignedIn::Jwt), ends, by }
     }
 
     fn name(memory: &mut TokenCache, byte: u8, generation: u64, now: u64) -> Option<String> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use flatbed_auth::jwt::{
-    Algorithm, JWKS_BYTES_MAX, KEYS_MAX, Key, KeyMaterial, KeySet, Verified, VerifiedBy, parse_jwks, verify,
+    Algorithm, JWKS_BYTES_MAX, KEYS_MAX, Key, KeyMaterial, KeySet, VerifiedBy, VerifiedToken, parse_jwks, verify,
 };
 use flatbed_auth::{AuthError, AuthErrorKind};
 use flatbed_clock::Clock;
@@ -117,7 +117,7 @@ impl KeySnapshot {
     }
 
     /// Verifies a token with the keys of each issuer in turn.
-    pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Verified, AuthError> {
+    pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<VerifiedToken, AuthError> {
         let mut refused = AuthError::new(AuthErrorKind::BadRequest, "Unknown kid");
         for issuer in self.issuers.iter().filter(|issuer| !issuer.keys.is_empty()) {
             match verify(token, &issuer.keys, now_s, issuer.skew_s) {
