@@ -29,4 +29,4 @@ pub use error::{AuthError, AuthErrorKind};
 pub use flatbed_network::Network;
 pub use known::CredentialCache;
 pub use password::{ITERATIONS, ITERATIONS_MAX, InvalidHash, PasswordHash, Prf, SALT_BYTES};
-pub use principal::{ADMIN_ROLE, Principal, SignedIn};
+pub use principal::{ADMIN_ROLE, AuthMethod, Principal};

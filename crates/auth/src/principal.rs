@@ -7,7 +7,7 @@ pub const ADMIN_ROLE: &str = "_admin";
 
 /// The sign-in method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum SignedIn {
+pub enum AuthMethod {
     /// None: a principal without a proof, or anonymous.
     #[default]
     Not,
@@ -21,15 +21,15 @@ pub enum SignedIn {
     Proxy,
 }
 
-impl SignedIn {
+impl AuthMethod {
     /// CouchDB's name in `info.authenticated` of `/_session`.
     pub fn handler(self) -> Option<&'static str> {
         match self {
-            SignedIn::Not => None,
-            SignedIn::Password => Some("default"),
-            SignedIn::Cookie => Some("cookie"),
-            SignedIn::Jwt => Some("jwt"),
-            SignedIn::Proxy => Some("proxy"),
+            AuthMethod::Not => None,
+            AuthMethod::Password => Some("default"),
+            AuthMethod::Cookie => Some("cookie"),
+            AuthMethod::Jwt => Some("jwt"),
+            AuthMethod::Proxy => Some("proxy"),
         }
     }
 }
@@ -44,13 +44,13 @@ pub struct Principal {
     /// The roles from the user document or the token.
     pub roles: Arc<[String]>,
     /// The sign-in method.
-    pub signed_in: SignedIn,
+    pub signed_in: AuthMethod,
 }
 
 impl Principal {
     /// An anonymous user without roles.
     pub fn anonymous() -> Principal {
-        Principal { name: None, is_admin: false, roles: Arc::default(), signed_in: SignedIn::Not }
+        Principal { name: None, is_admin: false, roles: Arc::default(), signed_in: AuthMethod::Not }
     }
 
     /// An administrator without a name: any client of a server without administrators, and the server itself.
@@ -59,12 +59,12 @@ impl Principal {
     }
 
     /// An administrator of the server, without further roles.
-    pub fn admin(name: impl Into<String>, signed_in: SignedIn) -> Principal {
+    pub fn admin(name: impl Into<String>, signed_in: AuthMethod) -> Principal {
         Principal::user(name, [ADMIN_ROLE.to_owned()], signed_in)
     }
 
     /// A user with these roles; an administrator, if `_admin` is one of them.
-    pub fn user(name: impl Into<String>, roles: impl Into<Arc<[String]>>, signed_in: SignedIn) -> Principal {
+    pub fn user(name: impl Into<String>, roles: impl Into<Arc<[String]>>, signed_in: AuthMethod) -> Principal {
         let roles = roles.into();
         let is_admin = roles.iter().any(|role| role == ADMIN_ROLE);
         Principal { name: Some(name.into()), is_admin, roles, signed_in }
@@ -87,19 +87,19 @@ mod tests {
         let nameless = Principal::nameless_admin();
         assert_eq!((nameless.name.as_deref(), nameless.is_admin), (None, true));
         assert!(nameless.has_role("_admin") && !nameless.has_role("admin"));
-        let admin = Principal::admin("root", SignedIn::Cookie);
+        let admin = Principal::admin("root", AuthMethod::Cookie);
         assert_eq!((admin.name.as_deref(), admin.is_admin), (Some("root"), true));
-        assert_eq!((&*admin.roles, admin.signed_in), (&["_admin".to_owned()][..], SignedIn::Cookie));
-        let anna = Principal::user("anna", ["admin".to_owned(), "_admins".to_owned()], SignedIn::Jwt);
-        assert_eq!((anna.name.as_deref(), anna.is_admin, anna.signed_in), (Some("anna"), false, SignedIn::Jwt));
-        assert!(Principal::user("a", ["x".to_owned(), "_admin".to_owned()], SignedIn::Proxy).is_admin);
+        assert_eq!((&*admin.roles, admin.signed_in), (&["_admin".to_owned()][..], AuthMethod::Cookie));
+        let anna = Principal::user("anna", ["admin".to_owned(), "_admins".to_owned()], AuthMethod::Jwt);
+        assert_eq!((anna.name.as_deref(), anna.is_admin, anna.signed_in), (Some("anna"), false, AuthMethod::Jwt));
+        assert!(Principal::user("a", ["x".to_owned(), "_admin".to_owned()], AuthMethod::Proxy).is_admin);
     }
 
     #[test]
     fn handlers_have_couchdbs_names() {
-        let all = [SignedIn::Not, SignedIn::Password, SignedIn::Cookie, SignedIn::Jwt, SignedIn::Proxy];
-        let names = all.map(SignedIn::handler);
+        let all = [AuthMethod::Not, AuthMethod::Password, AuthMethod::Cookie, AuthMethod::Jwt, AuthMethod::Proxy];
+        let names = all.map(AuthMethod::handler);
         assert_eq!(names, [None, Some("default"), Some("cookie"), Some("jwt"), Some("proxy")]);
-        assert_eq!(SignedIn::default(), SignedIn::Not);
+        assert_eq!(AuthMethod::default(), AuthMethod::Not);
     }
 }

@@ -7,7 +7,7 @@
 use subtle::ConstantTimeEq;
 
 use crate::hex::hex;
-use crate::principal::{Principal, SignedIn};
+use crate::principal::{AuthMethod, Principal};
 use crate::roles::{kept_roles, split_roles};
 use crate::session::{MacAlgorithm, Secret};
 
@@ -76,7 +76,7 @@ pub fn authenticate(
     if roles.len() > ROLES_MAX {
         return None;
     }
-    Some(Principal::user(name, kept_roles(&roles, trusts_system_roles), SignedIn::Proxy))
+    Some(Principal::user(name, kept_roles(&roles, trusts_system_roles), AuthMethod::Proxy))
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
         for token in [SHA256, SHA1] {
             let found = ask("anna", Some("a , b,c,,"), Some(token)).unwrap();
             assert_eq!((found.name.as_deref(), found.roles.join("|").as_str()), (Some("anna"), "a|b|c"));
-            assert_eq!((found.is_admin, found.signed_in), (false, SignedIn::Proxy));
+            assert_eq!((found.is_admin, found.signed_in), (false, AuthMethod::Proxy));
         }
         assert!(ask("anna", None, Some(SHA256)).unwrap().roles.is_empty());
         let old = [Secret::new(b"new".to_vec()), secret()];

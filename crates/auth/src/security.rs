@@ -154,7 +154,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::principal::SignedIn;
+    use crate::principal::AuthMethod;
 
     fn access(object: &str, principal: &Principal) -> Access {
         Security::parse_text(object.as_bytes()).unwrap().access(principal)
@@ -162,7 +162,7 @@ mod tests {
 
     fn user(name: &str, roles: &[&str]) -> Principal {
         let roles: Vec<String> = roles.iter().map(|role| (*role).to_owned()).collect();
-        Principal::user(name, roles, SignedIn::Password)
+        Principal::user(name, roles, AuthMethod::Password)
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         for principal in [Principal::anonymous(), user("anna", &["r"])] {
             assert_eq!(access(DEFAULT, &principal), Access::Nobody);
         }
-        for admin in [Principal::nameless_admin(), Principal::admin("root", SignedIn::Cookie)] {
+        for admin in [Principal::nameless_admin(), Principal::admin("root", AuthMethod::Cookie)] {
             assert_eq!(access(DEFAULT, &admin), Access::Admin);
         }
         let flagged = Principal { is_admin: true, ..user("root", &[]) };
@@ -267,7 +267,7 @@ mod tests {
             who in "[a-d]",
             has in prop::collection::vec("[a-d]", 0..3),
         ) {
-            let principal = Principal::user(who, has, SignedIn::Jwt);
+            let principal = Principal::user(who, has, AuthMethod::Jwt);
             let admins = |names: &[String]| format!(r#"{{"admins":{{"names":{names:?},"roles":{roles:?}}}}}"#);
             let before = access(&admins(&names), &principal);
             let mut further = names.clone();

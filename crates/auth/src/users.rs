@@ -72,7 +72,7 @@ pub fn security_editable(is_editable: bool) -> Result<(), AuthError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::principal::SignedIn;
+    use crate::principal::AuthMethod;
 
     #[test]
     fn names_stand_in_ids() {
@@ -89,9 +89,9 @@ mod tests {
             (actor.name.map(str::to_owned), actor.is_server_admin, actor.is_admin)
         };
         assert_eq!(is(&Principal::anonymous()), (None, false, false));
-        assert_eq!(is(&Principal::user("bob", [], SignedIn::Password)), (Some("bob".into()), false, false));
-        assert_eq!(is(&Principal::user("anna", [], SignedIn::Password)), (Some("anna".into()), false, true));
-        assert_eq!(is(&Principal::admin("root", SignedIn::Password)), (Some("root".into()), true, true));
+        assert_eq!(is(&Principal::user("bob", [], AuthMethod::Password)), (Some("bob".into()), false, false));
+        assert_eq!(is(&Principal::user("anna", [], AuthMethod::Password)), (Some("anna".into()), false, true));
+        assert_eq!(is(&Principal::admin("root", AuthMethod::Password)), (Some("root".into()), true, true));
         assert_eq!(is(&Principal::nameless_admin()), (None, true, true));
     }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::users::{Account, id_of};
-use flatbed_auth::{AuthError, PasswordHash, Principal, SignedIn};
+use flatbed_auth::{AuthError, AuthMethod, PasswordHash, Principal};
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{
@@ -153,7 +153,7 @@ pub(crate) struct AccountLookup {
 
 impl AccountLookup {
     /// The standing of a user who has signed in with this account.
-    pub(crate) fn standing(&self, account: &Account, signed_in: SignedIn) -> Standing {
+    pub(crate) fn standing(&self, account: &Account, signed_in: AuthMethod) -> Standing {
         Standing::new(account.principal(signed_in), self.rests_on()).judged_by(self.setting.clone())
     }
 

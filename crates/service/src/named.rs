@@ -2,7 +2,7 @@
 
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::users::Account;
-use flatbed_auth::{PasswordHash, SignedIn};
+use flatbed_auth::{AuthMethod, PasswordHash};
 use flatbed_layer::Result;
 
 use crate::accounts::{Accounts, Fresh};
@@ -17,7 +17,7 @@ impl Accounts {
         let found = self.find(name, Fresh::Second).await?;
         let has_password = |account: &&Account| account.may_sign_in() && account.hash() != PasswordHash::of_nothing();
         let account = found.account.as_ref().filter(has_password);
-        Ok(account.map(|account| found.standing(account, SignedIn::Not)))
+        Ok(account.map(|account| found.standing(account, AuthMethod::Not)))
     }
 }
 
@@ -40,7 +40,7 @@ mod tests {
         let hash = PasswordHash::with_iterations("p", &[1; 16], 1);
         let accounts = Accounts::new(store.layer.clone(), with_admin("root", &hash));
         let root = accounts.named("root").await.unwrap().unwrap();
-        assert_eq!(root.principal(), &Principal::admin("root", SignedIn::Not));
+        assert_eq!(root.principal(), &Principal::admin("root", AuthMethod::Not));
         assert!(accounts.now(&root).await.unwrap().is_some());
         assert!(accounts.named("anna").await.unwrap().is_none() && accounts.named("").await.unwrap().is_none());
         users(&store.layer).create(&CreateOptions::default()).await.unwrap();

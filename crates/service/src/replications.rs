@@ -270,7 +270,7 @@ fn owned<'e>(edit: &Edit<'e>, name: Option<&str>, account: Option<&OwnerAccount>
 
 #[cfg(test)]
 mod tests {
-    use flatbed_auth::{Principal, SignedIn};
+    use flatbed_auth::{AuthMethod, Principal};
     use flatbed_layer::{CreateOptions, RevId, WrittenRevision};
     use flatbed_testkit::until;
 
@@ -285,7 +285,7 @@ mod tests {
         let born = RevId::new(1, [which; 16]);
         let rev = RevId::new(2, [which; 16]);
         let rests_on = RightsBasis::Document { name: name.to_owned(), salt: "s".to_owned(), rev, born };
-        Standing::new(Principal::user(name, [], SignedIn::Password), rests_on)
+        Standing::new(Principal::user(name, [], AuthMethod::Password), rests_on)
     }
 
     fn user(name: &str) -> Standing {
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(seen(&user("anna"), body), body);
         // A token is no account.
         let token = crate::test_store::token(None).await;
-        let token = Standing::new(Principal::user("anna", [], SignedIn::Jwt), token);
+        let token = Standing::new(Principal::user("anna", [], AuthMethod::Jwt), token);
         for other in [Standing::anonymous(), user("bob"), token] {
             let shown = seen(&other, body);
             assert_eq!(shown, r#""source":"http://h/db","target":{"url":"https://h/db"},"owner":"anna","n":1e3"#);
@@ -358,7 +358,7 @@ mod tests {
         let server = store.context.database("_replicator", Write).await.unwrap();
         let [anna, bob] = ["anna", "bob"].map(|name| server.of(&user(name)));
         let root = RightsBasis::Admin { name: "root".to_owned(), salt: "s".to_owned(), rev: None };
-        let root = server.of(&Standing::new(Principal::admin("root", SignedIn::Password), root));
+        let root = server.of(&Standing::new(Principal::admin("root", AuthMethod::Password), root));
 
         // A document without an owner gets its writer as the owner.
         let first = anna.update(&edit("a", r#"{"source":"x"}"#, None)).await.unwrap();
@@ -443,7 +443,7 @@ mod tests {
 
         // The name in a token or from a proxy is no account.
         for rests_on in [RightsBasis::Nothing, RightsBasis::Proxy, crate::test_store::token(None).await] {
-            let shown = server.of(&Standing::new(Principal::user("root", [], SignedIn::Jwt), rests_on));
+            let shown = server.of(&Standing::new(Principal::user("root", [], AuthMethod::Jwt), rests_on));
             assert_eq!(told(shown.update(&edit("u", "{}", None)).await), NO_ACCOUNT);
         }
         assert_eq!(told(server.of(&Standing::anonymous()).update(&edit("u", "{}", None)).await), NO_ACCOUNT);

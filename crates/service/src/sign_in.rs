@@ -16,7 +16,7 @@ use flatbed_auth::lockout::{Lockout, Verdict, locked_out};
 use flatbed_auth::session::{Attributes, Secret, Session, cookie_in, issue};
 use flatbed_auth::users::{Account, id_of};
 use flatbed_auth::{
-    AuthError, CredentialCache, Credentials, Digest, Network, PasswordHash, Principal, SALT_BYTES, SignedIn, digest,
+    AuthError, AuthMethod, CredentialCache, Credentials, Digest, Network, PasswordHash, Principal, SALT_BYTES, digest,
     jwt, proxy,
 };
 use flatbed_clock::Clock;
@@ -142,7 +142,7 @@ impl SignIn {
             None => match Credentials::of_header(authorization)? {
                 Some(credentials) => {
                     let found = self.by_password(&credentials, claims, SignInMethod::Basic).await?;
-                    standing_of(&found, SignedIn::Password)
+                    standing_of(&found, AuthMethod::Password)
                 }
                 None => None,
             },
@@ -162,7 +162,7 @@ impl SignIn {
             return Err(AuthError::new(flatbed_auth::AuthErrorKind::Forbidden, reason).into());
         }
         let secrets = self.accounts.secrets(Fresh::Second).await?;
-        let principal = account.principal(SignedIn::Cookie);
+        let principal = account.principal(AuthMethod::Cookie);
         let set_cookie = self.cookie(account.name(), account.salt(), &secrets, claims.is_secure);
         Ok(SessionBegun { principal, set_cookie })
     }
@@ -242,7 +242,7 @@ impl SignIn {
                     self.audit.signed_in(SignInMethod::Cookie, account.name(), claims.peer);
                     self.cookie(account.name(), account.salt(), &secrets, claims.is_secure)
                 });
-                let standing = found.standing(account, SignedIn::Cookie);
+                let standing = found.standing(account, AuthMethod::Cookie);
                 return Ok(Some(IdentifiedRequest { standing, set_cookie }));
             }
             // The session may be newer than the cached account or secrets. A session that has timed out needs no
@@ -462,7 +462,7 @@ async fn write_rehashed(
     layer.database(USERS, user.through(Arc::new(RehashGate))).update(&edit).await.map(drop)
 }
 
-fn standing_of(found: &AccountLookup, signed_in: SignedIn) -> Option<Standing> {
+fn standing_of(found: &AccountLookup, signed_in: AuthMethod) -> Option<Standing> {
     Some(found.standing(found.account.as_ref()?, signed_in))
 }
 

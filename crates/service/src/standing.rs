@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use flatbed_auth::jwt::VerifiedBy;
-use flatbed_auth::{AuthError, AuthErrorKind, Credentials, Principal, SignedIn, proxy};
+use flatbed_auth::{AuthError, AuthErrorKind, AuthMethod, Credentials, Principal, proxy};
 use flatbed_layer::channels::SessionHash;
 use flatbed_layer::{RevId, SettingFence, UserFence};
 
@@ -117,7 +117,7 @@ impl Standing {
 
     /// A user of one database. Its name is not a principal's name, so it is neither an account nor a member in a
     /// `_security`.
-    pub(crate) fn of_user(rests_on: RightsBasis, signed_in: SignedIn) -> Standing {
+    pub(crate) fn of_user(rests_on: RightsBasis, signed_in: AuthMethod) -> Standing {
         Standing::new(Principal { signed_in, ..Principal::anonymous() }, rests_on)
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use flatbed_auth::security::{Access, Security};
 use flatbed_auth::users::{self, PreparedDocument, UnhashedDocument};
-use flatbed_auth::{ADMIN_ROLE, AuthError, Principal, SALT_BYTES, SignedIn};
+use flatbed_auth::{ADMIN_ROLE, AuthError, AuthMethod, Principal, SALT_BYTES};
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
@@ -230,7 +230,7 @@ impl Rule for UsersRule {
 fn validate(write: &Writing<'_>) -> std::result::Result<(), Refusal> {
     let roles = write.user.roles.clone();
     let principal = match &write.user.name {
-        Some(name) => Principal::user(name, roles, SignedIn::Password),
+        Some(name) => Principal::user(name, roles, AuthMethod::Password),
         None => Principal { roles: roles.into(), ..Principal::anonymous() },
     };
     let security: Security = parsed(write.security);

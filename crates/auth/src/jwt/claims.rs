@@ -3,7 +3,7 @@
 use flatbed_flatten::json::Value;
 
 use crate::error::AuthError;
-use crate::principal::{Principal, SignedIn};
+use crate::principal::{AuthMethod, Principal};
 use crate::roles::{kept_roles, split_roles};
 
 const ROLES_MAX: usize = 100;
@@ -140,7 +140,7 @@ impl Binding {
         }
         self.judge_origin(claims)?;
         let ends = judge_times(claims, now, skew)?;
-        let principal = Principal::user(self.name(claims)?, self.roles(claims)?, SignedIn::Jwt);
+        let principal = Principal::user(self.name(claims)?, self.roles(claims)?, AuthMethod::Jwt);
         Ok(ValidClaims { principal, ends })
     }
 
@@ -390,7 +390,7 @@ mod tests {
         let is_admin = |binding: &Binding| judge(binding, &text, 0).unwrap().principal.is_admin;
         assert_eq!((is_admin(&lax()), is_admin(&trusted)), (false, true));
         let signed_in = judge(&lax(), &text, 0).unwrap().principal.signed_in;
-        assert_eq!(signed_in, SignedIn::Jwt);
+        assert_eq!(signed_in, AuthMethod::Jwt);
     }
 
     proptest! {

@@ -75,13 +75,13 @@ mod tests {
 
     use super::*;
     use crate::jwt::{Algorithm, Binding, Key, KeyMaterial, VerifiedBy};
-    use crate::principal::{Principal, SignedIn};
+    use crate::principal::{AuthMethod, Principal};
 
     fn verified(name: &str, ends: Option<u64>) -> VerifiedToken {
         let key =
             Key::new(None, Algorithm::Hs256, KeyMaterial::Secret(vec![0; 32]), Arc::new(Binding::default())).unwrap();
         let by = VerifiedBy::new(&Arc::new(key), 0);
-        VerifiedToken { principal: Principal::user(name, [], SignedIn::Jwt), ends, by }
+        VerifiedToken { principal: Principal::user(name, [], AuthMethod::Jwt), ends, by }
     }
 
     fn name(memory: &mut TokenCache, byte: u8, generation: u64, now: u64) -> Option<String> {

@@ -7,7 +7,7 @@ use flatbed_flatten::json::Value;
 use super::validate::METRICS_ROLE;
 use crate::error::AuthError;
 use crate::password::PasswordHash;
-use crate::principal::{ADMIN_ROLE, Principal, SignedIn};
+use crate::principal::{ADMIN_ROLE, AuthMethod, Principal};
 
 /// An account with which a user can sign in. Cheap to clone, but for the hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Account {
     }
 
     /// The principal after a sign-in.
-    pub fn principal(&self, signed_in: SignedIn) -> Principal {
+    pub fn principal(&self, signed_in: AuthMethod) -> Principal {
         Principal::user(self.name.clone(), self.roles.clone(), signed_in)
     }
 }
@@ -116,9 +116,9 @@ mod tests {
         let found = account(r#","roles":["r",5,"_admin","_metrics","_x"]"#).unwrap();
         assert_eq!((found.name(), found.salt()), ("anna", "s"));
         assert!(found.hash().verify("test"));
-        let principal = found.principal(SignedIn::Cookie);
+        let principal = found.principal(AuthMethod::Cookie);
         assert_eq!((principal.name.as_deref(), principal.is_admin), (Some("anna"), false));
-        assert_eq!((principal.roles.join("|").as_str(), principal.signed_in), ("r|_metrics", SignedIn::Cookie));
+        assert_eq!((principal.roles.join("|").as_str(), principal.signed_in), ("r|_metrics", AuthMethod::Cookie));
         assert!(account(r#","roles":"r""#).unwrap().roles.is_empty());
         assert!(account("").unwrap().roles.is_empty());
     }
@@ -154,10 +154,10 @@ mod tests {
         let alone = Account::of_admin("anna", hash.clone(), None);
         let both = Account::of_admin("anna", hash.clone(), Some(&document));
         assert_eq!(
-            (alone.principal(SignedIn::Password), both.hash()),
-            (Principal::admin("anna", SignedIn::Password), hash.clone())
+            (alone.principal(AuthMethod::Password), both.hash()),
+            (Principal::admin("anna", AuthMethod::Password), hash.clone())
         );
         assert_eq!((&*both.roles, both.salt()), (&["_admin".to_owned(), "r".to_owned()][..], hash.salt()));
-        assert!(both.principal(SignedIn::Password).is_admin);
+        assert!(both.principal(AuthMethod::Password).is_admin);
     }
 }

@@ -1,4 +1,4 @@
-use flatbed_auth::SignedIn;
+use flatbed_auth::AuthMethod;
 use flatbed_clock::ManualClock;
 use flatbed_layer::{CreateOptions, Edit, Gate, Refusal, SecurityOf, User};
 use flatbed_testkit::{soon, until};
@@ -136,15 +136,15 @@ async fn standings_hold_as_long_as_the_password_and_follow_roles() {
     users(&store.layer).create(&CreateOptions::default()).await.unwrap();
     let rev = write_user(&store.layer, "anna", &user("a", "one"), None).await;
     let found = accounts.find("anna", Fresh::Second).await.unwrap();
-    let standing = Standing::new(found.account.as_ref().unwrap().principal(SignedIn::Cookie), found.rests_on());
+    let standing = Standing::new(found.account.as_ref().unwrap().principal(AuthMethod::Cookie), found.rests_on());
     let now = async || {
         let now = accounts.now(&standing).await.unwrap();
         now.map(|principal| (principal.roles.join(","), principal.signed_in))
     };
-    assert_eq!(now().await, Some(("one".to_owned(), SignedIn::Cookie)));
+    assert_eq!(now().await, Some(("one".to_owned(), AuthMethod::Cookie)));
     let rev = write_user(&store.layer, "anna", &user("a", "two"), Some(rev)).await;
     manual.advance(SECOND);
-    assert_eq!(now().await, Some(("two".to_owned(), SignedIn::Cookie)));
+    assert_eq!(now().await, Some(("two".to_owned(), AuthMethod::Cookie)));
     let rev = write_user(&store.layer, "anna", &user("b", "two"), Some(rev)).await;
     manual.advance(SECOND);
     assert_eq!(now().await, None);
@@ -244,7 +244,7 @@ async fn who_comes_while_the_poll_ends_is_not_left_without_it() {
 fn a_proxys_word_holds_as_long_as_it_is_believed() {
     let peers = "127.0.0.1".parse().unwrap();
     let settings = crate::configuration::ProxySettings { peers, ..Default::default() };
-    let anna = Standing::of_proxy(Principal::user("anna", [], SignedIn::Proxy), &settings);
+    let anna = Standing::of_proxy(Principal::user("anna", [], AuthMethod::Proxy), &settings);
     assert!(anna.is_vouched_for(&settings));
     assert!(!anna.is_vouched_for(&crate::configuration::ProxySettings::default()));
     let other = crate::configuration::ProxySettings { trusts_system_roles: true, ..settings };

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use flatbed_auth::{Principal, SignedIn};
+use flatbed_auth::{AuthMethod, Principal};
 use flatbed_clock::ManualClock;
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::json::{self, Limits};
@@ -226,7 +226,7 @@ async fn feeds_share_what_they_filter_by() {
 async fn a_signed_in_user_takes_the_same_turns_at_all_addresses() {
     let store = Store::new().await;
     let at = |name: Option<&str>, host: u8| {
-        let principal = name.map_or_else(Principal::anonymous, |name| Principal::user(name, [], SignedIn::Password));
+        let principal = name.map_or_else(Principal::anonymous, |name| Principal::user(name, [], AuthMethod::Password));
         let context = store.service.context(Standing::new(principal, RightsBasis::Nothing));
         context.from_peer(Some(std::net::IpAddr::from([10, 0, 0, host]))).origin("db")
     };
@@ -300,7 +300,7 @@ async fn a_feed_ends_with_its_readers_right() {
     let administration = store.context.database("db", Administer).await.unwrap();
     administration.set_security(br#"{"members":{"roles":["r"]}}"#).await.unwrap();
     store.put("a", "{}").await;
-    let anna = Principal::user("anna", ["r".to_owned()], SignedIn::Password);
+    let anna = Principal::user("anna", ["r".to_owned()], AuthMethod::Password);
     let anna = store.service.context(Standing::new(anna, RightsBasis::Nothing));
     let mut waiting = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
     let mut reading = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
@@ -347,7 +347,7 @@ async fn a_feed_waits_until_its_readers_right_is_known() {
     let store = Store::new().await;
     let administration = store.context.database("db", Administer).await.unwrap();
     administration.set_security(br#"{"members":{"roles":["r"]}}"#).await.unwrap();
-    let anna = Principal::user("anna", ["r".to_owned()], SignedIn::Password);
+    let anna = Principal::user("anna", ["r".to_owned()], AuthMethod::Password);
     let anna = store.service.context(Standing::new(anna, RightsBasis::Nothing));
     let mut feed = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
     assert!(page(&mut feed).await.at_end);
@@ -396,7 +396,7 @@ async fn a_feed_ends_with_its_database() {
     let store = Store::new().await;
     store.put("a", "{}").await;
     let anna =
-        store.service.context(Standing::new(Principal::user("anna", [], SignedIn::Password), RightsBasis::Nothing));
+        store.service.context(Standing::new(Principal::user("anna", [], AuthMethod::Password), RightsBasis::Nothing));
     let owner = store.context.database("db", Own).await.unwrap();
     let administration = store.context.database("db", Administer).await.unwrap();
     administration.set_security(br#"{"members":{"names":["anna"]}}"#).await.unwrap();
@@ -439,7 +439,7 @@ async fn a_feed_ends_with_its_token() {
         .unwrap();
     let now_s = || store.context.clock().unix_seconds();
     let ends = now_s() + 6;
-    let anna = Standing::new(Principal::user("anna", [], SignedIn::Jwt), token(Some(ends)).await);
+    let anna = Standing::new(Principal::user("anna", [], AuthMethod::Jwt), token(Some(ends)).await);
     let anna = store.service.context(anna);
     let mut feed = anna.feed(&anna.database("db", Read).await.unwrap(), query(Follow::On)).await.unwrap();
     assert!(page(&mut feed).await.rows.is_empty());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flatbed_auth::{Principal, SignedIn};
+use flatbed_auth::{AuthMethod, Principal};
 use flatbed_clock::{Clock, ManualClock};
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::json::{self, Limits};
@@ -52,7 +52,7 @@ impl Fixture {
     /// The context of a request of anna with her current account.
     async fn anna(&self) -> Context {
         let found = self.service.accounts().find("anna", Fresh::Since(self.service.clock().now())).await.unwrap();
-        self.service.context(found.standing(found.account.as_ref().unwrap(), SignedIn::Password))
+        self.service.context(found.standing(found.account.as_ref().unwrap(), AuthMethod::Password))
     }
 }
 
@@ -161,7 +161,7 @@ async fn who_was_an_administrator_a_moment_ago_writes_nothing() {
     let root = async || {
         configuration.reload().await.unwrap();
         let found = service.accounts().find("root", Fresh::Second).await.unwrap();
-        service.context(found.standing(found.account.as_ref().unwrap(), SignedIn::Password))
+        service.context(found.standing(found.account.as_ref().unwrap(), AuthMethod::Password))
     };
     let first = root().await;
     let (writer, owner) = (first.database("db", Write).await.unwrap(), first.database("new", Own).await.unwrap());

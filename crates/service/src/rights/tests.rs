@@ -1,6 +1,6 @@
 //! Rights of principals, without any surface.
 
-use flatbed_auth::SignedIn;
+use flatbed_auth::AuthMethod;
 
 use super::*;
 use crate::context::Context;
@@ -11,7 +11,7 @@ use flatbed_layer::json::{self, Limits};
 
 fn user(roles: &[&str]) -> Principal {
     let roles: Vec<String> = roles.iter().map(|role| (*role).to_owned()).collect();
-    Principal::user("anna", roles, SignedIn::Password)
+    Principal::user("anna", roles, AuthMethod::Password)
 }
 
 fn rights(store: &Store, principal: Principal) -> Rights {
@@ -322,7 +322,7 @@ async fn design_documents_are_for_administrators_of_the_database() {
             assert_eq!(outcome.as_ref().unwrap_err().to_string(), refusal.to_string());
         }
     }
-    let boss = context(Principal::user("boss", [], SignedIn::Cookie));
+    let boss = context(Principal::user("boss", [], AuthMethod::Cookie));
     let database = boss.database("db", Write).await.unwrap();
     assert!(database.update(&edit("_design/x")).await.is_ok());
     assert!(database.bulk_update(&[edit("_design/y"), edit("c")]).await.unwrap().iter().all(Result::is_ok));

@@ -60,7 +60,7 @@ async fn basic_authentication() {
     let sign_in = quick(&store);
     for _ in 0..2 {
         let found = ask(&sign_in, Some(&encode("admin:pass:word"))).await.unwrap();
-        assert_eq!(found, Principal::admin("admin", SignedIn::Password));
+        assert_eq!(found, Principal::admin("admin", AuthMethod::Password));
     }
     assert_eq!(sign_in.audit.counts.password_checks.get(), 1);
     for wrong in ["admin:pass", "other:pass:word"] {
@@ -117,7 +117,7 @@ async fn sessions_begin_go_on_and_end_with_the_password() {
     let found = by_cookie(&sign_in, &cookie).await.unwrap();
     assert_eq!((found.standing.principal(), found.set_cookie), (&begun.principal, None));
     assert!(matches!(found.standing.rests_on(), RightsBasis::Document { rev: of, .. } if *of == rev));
-    assert_eq!(found.standing.principal().signed_in, SignedIn::Cookie);
+    assert_eq!(found.standing.principal().signed_in, AuthMethod::Cookie);
     // The session is also valid at another server at once.
     let elsewhere = Store::timed(manual.clock()).await;
     let again = quick(&elsewhere);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_auth::lockout::locked_out;
-use flatbed_auth::{AuthError, Credentials, PasswordHash, SignedIn, digest};
+use flatbed_auth::{AuthError, AuthMethod, Credentials, PasswordHash, digest};
 use flatbed_layer::channels::{PrincipalSession, SessionHash, SignInUser, SignsIn};
 use flatbed_layer::{Gate, Refusal, SecurityOf, User};
 
@@ -98,9 +98,9 @@ fn session_hash(id: &str) -> SessionHash {
 
 fn standing(database: &str, user: &SignInUser, session: Option<SessionHash>) -> Standing {
     let signed_in = match (session, user.principal.name.is_empty()) {
-        (Some(_), _) => SignedIn::Cookie,
-        (None, true) => SignedIn::Not,
-        (None, false) => SignedIn::Password,
+        (Some(_), _) => AuthMethod::Cookie,
+        (None, true) => AuthMethod::Not,
+        (None, false) => AuthMethod::Password,
     };
     Standing::of_user(
         RightsBasis::Principal {
@@ -171,7 +171,7 @@ impl SignIn {
         let came = self.clock().now();
         let Some(mut user) = find(Fresh::Second).await?.filter(is_named) else {
             let found = self.by_password(credentials, claims, SignInMethod::Basic).await?;
-            return standing_of(&found, SignedIn::Password).ok_or_else(|| AuthError::wrong_password().into());
+            return standing_of(&found, AuthMethod::Password).ok_or_else(|| AuthError::wrong_password().into());
         };
         // The user is not the account of that name, nor a user of another database.
         let whose = format!("{database}\0{name}");

@@ -42,7 +42,7 @@ async fn open() -> Store {
 fn as_user(store: &Store, name: &str) -> Context {
     store
         .service
-        .context(Standing::new(Principal::user(name, ["r".to_owned()], SignedIn::Password), RightsBasis::Nothing))
+        .context(Standing::new(Principal::user(name, ["r".to_owned()], AuthMethod::Password), RightsBasis::Nothing))
 }
 
 fn nobody(store: &Store) -> Context {

@@ -1,4 +1,4 @@
-use flatbed_auth::{Principal, SignedIn};
+use flatbed_auth::{AuthMethod, Principal};
 use flatbed_layer::CreateOptions;
 use flatbed_testkit::{soon, until, until_some};
 
@@ -8,7 +8,7 @@ use crate::test_store::Store;
 
 /// The watch of a user with this role who has begun to read `db`.
 fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
-    let principal = Principal::user(role, [role.to_owned()], SignedIn::Password);
+    let principal = Principal::user(role, [role.to_owned()], AuthMethod::Password);
     let judged = Arc::new(GrantedRights::default());
     judged.note(Some("db"), Needs::Member, (flatbed_auth::security::Access::Member, false));
     RightsWatch::new(Arc::clone(watching), Standing::new(principal, RightsBasis::Nothing), judged).at_once()

@@ -184,7 +184,7 @@ async fn sessions_count_in_their_database_alone_until_something_ends_them() {
     for server in [&server, &other] {
         let found = server.bring("one", &begun.id).await.unwrap();
         assert_eq!((user_of(&found.standing), found.prolonged_until_ms), (("one", "anna", 1), None));
-        assert_eq!(found.standing.principal().signed_in, SignedIn::Cookie);
+        assert_eq!(found.standing.principal().signed_in, AuthMethod::Cookie);
     }
     for wrong in ["", "x", &begun.id[1..], &format!("{}0", &begun.id[..39]), &"é".repeat(20)] {
         if wrong != begun.id {
