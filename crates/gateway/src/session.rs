@@ -53,7 +53,7 @@ fn http_date(seconds: u64) -> String {
 }
 
 /// The client's standing at the users' port, and the cookie of a prolonged session.
-pub(crate) struct SignedIn {
+pub(crate) struct ClientSignIn {
     pub standing: Standing,
     pub set_cookie: Option<String>,
 }
@@ -64,18 +64,18 @@ pub(crate) async fn sign_in(
     request: &flatbed_http::Request,
     database: &str,
     of: &Resource,
-) -> Result<SignedIn> {
+) -> Result<ClientSignIn> {
     let session = id_in(request.header(header::COOKIE));
     let claims = UserClaims { authorization: request.header(header::AUTHORIZATION), session, peer: request.peer };
     let is_session = *of == Resource::Session && request.method != Method::DELETE;
     match gateway.service.identify_in(database, &claims).await {
         Ok(UserIdentified { standing, prolonged_until_ms }) => {
             let set_cookie = session.zip(prolonged_until_ms).map(|(id, ends)| cookie(database, id, ends));
-            Ok(SignedIn { standing, set_cookie })
+            Ok(ClientSignIn { standing, set_cookie })
         }
         // `GET _session` may be anonymous.
         Err(UserSignInError::LoginRequired | UserSignInError::SessionInvalid) if is_session => {
-            Ok(SignedIn { standing: Standing::anonymous(), set_cookie: None })
+            Ok(ClientSignIn { standing: Standing::anonymous(), set_cookie: None })
         }
         Err(error) => Err(error.into()),
     }

@@ -17,7 +17,7 @@ use crate::query::Query;
 use crate::reply::{failed, moved};
 use crate::request::Request;
 use crate::route::Route;
-use crate::session::SignedIn;
+use crate::session::ClientSignIn;
 use crate::state::{Gateway, Port};
 use crate::{
     all_docs, attachment, bulk, bulk_get, changes, config, database, document, dump, local, principals, raw, resync,
@@ -102,7 +102,7 @@ impl Gateway {
             return Err(Failure::login_required());
         }
         let signed_in = match &target {
-            _ if is_for_administrators => SignedIn { standing: Standing::of_server(), set_cookie: None },
+            _ if is_for_administrators => ClientSignIn { standing: Standing::of_server(), set_cookie: None },
             Target::Database(name, of) => match self.user(&request, name, of).await {
                 Ok(signed_in) => signed_in,
                 Err(failure) => {
@@ -110,9 +110,9 @@ impl Gateway {
                     return Err(failure);
                 }
             },
-            _ => SignedIn { standing: Standing::anonymous(), set_cookie: None },
+            _ => ClientSignIn { standing: Standing::anonymous(), set_cookie: None },
         };
-        let SignedIn { standing, set_cookie } = signed_in;
+        let ClientSignIn { standing, set_cookie } = signed_in;
         let user = match &target {
             Target::Database(name, _) => session::user_of(&standing, name),
             _ => None,
@@ -144,7 +144,7 @@ impl Gateway {
     }
 
     /// Identifies a client at the users' port, after checking that users may see the database.
-    async fn user(&self, request: &flatbed_http::Request, name: &str, of: &Resource) -> Result<SignedIn> {
+    async fn user(&self, request: &flatbed_http::Request, name: &str, of: &Resource) -> Result<ClientSignIn> {
         let is_ordinary = DatabaseKind::of(name) == DatabaseKind::Ordinary;
         let found = match is_ordinary {
             true => database::must_be_public(&self.service, name).await,

@@ -64,7 +64,7 @@ impl Admission {
 
 /// A device that may sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SignedIn {
+pub struct DeviceAccount {
     /// The user whose storage the device may open.
     pub uid: Uid,
     /// The account's generation.
@@ -91,7 +91,7 @@ impl Accounts {
     /// # Errors
     /// [`Error`] if the storage fails, [`Error::OutOfBounds`] for a claim beyond its bounds. A [`Refusal`] is the
     /// account's own.
-    pub async fn sign_in(&self, claim: &Claim, admission: &Admission) -> Result<Result<SignedIn, Refusal>> {
+    pub async fn sign_in(&self, claim: &Claim, admission: &Admission) -> Result<Result<DeviceAccount, Refusal>> {
         let is_bounded = (1..=Claim::ACCOUNT_BYTES_MAX).contains(&claim.account.len())
             && claim.client_state.len() <= Claim::STATE_BYTES_MAX;
         if !is_bounded {
@@ -219,7 +219,7 @@ async fn wrong_number(trx: &Trx, keys: &RootKeys, key: &[u8], account: &[u8]) ->
 /// The outcome of a sign-in.
 enum Step {
     /// Nothing is written.
-    Done(Result<SignedIn, Refusal>),
+    Done(Result<DeviceAccount, Refusal>),
     /// The account's record changes.
     Update(Record),
     /// The account gets a user, which replaces `replaced`.

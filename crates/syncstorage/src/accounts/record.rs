@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::keys::tuple::{BYTES, put_int, put_text, take_int, take_text};
 use crate::names::Uid;
 
-use super::SignedIn;
+use super::DeviceAccount;
 use super::rules::AccountState;
 
 /// The format. A newer program may write another one.
@@ -20,9 +20,9 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn signed_in(&self) -> SignedIn {
+    pub(super) fn signed_in(&self) -> DeviceAccount {
         let AccountState { generation, keys_changed_at, .. } = self.known;
-        SignedIn { uid: self.uid, generation, keys_changed_at }
+        DeviceAccount { uid: self.uid, generation, keys_changed_at }
     }
 
     /// Encodes the format, the user, the generation, the keys' time plus 1 or 0, the client state, and the former
