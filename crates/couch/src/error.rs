@@ -11,7 +11,7 @@ use flatbed_layer::{
     DefinitionError, DesignFault, Error as LayerError, FunctionFailure, IndexFailure, Invalid, NotJudged, Refusal,
     RevId, ViewFailure,
 };
-use flatbed_service::{AnswerError, Denied, FeedError, QueryError, SelectorError, SignInError};
+use flatbed_service::{AccessError, AnswerError, FeedError, QueryError, SelectorError, SignInError};
 use hyper::StatusCode;
 
 use crate::term::write_term;
@@ -111,11 +111,11 @@ impl From<DocumentError> for Failure {
     }
 }
 
-impl From<Denied> for Failure {
-    fn from(denied: Denied) -> Self {
+impl From<AccessError> for Failure {
+    fn from(denied: AccessError) -> Self {
         match denied {
-            Denied::Refused(refused) => refused.into(),
-            Denied::Layer(error) => error.into(),
+            AccessError::Refused(refused) => refused.into(),
+            AccessError::Layer(error) => error.into(),
         }
     }
 }

@@ -14,7 +14,7 @@ use flatbed_layer::{Error as LayerError, REPLICATOR, USERS};
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
 use flatbed_service::{
-    Administer, Claims, Context, Denied, IdentifiedRequest, Maintain, PartsWatch, Read, ReadWhole, RightsWatch,
+    AccessError, Administer, Claims, Context, IdentifiedRequest, Maintain, PartsWatch, Read, ReadWhole, RightsWatch,
     SignInError, Standing,
 };
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -318,14 +318,14 @@ async fn authorize(needed: RequiredRight, name: &str, context: &Context) -> Resu
         RequiredRight::Maintainer => drop(context.database(name, Maintain).await?),
         RequiredRight::UserViews => {
             drop(context.database(USERS, Read).await?);
-            if let Err(Denied::Refused(_)) = context.database(USERS, Administer).await {
+            if let Err(AccessError::Refused(_)) = context.database(USERS, Administer).await {
                 let reason = "Only administrators can view design docs in the users database.";
                 return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", reason));
             }
         }
         RequiredRight::Hidden => {
             drop(context.database(name, Read).await?);
-            if let Err(Denied::Refused(_)) = context.database(name, Administer).await {
+            if let Err(AccessError::Refused(_)) = context.database(name, Administer).await {
                 return Err(Failure::not_found("missing"));
             }
         }

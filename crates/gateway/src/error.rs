@@ -4,7 +4,7 @@ use flatbed_documents::DocumentError;
 use flatbed_http::Rejection;
 use flatbed_layer::json::Object;
 use flatbed_layer::{Error as LayerError, Invalid, NotJudged, Refusal};
-use flatbed_service::{Denied, FeedError, SignInError};
+use flatbed_service::{AccessError, FeedError, SignInError};
 use hyper::StatusCode;
 
 /// FoundationDB's `transaction_too_large`.
@@ -139,11 +139,11 @@ impl From<DocumentError> for Failure {
     }
 }
 
-impl From<Denied> for Failure {
-    fn from(denied: Denied) -> Failure {
+impl From<AccessError> for Failure {
+    fn from(denied: AccessError) -> Failure {
         match denied {
-            Denied::Refused(refused) => refused.into(),
-            Denied::Layer(error) => error.into(),
+            AccessError::Refused(refused) => refused.into(),
+            AccessError::Layer(error) => error.into(),
         }
     }
 }

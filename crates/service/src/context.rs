@@ -22,7 +22,7 @@ use crate::configuration::Configuration;
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, complete_request};
-use crate::rights::{Administer, Denied, Needs, Right, Rights, asks_for_replications};
+use crate::rights::{AccessError, Administer, Needs, Right, Rights, asks_for_replications};
 use crate::selecting::{FeedSelector, Projection, SelectorError, SelectorOptions, Selectors};
 use crate::server::{Databases, ServerAdministration};
 use crate::sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
@@ -299,9 +299,9 @@ impl Context {
     /// ago. For administrators of the server nothing is read, so the database may not exist.
     ///
     /// # Errors
-    /// [`Denied`]: the user lacks the right, or the storage failed.
+    /// [`AccessError`]: the user lacks the right, or the storage failed.
     #[boxed]
-    pub async fn database<R: Right>(&self, name: &str, _right: R) -> std::result::Result<R::Database, Denied> {
+    pub async fn database<R: Right>(&self, name: &str, _right: R) -> std::result::Result<R::Database, AccessError> {
         let accounts = self.watching.accounts();
         let now = self.now().await?;
         let granted = now.grant(R::NEEDS, &self.layer, accounts, name).await?;
@@ -322,7 +322,7 @@ impl Context {
     }
 
     /// Returns the principal's rights as of less than a second ago.
-    async fn now(&self) -> std::result::Result<Rights, Denied> {
+    async fn now(&self) -> std::result::Result<Rights, AccessError> {
         let known = self.known();
         if !known.need_renewal() {
             return Ok(known);
@@ -361,7 +361,7 @@ impl Context {
         database: &str,
         name: &str,
         lasts: Duration,
-    ) -> std::result::Result<Option<UserSession>, Denied> {
+    ) -> std::result::Result<Option<UserSession>, AccessError> {
         let now = self.now().await?;
         let is_own = match now.standing.rests_on() {
             RightsBasis::Principal { database: of, name: own, .. } => (&**of, &**own) == (database, name),
@@ -379,7 +379,11 @@ impl Context {
 
     /// Returns the user and the end of a valid session, in milliseconds of Unix time. Needs [`Administer`].
     #[boxed]
-    pub async fn user_session(&self, database: &str, id: &str) -> std::result::Result<Option<(String, u64)>, Denied> {
+    pub async fn user_session(
+        &self,
+        database: &str,
+        id: &str,
+    ) -> std::result::Result<Option<(String, u64)>, AccessError> {
         self.database(database, Administer).await?;
         let found = self.sign_in.session_in(database, id).await?;
         Ok(found.map(|(session, _)| (session.name, session.ends_at_ms)))
@@ -445,8 +449,8 @@ impl Context {
     /// Grants access to the server.
     ///
     /// # Errors
-    /// [`Denied`]: the user does not administer the server.
-    pub async fn server(&self) -> std::result::Result<ServerAdministration<'_>, Denied> {
+    /// [`AccessError`]: the user does not administer the server.
+    pub async fn server(&self) -> std::result::Result<ServerAdministration<'_>, AccessError> {
         let rights = self.now().await?;
         Needs::Server.in_server(rights.principal())?;
         self.judged.note(None, Needs::Server, (Access::Admin, false));
@@ -456,7 +460,7 @@ impl Context {
 
     /// Grants the list of databases: to administrators of the server, or to everyone if the setting
     /// `admin_only_all_dbs` is off.
-    pub async fn databases(&self) -> std::result::Result<Databases<'_>, Denied> {
+    pub async fn databases(&self) -> std::result::Result<Databases<'_>, AccessError> {
         if self.configuration.now().auth.admin_only_all_dbs {
             self.server().await?;
         } else {
@@ -468,7 +472,7 @@ impl Context {
 
     /// Checks that the user may read the server's metrics, which name no database.
     #[boxed]
-    pub async fn metrics(&self) -> std::result::Result<(), Denied> {
+    pub async fn metrics(&self) -> std::result::Result<(), AccessError> {
         Ok(Needs::Metrics.in_server(self.now().await?.principal())?)
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use flatbed_layer::{Error, Layer, Refusal, Result, USERS, is_replicator_name};
 
 use crate::accounts::{Accounts, Fresh};
-use crate::rights::{DatabaseGrant, Denied, Needs, Rights, refusal};
+use crate::rights::{AccessError, DatabaseGrant, Needs, Rights, refusal};
 use crate::standing::RightsBasis;
 
 /// The most renewals for one write; a user who keeps changing gets the refusal.
@@ -111,12 +111,12 @@ impl<D: Clone> RenewableGrant<D> {
 impl<D> Renewal<D> {
     async fn renew(&self, fresh: Fresh) -> Result<D> {
         self.given(fresh).await.map_err(|denied| match denied {
-            Denied::Refused(refused) => Error::Refused(refusal(refused)),
-            Denied::Layer(error) => error,
+            AccessError::Refused(refused) => Error::Refused(refusal(refused)),
+            AccessError::Layer(error) => error,
         })
     }
 
-    async fn given(&self, fresh: Fresh) -> std::result::Result<D, Denied> {
+    async fn given(&self, fresh: Fresh) -> std::result::Result<D, AccessError> {
         let rights = self.rights.renew(&self.accounts, fresh).await?;
         let is_read = !rights.principal().is_admin || is_replicator_name(&self.name);
         if matches!(fresh, Fresh::Since(_)) && is_read {

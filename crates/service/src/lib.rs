@@ -48,7 +48,7 @@ pub use function_limit::with_functions_until;
 pub use functions::{Functions, SECURITY_DEFAULT, user_context};
 pub use queries::{CountResult, Query, QueryError};
 pub use replications::{NamedOwner, OwnerAccount};
-pub use rights::{Administer, Denied, Maintain, Own, Purge, Read, ReadWhole, Right, Write};
+pub use rights::{AccessError, Administer, Maintain, Own, Purge, Read, ReadWhole, Right, Write};
 pub use selecting::{FeedSelector, Projection, SelectorError, SelectorOptions};
 pub use server::ServerAdministration;
 pub use shown_address::shown_address;

@@ -34,7 +34,7 @@ const NO_DATABASE: &str = "";
 
 /// The reason why a right is not granted.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum Denied {
+pub enum AccessError {
     /// The user lacks the right.
     #[error(transparent)]
     Refused(#[from] AuthError),
@@ -188,7 +188,7 @@ impl Rights {
             && self.users.clock().since(self.since) >= IDENTIFIED_WITHIN
     }
 
-    pub(crate) async fn renew(&self, accounts: &Accounts, fresh: Fresh) -> Result<Rights, Denied> {
+    pub(crate) async fn renew(&self, accounts: &Accounts, fresh: Fresh) -> Result<Rights, AccessError> {
         let since = self.users.clock().now();
         let standing = accounts.current_standing(&self.standing, fresh).await?;
         let standing = standing.ok_or_else(|| self.standing.lost())?;
@@ -205,7 +205,7 @@ impl Rights {
         layer: &'g Layer,
         accounts: &'g Arc<Accounts>,
         name: &'g str,
-    ) -> Result<DatabaseGrant<'g>, Denied> {
+    ) -> Result<DatabaseGrant<'g>, AccessError> {
         let (access, is_replicator) = self.judge(needs, layer, accounts, name).await?;
         Ok(DatabaseGrant { rights: self, layer, accounts, name, access, is_replicator })
     }
@@ -217,7 +217,7 @@ impl Rights {
         layer: &Layer,
         accounts: &Accounts,
         name: &str,
-    ) -> Result<(Access, bool), Denied> {
+    ) -> Result<(Access, bool), AccessError> {
         let principal = self.principal();
         if principal.is_admin {
             return Ok((Access::Admin, asks_for_replications(layer, name).await?));
@@ -253,7 +253,7 @@ impl Rights {
 
     /// Returns the refusal of a user without access. The `_security` of an existing database is mostly cached, so
     /// this looks up a name that no database has: both refusals then read the same from storage.
-    async fn refuse_outsider(&self, layer: &Layer) -> Denied {
+    async fn refuse_outsider(&self, layer: &Layer) -> AccessError {
         match layer.security(NO_DATABASE).await {
             Ok(_) | Err(LayerError::DatabaseNotFound) => security::not_a_member(self.principal()).into(),
             Err(error) => error.into(),

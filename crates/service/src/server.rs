@@ -13,7 +13,7 @@ use flatbed_layer::{
 use crate::accounts::{Accounts, Fresh};
 use crate::configuration::{ChangeError, ChangedBy, Configuration};
 use crate::given::RENEWALS_MAX;
-use crate::rights::{Denied, Needs, Rights, refusal};
+use crate::rights::{AccessError, Needs, Rights, refusal};
 
 /// Server-wide state and settings, for administrators.
 #[derive(Clone)]
@@ -48,10 +48,10 @@ impl Gate for ServerAdminGate {
     }
 }
 
-fn of_denied(denied: Denied) -> Error {
+fn of_denied(denied: AccessError) -> Error {
     match denied {
-        Denied::Refused(refused) => Error::Refused(refusal(refused)),
-        Denied::Layer(error) => error,
+        AccessError::Refused(refused) => Error::Refused(refusal(refused)),
+        AccessError::Layer(error) => error,
     }
 }
 

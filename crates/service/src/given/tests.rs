@@ -12,7 +12,7 @@ use crate::accounts::Fresh;
 use crate::accounts::tests::{hash_members, write_user};
 use crate::configuration::{ChangeError, ChangedBy, Configuration, Values};
 use crate::context::{Context, Service};
-use crate::rights::{Administer, Denied, Own, Read, Write};
+use crate::rights::{AccessError, Administer, Own, Read, Write};
 use crate::standing::{Claims, RightsBasis, Standing};
 use crate::test_store::{Store, token, with_key};
 
@@ -117,9 +117,9 @@ async fn a_request_that_takes_long_is_its_users_of_then() {
     // The other standings are old by then.
     manual.advance(Duration::from_secs(7));
     assert!(is_unauthorized(ended.set_security(b"{}").await));
-    assert!(matches!(brief.database("db", Own).await, Err(Denied::Refused(_))));
+    assert!(matches!(brief.database("db", Own).await, Err(AccessError::Refused(_))));
     assert!(matches!(writer.update(&edit("a")).await, Err(Error::Refused(Refusal::Forbidden(_)))));
-    assert!(matches!(late.database("db", Read).await, Err(Denied::Refused(_))));
+    assert!(matches!(late.database("db", Read).await, Err(AccessError::Refused(_))));
     // The right and its basis are known as of now.
     given.secure(r#"{"members":{"roles":["other"]}}"#).await;
     given.server.database("db", Read).await.unwrap().exists().await.unwrap();

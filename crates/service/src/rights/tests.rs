@@ -205,12 +205,12 @@ async fn the_servers_own_is_its_administrators() {
 }
 
 /// The status of a refusal; 0: none.
-fn status<T>(given: Result<T, Denied>) -> u16 {
+fn status<T>(given: Result<T, AccessError>) -> u16 {
     match given {
         Ok(_) => 0,
-        Err(Denied::Refused(refused)) => refused.kind.status(),
-        Err(Denied::Layer(LayerError::DatabaseNotFound)) => 404,
-        Err(Denied::Layer(error)) => panic!("{error}"),
+        Err(AccessError::Refused(refused)) => refused.kind.status(),
+        Err(AccessError::Layer(LayerError::DatabaseNotFound)) => 404,
+        Err(AccessError::Layer(error)) => panic!("{error}"),
     }
 }
 

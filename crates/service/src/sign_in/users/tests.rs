@@ -375,7 +375,7 @@ async fn users_are_kept_out_of_what_is_offline() {
     let anna = server.service.context(server.ask("one", "anna:pw").await.unwrap());
     let status = async || match anna.database("one", Write).await {
         Ok(_) => 0,
-        Err(crate::Denied::Refused(refused)) => refused.kind.status(),
+        Err(crate::AccessError::Refused(refused)) => refused.kind.status(),
         Err(error) => panic!("{error}"),
     };
     assert_eq!(status().await, 0);
