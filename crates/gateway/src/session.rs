@@ -7,7 +7,7 @@ use flatbed_http::Reply;
 use flatbed_layer::Seq;
 use flatbed_layer::json::{Object, Value};
 use flatbed_service::{
-    Administer, RightsBasis, SignInError, Standing, UserClaims, UserIdentified, UserSession, UserSignInError,
+    Administer, RightsBasis, SignInError, Standing, UserClaims, UserSession, UserSignIn, UserSignInError,
 };
 use hyper::{Method, StatusCode, header};
 
@@ -69,7 +69,7 @@ pub(crate) async fn sign_in(
     let claims = UserClaims { authorization: request.header(header::AUTHORIZATION), session, peer: request.peer };
     let is_session = *of == Resource::Session && request.method != Method::DELETE;
     match gateway.service.identify_in(database, &claims).await {
-        Ok(UserIdentified { standing, prolonged_until_ms }) => {
+        Ok(UserSignIn { standing, prolonged_until_ms }) => {
             let set_cookie = session.zip(prolonged_until_ms).map(|(id, ends)| cookie(database, id, ends));
             Ok(ClientSignIn { standing, set_cookie })
         }

@@ -25,7 +25,7 @@ use crate::functions::{Functions, complete_request};
 use crate::rights::{AccessError, Administer, Needs, Right, Rights, asks_for_replications};
 use crate::selecting::{FeedSelector, Projection, SelectorError, SelectorOptions, Selectors};
 use crate::server::{Databases, ServerAdministration};
-use crate::sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
+use crate::sign_in::users::{UserClaims, UserSession, UserSignIn, UserSignInError};
 use crate::sign_in::{CheckOptions, SessionBegun, SignIn, network};
 use crate::standing::{Claims, IdentifiedRequest, RightsBasis, SignInError, Standing};
 use crate::turns::{Origin, TurnClient};
@@ -116,7 +116,7 @@ impl Service {
         &self,
         database: &str,
         claims: &UserClaims<'_>,
-    ) -> std::result::Result<UserIdentified, UserSignInError> {
+    ) -> std::result::Result<UserSignIn, UserSignInError> {
         let credentials = claims.authorization.and_then(|header| Credentials::of_header(header).ok().flatten());
         let name = credentials.as_ref().map(|credentials| credentials.name.as_str());
         self.configuration.confirm_for(name).await.map_err(SignInError::from)?;

@@ -52,7 +52,7 @@ pub use rights::{AccessError, Administer, Maintain, Own, Purge, Read, ReadWhole,
 pub use selecting::{FeedSelector, Projection, SelectorError, SelectorOptions};
 pub use server::ServerAdministration;
 pub use shown_address::shown_address;
-pub use sign_in::users::{UserClaims, UserIdentified, UserSession, UserSignInError};
+pub use sign_in::users::{UserClaims, UserSession, UserSignIn, UserSignInError};
 pub use sign_in::{CheckOptions, SessionBegun};
 pub use standing::{Claims, IdentifiedRequest, RightsBasis, SignInError, Standing};
 pub use uploads::Uploads;

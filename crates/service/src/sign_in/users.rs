@@ -35,7 +35,7 @@ pub struct UserClaims<'a> {
 
 /// An identified request to a database.
 #[derive(Debug, Clone)]
-pub struct UserIdentified {
+pub struct UserSignIn {
     /// The principal and the basis of its rights.
     pub standing: Standing,
     /// The new end of a session that this request has prolonged, in milliseconds of Unix time.
@@ -124,8 +124,8 @@ impl SignIn {
         &self,
         database: &str,
         claims: &UserClaims<'_>,
-    ) -> Result<UserIdentified, UserSignInError> {
-        let found = |standing| Ok(UserIdentified { standing, prolonged_until_ms: None });
+    ) -> Result<UserSignIn, UserSignInError> {
+        let found = |standing| Ok(UserSignIn { standing, prolonged_until_ms: None });
         let others = Claims { authorization: claims.authorization, peer: claims.peer, ..Claims::default() };
         if let Some(authorization) = claims.authorization {
             if let Some(standing) = self.by_token(authorization, &others).await? {
@@ -226,7 +226,7 @@ impl SignIn {
 
     /// Signs in by a session of the database, and prolongs it after a tenth of its time. `None`: its user is deleted
     /// or disabled.
-    async fn by_session(&self, database: &str, id: &str) -> Result<Option<UserIdentified>, UserSignInError> {
+    async fn by_session(&self, database: &str, id: &str) -> Result<Option<UserSignIn>, UserSignInError> {
         let (session, user) = match self.find_session(database, id).await? {
             SessionLookup::Valid(session, user) => (session, user),
             SessionLookup::WithoutUser => return Ok(None),
@@ -244,7 +244,7 @@ impl SignIn {
             }
         }
         let standing = standing(database, &user, Some(session_hash(id)));
-        Ok(Some(UserIdentified { standing, prolonged_until_ms }))
+        Ok(Some(UserSignIn { standing, prolonged_until_ms }))
     }
 
     pub(crate) async fn session_in(

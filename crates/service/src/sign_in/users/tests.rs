@@ -67,7 +67,7 @@ impl Server {
         found.map(|found| found.standing).map_err(|error| error.to_string())
     }
 
-    async fn bring(&self, database: &str, session: &str) -> Result<UserIdentified, String> {
+    async fn bring(&self, database: &str, session: &str) -> Result<UserSignIn, String> {
         let claims = UserClaims { session: Some(session), ..UserClaims::default() };
         self.service.identify_in(database, &claims).await.map_err(|error| error.to_string())
     }
