@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flatbed_flatten::json::Value;
 
-use crate::steps::{Exhausted, Steps};
+use crate::steps::{MatchInterrupted, Steps};
 
 /// A part of the field name is empty.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +66,7 @@ impl Field {
         &self,
         value: &'v Value<'t>,
         steps: &mut Steps<'_>,
-    ) -> Result<FieldValue<'v, 't>, Exhausted> {
+    ) -> Result<FieldValue<'v, 't>, MatchInterrupted> {
         self.find_from(0, value, steps)
     }
 
@@ -76,7 +76,7 @@ impl Field {
         passed: usize,
         value: &'v Value<'t>,
         steps: &mut Steps<'_>,
-    ) -> Result<FieldValue<'v, 't>, Exhausted> {
+    ) -> Result<FieldValue<'v, 't>, MatchInterrupted> {
         let mut value = value;
         for part in self.parts.iter().skip(passed) {
             value = match value {

@@ -157,7 +157,7 @@ impl Index {
         &self,
         document: &Value<'_>,
         stop: &dyn Fn() -> bool,
-    ) -> Result<Option<Vec<Value<'static>>>, crate::Exhausted> {
+    ) -> Result<Option<Vec<Value<'static>>>, crate::MatchInterrupted> {
         let is_design = |id: &str| id.starts_with(DESIGN);
         if document.get("_id").and_then(Value::as_str).is_some_and(is_design) {
             return Ok(None);

@@ -58,7 +58,7 @@ pub use projection::Projector;
 pub use rows::{IndexReader, RowIndex, RowSelector, RowsError, SelectorReader};
 pub use sort::Sort;
 use steps::Steps;
-pub use steps::{Exhausted, Interrupts, Progress, slice_steps};
+pub use steps::{Interrupts, MatchInterrupted, Progress, slice_steps};
 
 /// Members of documents that are not derived from bodies, ids or revisions. A selector may test them, but indexes are
 /// maintained from bodies, ids and revisions alone, so no index covers them ([`Index::is_of_bodies`]). Members that
@@ -104,22 +104,22 @@ impl Selector {
     /// steps.
     ///
     /// # Errors
-    /// [`Exhausted`]: after some tenths of a second of work, at the very worst two seconds, or if `stop` returns true.
-    pub fn matches_unless(&self, document: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<bool, Exhausted> {
+    /// [`MatchInterrupted`]: after some tenths of a second of work, at the very worst two seconds, or if `stop` returns true.
+    pub fn matches_unless(&self, document: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<bool, MatchInterrupted> {
         self.0.holds(document, &mut Steps::new(stop))
     }
 
     /// Like [`Selector::matches_unless`], for one slice, which begins at `progress`.
     ///
     /// # Errors
-    /// As there, and [`Exhausted::Paused`]: `progress` is then the start of the next slice. No match pauses inside one
+    /// As there, and [`MatchInterrupted::Paused`]: `progress` is then the start of the next slice. No match pauses inside one
     /// comparison of a value with an argument.
     pub fn matches_in_slices(
         &self,
         document: &Value<'_>,
         progress: &mut Progress,
         interrupts: Interrupts<'_>,
-    ) -> Result<bool, Exhausted> {
+    ) -> Result<bool, MatchInterrupted> {
         self.0.holds_in_slices(document, progress, interrupts)
     }
 

@@ -5,17 +5,17 @@ use flatbed_flatten::json::Value;
 use crate::field::{Field, FieldValue};
 use crate::normal::{Comparison, Normal, Term};
 use crate::order::{Order, identical, is_integer};
-use crate::steps::{Exhausted, Interrupts, Progress, Steps};
+use crate::steps::{Interrupts, MatchInterrupted, Progress, Steps};
 
-pub(crate) type MatchResult = Result<bool, Exhausted>;
+pub(crate) type MatchResult = Result<bool, MatchInterrupted>;
 
 /// The subject of a condition: a document, or an item of an array.
 pub(crate) trait Subject {
-    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<FieldValue<'v, 'v>, Exhausted>;
+    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<FieldValue<'v, 'v>, MatchInterrupted>;
 }
 
 impl Subject for Value<'_> {
-    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<FieldValue<'v, 'v>, Exhausted> {
+    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<FieldValue<'v, 'v>, MatchInterrupted> {
         field.find(self, steps)
     }
 }
@@ -31,7 +31,7 @@ impl Normal {
     ) -> MatchResult {
         let mut steps = Steps::of_slice(interrupts, std::mem::take(progress));
         let held = self.holds(subject, &mut steps);
-        if held == Err(Exhausted::Paused) {
+        if held == Err(MatchInterrupted::Paused) {
             *progress = steps.into_progress();
         }
         held

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use flatbed_collate::Collation;
 use flatbed_flatten::json::Value;
 
-use crate::steps::{Exhausted, Steps};
+use crate::steps::{MatchInterrupted, Steps};
 
 /// Bytes of strings that are collated in a step, beside the cost of the comparison itself.
 const STEP_BYTES: usize = 4;
@@ -48,7 +48,12 @@ impl Order {
     }
 
     /// Like [`Order::compare`]. Each value visited is a step.
-    pub(crate) fn within(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<Ordering, Exhausted> {
+    pub(crate) fn within(
+        self,
+        a: &Value<'_>,
+        b: &Value<'_>,
+        steps: &mut Steps<'_>,
+    ) -> Result<Ordering, MatchInterrupted> {
         steps.take(1)?;
         Ok(match (a, b) {
             (Value::Array(a), Value::Array(b)) => {
@@ -76,7 +81,7 @@ impl Order {
     }
 
     /// Compares values that are not both arrays, and not both objects.
-    fn scalars(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<Ordering, Exhausted> {
+    fn scalars(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<Ordering, MatchInterrupted> {
         match (self, a, b) {
             (_, Value::String(a), Value::String(b)) if a == b => {
                 steps.take_bytes(a.len())?;
@@ -99,7 +104,7 @@ impl Order {
     }
 
     /// Returns whether two values are equal. Most strings are decided by their bytes.
-    pub(crate) fn equal(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
+    pub(crate) fn equal(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, MatchInterrupted> {
         match (a, b) {
             (Value::String(a), Value::String(b)) if is_plain(a) && is_plain(b) => {
                 steps.take(1)?;
@@ -117,7 +122,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 /// Returns whether two values are the same Erlang term: 1 and 1.0 differ.
-pub(crate) fn identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
+pub(crate) fn identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, MatchInterrupted> {
     steps.take(1)?;
     Ok(match (a, b) {
         (Value::Number(a_text), Value::Number(b_text)) => {
@@ -202,7 +207,7 @@ mod tests {
         let long = Value::String("\u{301}".repeat(8_000_000).into());
         let longer = Value::String("\u{301}".repeat(8_000_001).into());
         let nobody = || false;
-        assert_eq!(Order::Collated.within(&long, &longer, &mut Steps::new(&nobody)), Err(Exhausted::TooLong));
+        assert_eq!(Order::Collated.within(&long, &longer, &mut Steps::new(&nobody)), Err(MatchInterrupted::TooLong));
     }
 
     #[test]

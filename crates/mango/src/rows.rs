@@ -12,7 +12,7 @@ use crate::field::{Field, FieldValue, place};
 use crate::index::Index;
 use crate::matching::Subject;
 use crate::normal::{Normal, Term};
-use crate::steps::{Exhausted, Interrupts, Progress, Steps};
+use crate::steps::{Interrupts, MatchInterrupted, Progress, Steps};
 
 /// The number of parts of a field's name that are looked up as a path. The rest is followed inside of the value there.
 const PATH_PARTS_MAX: usize = 2;
@@ -22,7 +22,7 @@ const PATH_PARTS_MAX: usize = 2;
 pub enum RowsError {
     /// The selector takes too long, or the client is gone.
     #[error(transparent)]
-    Exhausted(#[from] Exhausted),
+    Exhausted(#[from] MatchInterrupted),
     /// The rows are invalid.
     #[error(transparent)]
     Decode(#[from] DecodeError),
@@ -187,7 +187,7 @@ impl Index {
         drop(names);
         let mut steps = Steps::of_slice(interrupts, std::mem::take(progress));
         let key = self.key_read(&read, &mut steps);
-        if key == Err(RowsError::Exhausted(Exhausted::Paused)) {
+        if key == Err(RowsError::Exhausted(MatchInterrupted::Paused)) {
             *progress = steps.into_progress();
         }
         key
@@ -310,7 +310,7 @@ enum BodyValues<'r> {
 }
 
 impl Subject for BodyValues<'_> {
-    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<FieldValue<'v, 'v>, Exhausted> {
+    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<FieldValue<'v, 'v>, MatchInterrupted> {
         let (reader, values, special) = match self {
             BodyValues::Document(document) => return field.find(document, steps),
             BodyValues::Values { reader, values, special } => (reader, values, special),

@@ -40,7 +40,7 @@ pub struct Progress {
 /// The callbacks that end a match early.
 #[derive(Clone, Copy)]
 pub struct Interrupts<'s> {
-    /// Called about every 10,000 steps. The match ends with [`Exhausted::Stopped`] if it returns true.
+    /// Called about every 10,000 steps. The match ends with [`MatchInterrupted::Stopped`] if it returns true.
     pub stop: &'s dyn Fn() -> bool,
     /// Called when the slice is over, and about every 10,000 steps after that. The match pauses if it returns true.
     pub pause: &'s dyn Fn() -> bool,
@@ -50,7 +50,7 @@ pub struct Interrupts<'s> {
 
 /// Why a match did not finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Exhausted {
+pub enum MatchInterrupted {
     /// The selector takes too many steps on the document.
     #[error("the selector takes too long to match a document")]
     TooLong,
@@ -130,24 +130,24 @@ impl<'s> Steps<'s> {
     }
 
     /// Pauses before this round of a loop.
-    pub(crate) fn pause_before(&mut self, at: usize) -> Exhausted {
+    pub(crate) fn pause_before(&mut self, at: usize) -> MatchInterrupted {
         self.path.clear();
         self.path.push(at);
-        Exhausted::Paused
+        MatchInterrupted::Paused
     }
 
     /// Takes steps before they are spent one after another; see [`Steps::spend`].
-    pub(crate) fn take_ahead(&mut self, count: usize) -> Result<(), Exhausted> {
+    pub(crate) fn take_ahead(&mut self, count: usize) -> Result<(), MatchInterrupted> {
         self.take(count)?;
         self.pause_at = self.pause_at.saturating_sub(count);
         Ok(())
     }
 
     /// Spends steps that were [taken ahead](Steps::take_ahead).
-    pub(crate) fn spend(&mut self, count: usize) -> Result<(), Exhausted> {
+    pub(crate) fn spend(&mut self, count: usize) -> Result<(), MatchInterrupted> {
         self.pause_at = self.pause_at.saturating_add(count);
         match self.stop.is_some_and(|stop| stop()) {
-            true => Err(Exhausted::Stopped),
+            true => Err(MatchInterrupted::Stopped),
             false => Ok(()),
         }
     }
@@ -162,26 +162,26 @@ impl<'s> Steps<'s> {
         self.is_resuming().then(|| (self.begin_loop(), std::mem::take(&mut self.states)))
     }
 
-    pub(crate) fn pause_search(&mut self, (at, states): (usize, Vec<StateID>)) -> Exhausted {
+    pub(crate) fn pause_search(&mut self, (at, states): (usize, Vec<StateID>)) -> MatchInterrupted {
         self.states = states;
         self.pause_before(at)
     }
 
     /// Notes the round of a loop inside which the match ended.
-    pub(crate) fn note_round(&mut self, at: usize, ended: Exhausted) {
-        if ended == Exhausted::Paused {
+    pub(crate) fn note_round(&mut self, at: usize, ended: MatchInterrupted) {
+        if ended == MatchInterrupted::Paused {
             self.path.push(at);
         }
     }
 
-    pub(crate) fn take(&mut self, count: usize) -> Result<(), Exhausted> {
-        self.left = self.left.checked_sub(count).ok_or(Exhausted::TooLong)?;
+    pub(crate) fn take(&mut self, count: usize) -> Result<(), MatchInterrupted> {
+        self.left = self.left.checked_sub(count).ok_or(MatchInterrupted::TooLong)?;
         match self.until_look.checked_sub(count) {
             Some(left) => self.until_look = left,
             None => {
                 self.until_look = STEPS_BETWEEN;
                 if self.stop.is_some_and(|stop| stop()) {
-                    return Err(Exhausted::Stopped);
+                    return Err(MatchInterrupted::Stopped);
                 }
             }
         }
@@ -189,7 +189,7 @@ impl<'s> Steps<'s> {
     }
 
     /// Takes the steps of scanning `bytes` bytes.
-    pub(crate) fn take_bytes(&mut self, bytes: usize) -> Result<(), Exhausted> {
+    pub(crate) fn take_bytes(&mut self, bytes: usize) -> Result<(), MatchInterrupted> {
         self.take(bytes / STEP_BYTES)
     }
 }
@@ -203,7 +203,7 @@ mod tests {
         let mut steps = Steps { left: 10, ..Steps::endless() };
         assert_eq!((steps.take_bytes(STEP_BYTES * 9), steps.left), (Ok(()), 1));
         assert_eq!((steps.take_bytes(STEP_BYTES - 1), steps.left), (Ok(()), 1));
-        assert_eq!(steps.take_bytes(STEP_BYTES * 2), Err(Exhausted::TooLong));
+        assert_eq!(steps.take_bytes(STEP_BYTES * 2), Err(MatchInterrupted::TooLong));
     }
 
     #[test]
@@ -217,6 +217,6 @@ mod tests {
         assert_eq!((steps.take(STEPS_BETWEEN), asked.get()), (Ok(()), 0));
         assert_eq!((steps.take(1), asked.get()), (Ok(()), 1));
         assert_eq!((steps.take(STEPS_BETWEEN), asked.get()), (Ok(()), 1));
-        assert_eq!((steps.take(1), asked.get()), (Err(Exhausted::Stopped), 2));
+        assert_eq!((steps.take(1), asked.get()), (Err(MatchInterrupted::Stopped), 2));
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flatbed_admission::{Budget, Grant};
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{ChangeRow, Document, Error as LayerError, RowKind, TailDocument, TailRow};
-use flatbed_mango::{Exhausted, Field, Interrupts, InvalidSelector, Progress, Projector, Selector, slice_steps};
+use flatbed_mango::{Field, Interrupts, InvalidSelector, MatchInterrupted, Progress, Projector, Selector, slice_steps};
 use flatbed_metrics::{Family, Kind, Value as Measured};
 use tokio::runtime::Handle;
 
@@ -50,7 +50,7 @@ pub enum SelectorError {
     Busy,
     /// A document exceeds the selector's bounds, or the request was dropped.
     #[error(transparent)]
-    Exhausted(Exhausted),
+    Exhausted(MatchInterrupted),
     /// The work panicked or was cancelled.
     #[error("{0}")]
     BrokenOff(String),
@@ -261,7 +261,7 @@ fn each<T, P>(
 ) -> Result<()> {
     for text in left {
         if stop() {
-            return Err(SelectorError::Exhausted(Exhausted::Stopped));
+            return Err(SelectorError::Exhausted(MatchInterrupted::Stopped));
         }
         let _permit = acquire(json::tree_bytes(&text));
         let value = json::parse(&text, &Limits::default());
@@ -453,12 +453,12 @@ impl<P, A: Fn(usize) -> P> Matcher<'_, A> {
         let _permit = (self.acquire)(json::tree_bytes(&text));
         let Ok(value) = json::parse(&text, &Limits::default()) else { return Ok(Some(false)) };
         if (self.stop)() {
-            return Err(SelectorError::Exhausted(Exhausted::Stopped));
+            return Err(SelectorError::Exhausted(MatchInterrupted::Stopped));
         }
         let interrupts = Interrupts { stop: self.stop, pause: self.pause, steps: slice_steps(text.len()) };
         match self.selector.matches_in_slices(&value, progress, interrupts) {
             Ok(is_selected) => Ok(Some(is_selected)),
-            Err(Exhausted::Paused) => Ok(None),
+            Err(MatchInterrupted::Paused) => Ok(None),
             Err(exhausted) => Err(SelectorError::Exhausted(exhausted)),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flatbed_flatten::DecodeError;
 use flatbed_flatten::json::{Limits, Value, parse};
-use flatbed_mango::{BESIDE, Exhausted, Interrupts, Progress, RowSelector, RowsError, Selector, slice_steps};
+use flatbed_mango::{BESIDE, Interrupts, MatchInterrupted, Progress, RowSelector, RowsError, Selector, slice_steps};
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::records::Info;
 use flatbed_store::seq::STAMP_BYTES;
@@ -144,7 +144,7 @@ impl<'a> Matcher<'a> {
                     is_reloaded = true;
                 }
                 // A query shares the runtime's threads, also while it keeps its turn or without turns.
-                Err(RowsError::Exhausted(Exhausted::Paused)) if !pauses => {
+                Err(RowsError::Exhausted(MatchInterrupted::Paused)) if !pauses => {
                     tokio::task::yield_now().await;
                 }
                 done => break done,
@@ -152,11 +152,11 @@ impl<'a> Matcher<'a> {
         };
         match selected {
             Ok(is_selected) => Ok(Some(is_selected)),
-            Err(RowsError::Exhausted(Exhausted::Paused)) => {
+            Err(RowsError::Exhausted(MatchInterrupted::Paused)) => {
                 self.paused = Some(PausedMatch { id: id.to_owned(), stamp: info.stamp, progress, restarts });
                 Ok(None)
             }
-            Err(RowsError::Exhausted(Exhausted::TooLong | Exhausted::Stopped)) => {
+            Err(RowsError::Exhausted(MatchInterrupted::TooLong | MatchInterrupted::Stopped)) => {
                 Err(Refusal::SelectorExhausted.into())
             }
             Err(RowsError::Decode(error)) => Err(Error::Corrupt(format!("the body of {id:?}: {error}"))),

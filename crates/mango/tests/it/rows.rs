@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use flatbed_flatten::json::Value;
 use flatbed_flatten::{FieldIds, FieldNames, FlattenOptions, PackOptions, flatten, pack_with, unknown_names};
-use flatbed_mango::{Exhausted, Index, Interrupts, Progress, RowsError, Selector};
+use flatbed_mango::{Index, Interrupts, MatchInterrupted, Progress, RowsError, Selector};
 use proptest::prelude::*;
 
 use crate::plans::{selector, value};
@@ -69,7 +69,7 @@ fn on_rows(
     let selected = rows.matches(pairs.clone(), &names, special, &|| false).unwrap();
     let sliced = in_slices(
         |progress, interrupts| rows.matches_in_slices(pairs.clone(), &names, special, progress, interrupts),
-        |error| *error == RowsError::Exhausted(Exhausted::Paused),
+        |error| *error == RowsError::Exhausted(MatchInterrupted::Paused),
     );
     assert_eq!(sliced, Ok(selected));
     (selected, asked.get())
@@ -200,7 +200,7 @@ proptest! {
         prop_assert_eq!(selected, compiled.matches(&document), "{} of {}", selector, text(&document));
         let sliced = in_slices(
             |progress, interrupts| compiled.matches_in_slices(&document, progress, interrupts),
-            |error| *error == Exhausted::Paused,
+            |error| *error == MatchInterrupted::Paused,
         );
         prop_assert_eq!(sliced, Ok(selected), "{} of {}", selector, text(&document));
         for fields in [r#"{"a":"asc"}"#, r#"{"b":"asc","_id":"asc"}"#, r#"{"a.b":"asc","a":"asc"}"#, r#"{"a.0.b":"asc","c":"asc"}"#] {

@@ -1,7 +1,7 @@
 //! Selectors against documents.
 
 use flatbed_flatten::json::Value;
-use flatbed_mango::{Exhausted, Interrupts, InvalidSelector, Progress, Selector, compare, slice_steps};
+use flatbed_mango::{Interrupts, InvalidSelector, MatchInterrupted, Progress, Selector, compare, slice_steps};
 use proptest::prelude::*;
 
 use crate::json;
@@ -256,12 +256,12 @@ fn matching_ends() {
         let selector = Selector::new(&selector).unwrap();
         // `$all` ends at the first missing item.
         let found = selector.matches_unless(&document, &nobody);
-        assert_eq!(found, if operator == "$in" { Err(Exhausted::TooLong) } else { Ok(false) }, "{operator}");
-        assert_eq!(selector.matches_unless(&document, &|| true), Err(Exhausted::Stopped), "{operator}");
+        assert_eq!(found, if operator == "$in" { Err(MatchInterrupted::TooLong) } else { Ok(false) }, "{operator}");
+        assert_eq!(selector.matches_unless(&document, &|| true), Err(MatchInterrupted::Stopped), "{operator}");
     }
     let conditions = vec![r#"{"a":{"$elemMatch":{"$gt":"x"}}}"#; 5_000].join(",");
     let many = Selector::new(&json(&format!(r#"{{"$or":[{conditions}]}}"#))).unwrap();
-    assert_eq!(many.matches_unless(&document, &nobody), Err(Exhausted::TooLong));
+    assert_eq!(many.matches_unless(&document, &nobody), Err(MatchInterrupted::TooLong));
     assert!(many.weight() > 10_000);
     // As in CouchDB where PCRE reaches its limit, an expression does not match if the search takes too long.
     let document = json(&format!(r#"{{"a":"{}b"}}"#, "a".repeat(2_000_000)));
@@ -270,20 +270,20 @@ fn matching_ends() {
     let document = json(&format!(r#"{{"a":"{}b"}}"#, "a".repeat(200_000)));
     assert_eq!(simple.matches_unless(&document, &nobody), Ok(true));
     // 16 kB of expression on 200 kB of text: 3 of 20 million steps.
-    for (count, found) in [(4, Ok(false)), (8, Err(Exhausted::TooLong))] {
+    for (count, found) in [(4, Ok(false)), (8, Err(MatchInterrupted::TooLong))] {
         let many = Selector::new(&regexes((0..count).map(|number| format!("x{number}")))).unwrap();
         assert_eq!(many.matches_unless(&document, &nobody), found);
     }
 }
 
 /// Matches in slices that pause as soon as `pause` allows, and returns the number of pauses.
-fn in_slices(selector: &Selector, document: &Value<'_>, pause: bool) -> (Result<bool, Exhausted>, usize) {
+fn in_slices(selector: &Selector, document: &Value<'_>, pause: bool) -> (Result<bool, MatchInterrupted>, usize) {
     let (mut progress, mut pauses) = (Progress::default(), 0);
     let (stop, pause) = (|| false, || pause);
     loop {
         let interrupts = Interrupts { stop: &stop, pause: &pause, steps: slice_steps(0) };
         match selector.matches_in_slices(document, &mut progress, interrupts) {
-            Err(Exhausted::Paused) => pauses += 1,
+            Err(MatchInterrupted::Paused) => pauses += 1,
             done => return (done, pauses),
         }
     }
@@ -305,9 +305,9 @@ fn a_match_pauses_inside_a_document() {
     for (selector, found) in [
         (of_items(400, "x"), Ok(true)),
         (of_items(400, "z"), Ok(false)),
-        (of_items(5_000, "x"), Err(Exhausted::TooLong)),
+        (of_items(5_000, "x"), Err(MatchInterrupted::TooLong)),
         (of_regexes(7), Ok(true)),
-        (of_regexes(20), Err(Exhausted::TooLong)),
+        (of_regexes(20), Err(MatchInterrupted::TooLong)),
     ] {
         let (done, pauses) = in_slices(&selector, &document, true);
         assert_eq!(done, found);

@@ -8,7 +8,7 @@ use flatbed_collate::label::LABEL_BYTES_MAX;
 use flatbed_flatten::json::{self, Value};
 use flatbed_flatten::path::FIRST_FIELD_ID;
 use flatbed_flatten::{DecodeError, json_len};
-use flatbed_mango::{Exhausted, Index, IndexReader, Interrupts, Progress, RowsError, slice_steps};
+use flatbed_mango::{Index, IndexReader, Interrupts, MatchInterrupted, Progress, RowsError, slice_steps};
 use flatbed_revtree::{DocumentId, RevId};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::proto;
@@ -181,7 +181,7 @@ impl Keyed {
         let instance = within.instance;
         // Long matches check `stop`.
         match self.at_once(&instance.fields, index, of, body) {
-            Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
+            Err(RowsError::Exhausted(MatchInterrupted::Stopped)) => {}
             done => return Ok(done),
         }
         let mut digest = digest_in(instance, "json");
@@ -201,7 +201,7 @@ impl Keyed {
             let interrupts = Interrupts { stop: &|| false, pause: has_waiters, steps };
             let of = (id.as_str(), &rev);
             match Keyed::default().with_cache(&fields, &index, of, body.body(), &mut progress, interrupts) {
-                Err(RowsError::Exhausted(Exhausted::Paused)) => None,
+                Err(RowsError::Exhausted(MatchInterrupted::Paused)) => None,
                 done => Some(done),
             }
         };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use flatbed_flatten::DecodeError;
 use flatbed_flatten::json::{self, Value};
-use flatbed_mango::{Exhausted, Interrupts, Progress, RowsError, SelectorReader, slice_steps};
+use flatbed_mango::{Interrupts, MatchInterrupted, Progress, RowsError, SelectorReader, slice_steps};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::proto;
 use flatbed_store::records::{Info, revision_message};
@@ -94,7 +94,7 @@ impl IndexSelector {
         let instance = within.instance;
         // Long matches check `stop`.
         match self.with_names(&instance.fields, index, special_of(id, info), body) {
-            Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
+            Err(RowsError::Exhausted(MatchInterrupted::Stopped)) => {}
             done => return Ok(done),
         }
         let mut digest = digest_in(instance, NAME);
@@ -116,7 +116,7 @@ impl IndexSelector {
             let reader = index.selector.reader(&names);
             let interrupts = Interrupts { stop: &|| false, pause: has_waiters, steps };
             match matches(&index, &reader, names, &special, body.body(), &mut progress, interrupts) {
-                Err(RowsError::Exhausted(Exhausted::Paused)) => None,
+                Err(RowsError::Exhausted(MatchInterrupted::Paused)) => None,
                 done => Some(done),
             }
         };
