@@ -49,13 +49,13 @@ pub enum Progress {
 /// The error for bytes that are not a header of the PROXY protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed header of the PROXY protocol")]
-pub struct Malformed;
+pub struct MalformedHeader;
 
 /// Parses the bytes that have arrived, which [`Progress::Needs`] requested before.
 ///
 /// # Errors
-/// [`Malformed`], as soon as it is certain.
-pub fn read(bytes: &[u8]) -> Result<Progress, Malformed> {
+/// [`MalformedHeader`], as soon as it is certain.
+pub fn read(bytes: &[u8]) -> Result<Progress, MalformedHeader> {
     let needs = |all: usize| Ok(Progress::Needs(all.saturating_sub(bytes.len()).max(1)));
     if bytes.len() < FIRST_BYTES {
         return needs(FIRST_BYTES);
@@ -63,35 +63,35 @@ pub fn read(bytes: &[u8]) -> Result<Progress, Malformed> {
     if bytes.starts_with(b"PROXY ") {
         return match bytes.strip_suffix(b"\r\n") {
             Some(line) if bytes.len() <= LINE_BYTES_MAX => Ok(Progress::Complete(line_of(line)?)),
-            _ if bytes.len() >= LINE_BYTES_MAX => Err(Malformed),
+            _ if bytes.len() >= LINE_BYTES_MAX => Err(MalformedHeader),
             _ => needs(bytes.len() + 1),
         };
     }
     if !bytes.starts_with(&SIGNATURE) {
-        return Err(Malformed);
+        return Err(MalformedHeader);
     }
     let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else { return needs(HEAD_BYTES) };
     let [.., command, family, high, low] = *head;
     let length = usize::from(u16::from_be_bytes([high, low]));
     if length > REST_BYTES_MAX {
-        return Err(Malformed);
+        return Err(MalformedHeader);
     }
     if rest.len() < length {
         return needs(HEAD_BYTES + length);
     }
     if rest.len() > length {
-        return Err(Malformed);
+        return Err(MalformedHeader);
     }
     match command {
         0x20 => Ok(Progress::Complete(Header::Local)),
         0x21 => binary(family, rest).map(Progress::Complete),
-        _ => Err(Malformed),
+        _ => Err(MalformedHeader),
     }
 }
 
 /// Parses version 1: `PROXY TCP4 192.0.2.1 192.0.2.2 1234 80`.
-fn line_of(line: &[u8]) -> Result<Header, Malformed> {
-    let line = std::str::from_utf8(line).map_err(|_| Malformed)?;
+fn line_of(line: &[u8]) -> Result<Header, MalformedHeader> {
+    let line = std::str::from_utf8(line).map_err(|_| MalformedHeader)?;
     let mut words = line.split(' ');
     let _ = words.next();
     let family = words.next();
@@ -101,40 +101,40 @@ fn line_of(line: &[u8]) -> Result<Header, Malformed> {
     let (Some(from), Some(to), Some(from_port), Some(to_port), None) =
         (words.next(), words.next(), words.next(), words.next(), words.next())
     else {
-        return Err(Malformed);
+        return Err(MalformedHeader);
     };
     let address = |text: &str| {
-        let address: IpAddr = text.parse().map_err(|_| Malformed)?;
+        let address: IpAddr = text.parse().map_err(|_| MalformedHeader)?;
         let is_of_family = if address.is_ipv4() { family == Some("TCP4") } else { family == Some("TCP6") };
-        is_of_family.then_some(address).ok_or(Malformed)
+        is_of_family.then_some(address).ok_or(MalformedHeader)
     };
     let port = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
-        true => text.parse::<u16>().map_err(|_| Malformed),
-        false => Err(Malformed),
+        true => text.parse::<u16>().map_err(|_| MalformedHeader),
+        false => Err(MalformedHeader),
     };
     let (from, from_port, _, _) = (address(from)?, port(from_port)?, address(to)?, port(to_port)?);
     Ok(Header::Client { address: Some(SocketAddr::new(from, from_port)), is_secure: false })
 }
 
 /// Parses version 2 after its fixed part.
-fn binary(family: u8, rest: &[u8]) -> Result<Header, Malformed> {
+fn binary(family: u8, rest: &[u8]) -> Result<Header, MalformedHeader> {
     let (address, fields) = match family {
         0x11 | 0x12 => {
-            let (addresses, fields) = rest.split_first_chunk::<12>().ok_or(Malformed)?;
+            let (addresses, fields) = rest.split_first_chunk::<12>().ok_or(MalformedHeader)?;
             let [a, b, c, d, _, _, _, _, high, low, ..] = *addresses;
             let address = IpAddr::V4(Ipv4Addr::new(a, b, c, d));
             (Some(SocketAddr::new(address, u16::from_be_bytes([high, low]))), fields)
         }
         0x21 | 0x22 => {
-            let (from, after) = rest.split_first_chunk::<16>().ok_or(Malformed)?;
-            let (_, after) = after.split_first_chunk::<16>().ok_or(Malformed)?;
-            let (ports, fields) = after.split_first_chunk::<4>().ok_or(Malformed)?;
+            let (from, after) = rest.split_first_chunk::<16>().ok_or(MalformedHeader)?;
+            let (_, after) = after.split_first_chunk::<16>().ok_or(MalformedHeader)?;
+            let (ports, fields) = after.split_first_chunk::<4>().ok_or(MalformedHeader)?;
             let [high, low, ..] = *ports;
             let address = IpAddr::V6(Ipv6Addr::from(*from));
             (Some(SocketAddr::new(address, u16::from_be_bytes([high, low]))), fields)
         }
         // Unix sockets.
-        0x31 | 0x32 => (None, rest.get(216..).ok_or(Malformed)?),
+        0x31 | 0x32 => (None, rest.get(216..).ok_or(MalformedHeader)?),
         // The fields of other families begin at an unknown offset.
         _ => (None, [].as_slice()),
     };
@@ -142,17 +142,17 @@ fn binary(family: u8, rest: &[u8]) -> Result<Header, Malformed> {
 }
 
 /// Returns whether a field reports that the client used TLS.
-fn is_secure(mut fields: &[u8]) -> Result<bool, Malformed> {
+fn is_secure(mut fields: &[u8]) -> Result<bool, MalformedHeader> {
     let mut is_secure = false;
     while let Some((&[kind, high, low], rest)) = fields.split_first_chunk::<3>() {
         let length = usize::from(u16::from_be_bytes([high, low]));
-        let (value, after) = rest.split_at_checked(length).ok_or(Malformed)?;
+        let (value, after) = rest.split_at_checked(length).ok_or(MalformedHeader)?;
         if kind == TYPE_SSL {
             is_secure = value.first().is_some_and(|client| client & CLIENT_SSL != 0);
         }
         fields = after;
     }
-    if fields.is_empty() { Ok(is_secure) } else { Err(Malformed) }
+    if fields.is_empty() { Ok(is_secure) } else { Err(MalformedHeader) }
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     /// Reads a header from these bytes and returns it with the remaining bytes.
-    fn read_all(bytes: &[u8]) -> Result<(Header, &[u8]), Option<Malformed>> {
+    fn read_all(bytes: &[u8]) -> Result<(Header, &[u8]), Option<MalformedHeader>> {
         let mut count = 0;
         loop {
             match read(&bytes[..count]).map_err(Some)? {
@@ -220,7 +220,7 @@ mod tests {
             format!("PROXY UNKNOWN {}\r\n", "f".repeat(LINE_BYTES_MAX - 15)),
             format!("PROXY {}", "f".repeat(10_000)),
         ] {
-            assert_eq!(read_all(told.as_bytes()), Err(Some(Malformed)), "{told}");
+            assert_eq!(read_all(told.as_bytes()), Err(Some(MalformedHeader)), "{told}");
         }
         assert_eq!(read_all(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r"), Err(None));
     }
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(of(&[0x20, 0, 5, 2, 0, 0, 0, 0]), Ok(false));
         assert_eq!(of(&[0x04, 0, 1, 1]), Ok(false));
         for cut in [&[0x20][..], &[0x20, 0], &[0x20, 0, 2, 1], &[0x04, 0, 1, 9, 1]] {
-            assert_eq!(of(cut), Err(Some(Malformed)), "{cut:?}");
+            assert_eq!(of(cut), Err(Some(MalformedHeader)), "{cut:?}");
         }
     }
 
@@ -267,7 +267,7 @@ mod tests {
             v2(0x21, 0x31, &[0; 215]),
             v2(0x21, 0x11, &[0; REST_BYTES_MAX + 1]),
         ] {
-            assert_eq!(read_all(&told), Err(Some(Malformed)), "{told:?}");
+            assert_eq!(read_all(&told), Err(Some(MalformedHeader)), "{told:?}");
         }
         assert!(read_all(&v2(0x20, 0, &[0; REST_BYTES_MAX])).is_ok());
     }
