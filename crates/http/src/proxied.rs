@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use flatbed_network::proxy_protocol::{Header, Progress, read};
-use flatbed_network::{Blocks, Forwarded, from_forwarded, from_x_forwarded, host_in_forwarded};
+use flatbed_network::{Blocks, ForwardedClient, from_forwarded, from_x_forwarded, host_in_forwarded};
 use hyper::HeaderMap;
 use hyper::header::HeaderName;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -52,13 +52,13 @@ impl Proxies {
         if self.forwarding.is_empty() || !self.forwards(&peer) {
             return peer;
         }
-        let Some(Forwarded { address, is_secure }) = self.forwarded(headers) else { return peer };
+        let Some(ForwardedClient { address, is_secure }) = self.forwarded(headers) else { return peer };
         let address = address.map(|address| SocketAddr::new(address, 0)).or(peer.address);
         Peer { address, is_secure: is_secure.unwrap_or(peer.is_secure) }
     }
 
     /// Returns the statement of a trusted proxy, which has sent the request.
-    fn forwarded(&self, headers: &HeaderMap) -> Option<Forwarded> {
+    fn forwarded(&self, headers: &HeaderMap) -> Option<ForwardedClient> {
         if self.writes_forwarded {
             return from_forwarded(lines(headers, FORWARDED), &self.forwarding);
         }

@@ -12,7 +12,7 @@ const HOPS_MAX: usize = 32;
 
 /// The reported client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Forwarded {
+pub struct ForwardedClient {
     /// The last address reported by a known proxy; `None`: none was, or one without an address.
     pub address: Option<IpAddr>,
     /// True if the client used TLS, if reported.
@@ -25,31 +25,31 @@ pub fn from_x_forwarded<'h>(
     addresses: impl DoubleEndedIterator<Item = &'h str>,
     protocols: impl DoubleEndedIterator<Item = &'h str>,
     known: &Blocks,
-) -> Option<Forwarded> {
+) -> Option<ForwardedClient> {
     // Quotes have no meaning here.
     let mut addresses = elements(addresses, |line| from_the_end(line, b',', false)).map(address_of);
     let mut protocols = elements(protocols, |line| from_the_end(line, b',', false)).map(is_secure);
-    let mut found = None::<Forwarded>;
+    let mut found = None::<ForwardedClient>;
     for address in addresses.by_ref().take(HOPS_MAX) {
         // With fewer protocols than addresses, the nearest proxy has set the only one.
         let of_hop = protocols.next().flatten().or(found.and_then(|found| found.is_secure));
-        found = Some(Forwarded { address, is_secure: of_hop });
+        found = Some(ForwardedClient { address, is_secure: of_hop });
         if address.is_none() || !known.contains(address) {
             break;
         }
     }
     if found.is_none() {
         let is_secure = protocols.next().flatten();
-        return is_secure.map(|is_secure| Forwarded { address: None, is_secure: Some(is_secure) });
+        return is_secure.map(|is_secure| ForwardedClient { address: None, is_secure: Some(is_secure) });
     }
     found
 }
 
 /// Reads `Forwarded`, with all its lines in order; `None`: nothing is reported.
-pub fn from_forwarded<'h>(lines: impl DoubleEndedIterator<Item = &'h str>, known: &Blocks) -> Option<Forwarded> {
+pub fn from_forwarded<'h>(lines: impl DoubleEndedIterator<Item = &'h str>, known: &Blocks) -> Option<ForwardedClient> {
     let mut found = None;
     for element in elements(lines, |line| from_the_end(line, b',', true)).take(HOPS_MAX) {
-        let mut hop = Forwarded { address: None, is_secure: None };
+        let mut hop = ForwardedClient { address: None, is_secure: None };
         for pair in from_the_end(element, b';', true) {
             let Some((name, value)) = pair.split_once('=') else { continue };
             let value = value.trim().trim_matches('"');

@@ -12,5 +12,5 @@ mod rates;
 
 pub use address::Network;
 pub use blocks::{Block, Blocks, InvalidBlock};
-pub use forwarded::{Forwarded, from_forwarded, from_x_forwarded, host_in_forwarded};
+pub use forwarded::{ForwardedClient, from_forwarded, from_x_forwarded, host_in_forwarded};
 pub use rates::{Rate, Rates};
