@@ -11,7 +11,7 @@ use std::{
 
 use flatbed_http::LimitError;
 use flatbed_layer::{LayerOptions, ViewBounds};
-use flatbed_replicator::Allowed;
+use flatbed_replicator::AllowedAddresses;
 use flatbed_service::configuration::Source;
 
 use crate::gateway::GatewaySettings;
@@ -431,7 +431,7 @@ pub(crate) struct Settings {
     /// Additional certificates that replications trust.
     pub replication_ca: Option<PathBuf>,
     /// Addresses beside the internet that users' replications may reach.
-    pub replication_allow: Allowed,
+    pub replication_allow: AllowedAddresses,
     /// The most replications of this process. `None`: the replicator's default.
     pub replication_jobs: Option<usize>,
     /// The most replications of one user. `None`: the replicator's default.
@@ -509,7 +509,7 @@ impl Settings {
                 .transpose()?,
             replication_ca: first("replication_ca").map(SettingValue::path),
             replication_allow: first("replication_allow")
-                .map(|found| Allowed::parse(&found.text).map_err(|_| found.is_not(ALLOWED)))
+                .map(|found| AllowedAddresses::parse(&found.text).map_err(|_| found.is_not(ALLOWED)))
                 .transpose()?
                 .unwrap_or_default(),
             replication_jobs: first("replication_jobs").map(|found| found.number(1..=10_000)).transpose()?,

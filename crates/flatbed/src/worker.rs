@@ -11,7 +11,7 @@ use flatbed_dispatcher::{Dispatcher, DispatcherOptions, Server, check_document};
 use flatbed_javascript::Runner;
 use flatbed_layer::ServerActor;
 use flatbed_metrics::Family;
-use flatbed_outward::{Allowed, Network, Tls};
+use flatbed_outward::{AllowedAddresses, Network, Tls};
 use flatbed_service::Functions;
 use flatbed_worker::connect::Secrets;
 use flatbed_worker::memory::{MEMORY_BYTES, MEMORY_BYTES_MIN, Memory};
@@ -35,7 +35,7 @@ pub(crate) struct WorkerSettings {
     pub files: Option<PathBuf>,
     pub secrets: Option<PathBuf>,
     /// Addresses beside the internet that they may reach.
-    pub allow: Allowed,
+    pub allow: AllowedAddresses,
     /// The most jobs at once.
     pub jobs: usize,
     /// The memory for documents of all jobs, in bytes.
@@ -59,7 +59,8 @@ impl WorkerSettings {
                 _ => return Err(found.is_not("true or false")),
             },
         };
-        let allow = first("worker_allow").map(|found| Allowed::parse(&found.text).map_err(|_| found.is_not(ALLOWED)));
+        let allow =
+            first("worker_allow").map(|found| AllowedAddresses::parse(&found.text).map_err(|_| found.is_not(ALLOWED)));
         let jobs = first("worker_jobs").map(|found| found.number(1..=1_000)).transpose()?;
         let memory =
             first("worker_memory_mb").map(|found| found.number(MEMORY_BYTES_MIN >> 20..=1 << 20)).transpose()?;

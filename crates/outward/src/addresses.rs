@@ -99,21 +99,21 @@ enum Entry {
 
 /// The internal networks and hosts that every replication may reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Allowed(Vec<Entry>);
+pub struct AllowedAddresses(Vec<Entry>);
 
-impl Allowed {
+impl AllowedAddresses {
     /// Parses a comma-separated list of addresses, networks (`10.0.0.0/8`, `fd00::/8`) and host names. An address is
     /// compared with the addresses that a name resolves to; a name is compared with the name itself, whatever it
     /// resolves to. An empty text lists nothing.
     ///
     /// # Errors
     /// [`AllowedError`] names the first entry that cannot be read.
-    pub fn parse(text: &str) -> Result<Allowed, AllowedError> {
+    pub fn parse(text: &str) -> Result<AllowedAddresses, AllowedError> {
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
         entries
             .map(|text| entry(text).ok_or_else(|| AllowedError(text.to_owned())))
             .collect::<Result<_, _>>()
-            .map(Allowed)
+            .map(AllowedAddresses)
     }
 
     /// Returns whether an address is listed. An IPv4 address equals its IPv6 form (`::ffff:10.0.0.1`).
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn lists() {
-        let allowed = Allowed::parse(" 10.0.0.0/8, fd00::/8 ,127.0.0.1,::1, Couch.Internal.,a-b_c, ").unwrap();
+        let allowed = AllowedAddresses::parse(" 10.0.0.0/8, fd00::/8 ,127.0.0.1,::1, Couch.Internal.,a-b_c, ").unwrap();
         for text in ["10.0.0.0", "10.255.255.255", "::ffff:10.1.1.1", "127.0.0.1", "::1", "fd12::1", "::ffff:127.0.0.1"]
         {
             assert!(allowed.has_address(address(text)), "{text}");
@@ -285,10 +285,13 @@ mod tests {
             assert!(!allowed.has_host(host), "{host}");
         }
         // IPv4 in its IPv6 form is IPv4.
-        assert_eq!(Allowed::parse("::ffff:10.0.0.0/104,::ffff:10.0.0.1"), Allowed::parse("10.0.0.0/8,10.0.0.1"));
-        assert_eq!(Allowed::parse(""), Ok(Allowed::default()));
-        assert!(!Allowed::default().has_address(address("8.8.8.8")));
-        let everything = Allowed::parse("0.0.0.0/0,::/0").unwrap();
+        assert_eq!(
+            AllowedAddresses::parse("::ffff:10.0.0.0/104,::ffff:10.0.0.1"),
+            AllowedAddresses::parse("10.0.0.0/8,10.0.0.1")
+        );
+        assert_eq!(AllowedAddresses::parse(""), Ok(AllowedAddresses::default()));
+        assert!(!AllowedAddresses::default().has_address(address("8.8.8.8")));
+        let everything = AllowedAddresses::parse("0.0.0.0/0,::/0").unwrap();
         assert!(everything.has_address(address("127.0.0.1")) && everything.has_address(address("::1")));
     }
 
@@ -319,9 +322,12 @@ mod tests {
             "1a",
             "::1%lo",
         ] {
-            assert_eq!(Allowed::parse(&format!("a,{text}")), Err(AllowedError(text.to_owned())), "{text}");
+            assert_eq!(AllowedAddresses::parse(&format!("a,{text}")), Err(AllowedError(text.to_owned())), "{text}");
         }
-        assert!(Allowed::parse(&"a".repeat(64)).is_err() && Allowed::parse(&["a"; 128].join(".")).is_err());
+        assert!(
+            AllowedAddresses::parse(&"a".repeat(64)).is_err()
+                && AllowedAddresses::parse(&["a"; 128].join(".")).is_err()
+        );
     }
 
     /// Returns the standard library's classification of an address.
@@ -359,7 +365,7 @@ mod tests {
         #[test]
         fn networks_are_what_their_bits_say(bits in any::<u32>(), other in any::<u32>(), length in 0_u8..=32) {
             let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-            let allowed = Allowed::parse(&format!("{}/{length}", Ipv4Addr::from_bits(bits & mask))).unwrap();
+            let allowed = AllowedAddresses::parse(&format!("{}/{length}", Ipv4Addr::from_bits(bits & mask))).unwrap();
             prop_assert_eq!(allowed.has_address(Ipv4Addr::from_bits(other).into()), other & mask == bits & mask);
             let last = bits & mask | other & !mask;
             prop_assert!(allowed.has_address(Ipv4Addr::from_bits(last).into()));
@@ -370,7 +376,7 @@ mod tests {
             // Excludes the mapped form, which is IPv4.
             let bits = bits | 1 << 127;
             let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-            let allowed = Allowed::parse(&format!("{}/{length}", Ipv6Addr::from_bits(bits & mask))).unwrap();
+            let allowed = AllowedAddresses::parse(&format!("{}/{length}", Ipv6Addr::from_bits(bits & mask))).unwrap();
             let other = other | 1 << 126;
             prop_assert_eq!(allowed.has_address(Ipv6Addr::from_bits(other).into()), other & mask == bits & mask);
             prop_assert!(allowed.has_address(Ipv6Addr::from_bits(bits & mask | other & !mask).into()));
@@ -378,7 +384,7 @@ mod tests {
 
         #[test]
         fn any_text_is_read_to_its_end(text in "[0-9a-fx:./%,\\[\\] -]{0,40}") {
-            let _ = Allowed::parse(&text);
+            let _ = AllowedAddresses::parse(&text);
         }
     }
 }

@@ -7,7 +7,7 @@ mod addresses;
 mod network;
 mod tls;
 
-pub use addresses::{Allowed, AllowedError, is_public};
+pub use addresses::{AllowedAddresses, AllowedError, is_public};
 pub use network::{ConnectError, Network, Resolve};
 pub use tls::{Tls, TlsError};
 

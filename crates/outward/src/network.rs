@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::addresses::{Allowed, is_public};
+use crate::addresses::{AllowedAddresses, is_public};
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
@@ -30,7 +30,7 @@ pub type Resolve = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<Socke
 pub struct Network {
     resolve: Resolve,
     /// The internal addresses that are allowed beside the public ones. `None`: all addresses are allowed.
-    bounds: Option<Arc<Allowed>>,
+    bounds: Option<Arc<AllowedAddresses>>,
 }
 
 /// The reason why a connection failed.
@@ -61,7 +61,7 @@ impl Network {
 
     /// Returns the public addresses and the listed ones, without unlisted addresses of this machine.
     #[must_use]
-    pub fn bounded(&self, allowed: Arc<Allowed>) -> Network {
+    pub fn bounded(&self, allowed: Arc<AllowedAddresses>) -> Network {
         Network { resolve: self.resolve.clone(), bounds: Some(allowed) }
     }
 
@@ -118,7 +118,7 @@ fn broken(error: io::Error) -> ConnectError {
     ConnectError::Broken(error.to_string())
 }
 
-fn is_within(address: SocketAddr, allowed: &Allowed) -> bool {
+fn is_within(address: SocketAddr, allowed: &AllowedAddresses) -> bool {
     allowed.has_address(address.ip()) || is_public(address.ip()) && !is_own(address)
 }
 
@@ -235,7 +235,8 @@ mod tests {
             ("inner", &["127.0.0.1"]),
             ("named", &["127.0.0.1"]),
         ]);
-        let bounded = Network::new(resolve.clone()).bounded(Arc::new(Allowed::parse("127.0.0.2,named").unwrap()));
+        let bounded =
+            Network::new(resolve.clone()).bounded(Arc::new(AllowedAddresses::parse("127.0.0.2,named").unwrap()));
         for (host, reached) in [
             ("rebinding", Some("127.0.0.2")),
             ("rebinding", None),

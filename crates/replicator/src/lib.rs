@@ -35,7 +35,7 @@ pub use crate::description::Description;
 pub use crate::follow::FollowedDocument;
 pub use crate::owner::Owner;
 pub use crate::replication::{Origin, Replication, RowExtent};
-pub use flatbed_outward::{Allowed, AllowedError, Network, Resolve, Tls, TlsError};
+pub use flatbed_outward::{AllowedAddresses, AllowedError, Network, Resolve, Tls, TlsError};
 pub use flatbed_replicate::{Error, Outcome, Progress, Spec, SpecDefaults};
 
 /// The name of the node in answers, where CouchDB names a node of its cluster.
@@ -87,7 +87,7 @@ pub struct ReplicatorOptions {
     /// The resolution of host names.
     pub network: Network,
     /// The internal addresses that replications of users may reach; those of administrators may reach everything.
-    pub allowed: Arc<Allowed>,
+    pub allowed: Arc<AllowedAddresses>,
 }
 
 impl Default for ReplicatorOptions {

@@ -17,7 +17,7 @@ use flatbed_http::{
 };
 use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, ServerActor};
-use flatbed_outward::{Allowed, Network, Tls};
+use flatbed_outward::{AllowedAddresses, Network, Tls};
 use flatbed_provision::{Provision, ProvisionOptions};
 use flatbed_replicator::{Owner, Replicator, ReplicatorOptions};
 use flatbed_service::configuration::{Source, Values};
@@ -172,7 +172,7 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     let connect = Arc::new(move |owner: &Owner| connect(InsidePrincipal::of(owner.clone())));
     let (as_server, runs) = (connect.clone(), worker.is_some());
     let WorkerOptions { files, secrets, allow } = worker.unwrap_or_default();
-    let network = Network::default().bounded(Arc::new(Allowed::parse(allow).expect("a list")));
+    let network = Network::default().bounded(Arc::new(AllowedAddresses::parse(allow).expect("a list")));
     let connect_as_server = Arc::new(move || as_server(&Owner::Server));
     let dispatcher = DispatcherOptions::new(secrets, files, network, Tls::default(), connect_as_server);
     let dispatcher =

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use flatbed_auth::PasswordHash;
-use flatbed_replicator::{Allowed, Network, ReplicatorOptions, Resolve};
+use flatbed_replicator::{AllowedAddresses, Network, ReplicatorOptions, Resolve};
 use flatbed_testkit::{pass, until_wanted};
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
@@ -123,7 +123,7 @@ async fn nothing_within_is_reached_by_users() {
         ("listed.example", &["127.0.0.1"]),
         ("rebinding.example", &["127.0.0.2", "127.0.0.1"]),
     ]));
-    let allowed = Arc::new(Allowed::parse("127.0.0.2,listed.example").unwrap());
+    let allowed = Arc::new(AllowedAddresses::parse("127.0.0.2,listed.example").unwrap());
     let server =
         server(&store, ReplicatorOptions { network, allowed, user_jobs_max: 100, ..ReplicatorOptions::default() })
             .await;
