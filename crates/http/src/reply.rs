@@ -115,15 +115,15 @@ pub enum ReplyBody {
     /// A stream that has ended normally.
     Ended,
     /// No body: the connection switches its protocol. The channel passes on when access to it ends.
-    Switched(oneshot::Sender<(End, Option<Gate>)>),
+    Switched(oneshot::Sender<(EndSignal, Option<Gate>)>),
 }
 
 /// A future that resolves when an answer must end.
-pub struct End(pub(crate) Pin<Box<dyn Future<Output = ()> + Send>>);
+pub struct EndSignal(pub(crate) Pin<Box<dyn Future<Output = ()> + Send>>);
 
-impl std::fmt::Debug for End {
+impl std::fmt::Debug for EndSignal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("End").finish_non_exhaustive()
+        f.debug_struct("EndSignal").finish_non_exhaustive()
     }
 }
 
@@ -147,7 +147,7 @@ pub struct RevocableBody {
 #[derive(Debug)]
 pub struct RevocableStream {
     pieces: mpsc::Receiver<Piece>,
-    end: End,
+    end: EndSignal,
     gate: Option<Gate>,
     next: Option<Piece>,
 }
@@ -562,7 +562,7 @@ impl Reply {
         end: impl Future<Output = ()> + Send + 'static,
         recheck: Option<(Recheck, Instant)>,
     ) -> Reply {
-        let end = End(Box::pin(end));
+        let end = EndSignal(Box::pin(end));
         let gate = recheck.map(|(recheck, since)| Gate::new(recheck, since));
         self.body = match self.body {
             ReplyBody::Stream(pieces) => ReplyBody::Until(Box::new(RevocableStream { pieces, end, gate, next: None })),

@@ -29,7 +29,7 @@ use crate::frame_stream::FrameStream;
 use crate::gate::Gate;
 use crate::peer::RequestScheme;
 use crate::rejection::{Rejection, Result};
-use crate::reply::{End, Piece, Reply, ReplyBody};
+use crate::reply::{EndSignal, Piece, Reply, ReplyBody};
 use crate::request::Request;
 
 /// The text appended to the key of a handshake (RFC 6455, 1.3).
@@ -139,7 +139,7 @@ impl Handshake {
 #[derive(Debug)]
 pub struct PendingWebSocket {
     upgraded: OnUpgrade,
-    end: oneshot::Receiver<(End, Option<Gate>)>,
+    end: oneshot::Receiver<(EndSignal, Option<Gate>)>,
 }
 
 impl PendingWebSocket {
@@ -158,7 +158,7 @@ impl PendingWebSocket {
             }
         };
         // It is set before the 101 is sent.
-        let (end, gate) = end.await.unwrap_or_else(|_| (End(Box::pin(std::future::pending())), None));
+        let (end, gate) = end.await.unwrap_or_else(|_| (EndSignal(Box::pin(std::future::pending())), None));
         Some((TokioIo::new(upgraded), SocketEnd { end, gate }))
     }
 
@@ -229,7 +229,7 @@ async fn socket<S: AsyncRead + AsyncWrite + Unpin>(stream: S, incoming_bytes_max
 }
 
 struct SocketEnd {
-    end: End,
+    end: EndSignal,
     gate: Option<Gate>,
 }
 
