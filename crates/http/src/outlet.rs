@@ -381,7 +381,7 @@ impl Outlet {
         }
     }
 
-    pub(crate) fn try_room(&self, bytes: usize) -> Option<Room> {
+    pub(crate) fn try_room(&self, bytes: usize) -> Option<AnswerMemory> {
         let bytes = bytes.saturating_add(PIECE_BYTES);
         let of_connection = try_take(&self.connection.pieces, bytes)?;
         let of_address = match self.share.get() {
@@ -389,20 +389,20 @@ impl Outlet {
             None => None,
         };
         let of_all = try_take(&self.connection.of.pieces, bytes)?;
-        Some(Room { of_connection: Some(of_connection), of_address, of_all: Some(of_all), _page: None })
+        Some(AnswerMemory { of_connection: Some(of_connection), of_address, of_all: Some(of_all), _page: None })
     }
 
-    pub(crate) async fn room(&self, bytes: usize) -> Room {
+    pub(crate) async fn room(&self, bytes: usize) -> AnswerMemory {
         let bytes = bytes.saturating_add(PIECE_BYTES);
         let of_connection = take(&self.connection.pieces, bytes).await;
         let of_address = match self.share.get() {
             Some(share) => take(&share.pieces, bytes).await,
             None => None,
         };
-        Room { of_connection, of_address, of_all: take(&self.connection.of.pieces, bytes).await, _page: None }
+        AnswerMemory { of_connection, of_address, of_all: take(&self.connection.of.pieces, bytes).await, _page: None }
     }
 
-    pub(crate) async fn page_room(self: &Arc<Self>, kind: PageKind) -> Room {
+    pub(crate) async fn page_room(self: &Arc<Self>, kind: PageKind) -> AnswerMemory {
         let (budget, of_share, bytes) = self.page_budgets(kind);
         let of_connection = take(&self.connection.pages, bytes).await;
         let of_address = match of_share {
@@ -410,11 +410,11 @@ impl Outlet {
             None => None,
         };
         let of_all = take(budget, bytes).await;
-        Room { of_connection, of_address, of_all, _page: Some(HeldPage::new(self.clone(), kind)) }
+        AnswerMemory { of_connection, of_address, of_all, _page: Some(HeldPage::new(self.clone(), kind)) }
     }
 
     /// The same, without a wait: for a task that already holds a page.
-    pub(crate) fn try_page_room(self: &Arc<Self>, kind: PageKind) -> Option<Room> {
+    pub(crate) fn try_page_room(self: &Arc<Self>, kind: PageKind) -> Option<AnswerMemory> {
         let (budget, of_share, bytes) = self.page_budgets(kind);
         let of_connection = Some(try_take(&self.connection.pages, bytes)?);
         let of_address = match of_share {
@@ -422,7 +422,7 @@ impl Outlet {
             None => None,
         };
         let of_all = Some(try_take(budget, bytes)?);
-        Some(Room { of_connection, of_address, of_all, _page: Some(HeldPage::new(self.clone(), kind)) })
+        Some(AnswerMemory { of_connection, of_address, of_all, _page: Some(HeldPage::new(self.clone(), kind)) })
     }
 
     fn page_budgets(&self, kind: PageKind) -> (&Arc<Budget>, Option<&Arc<Budget>>, usize) {
@@ -485,7 +485,7 @@ impl Drop for Outlet {
 
 /// Reserved memory; released when dropped.
 #[derive(Debug)]
-pub struct Room {
+pub struct AnswerMemory {
     of_connection: Option<Grant>,
     of_address: Option<Grant>,
     of_all: Option<Grant>,
@@ -511,7 +511,7 @@ impl Drop for HeldPage {
     }
 }
 
-impl Room {
+impl AnswerMemory {
     pub(crate) fn shrink(&mut self, bytes: usize) {
         for grant in [&mut self.of_connection, &mut self.of_address, &mut self.of_all].into_iter().flatten() {
             grant.shrink(bytes);
@@ -524,13 +524,13 @@ impl Room {
 pub struct Outgoing {
     pub(crate) bytes: Bytes,
     pub(crate) outlet: Option<Arc<Outlet>>,
-    pub(crate) room: Option<Arc<Room>>,
+    pub(crate) room: Option<Arc<AnswerMemory>>,
     /// True if the piece must be one chunk.
     pub(crate) is_whole: bool,
 }
 
 impl Outgoing {
-    pub(crate) fn new(bytes: Bytes, outlet: Option<Arc<Outlet>>, room: Option<Arc<Room>>) -> Outgoing {
+    pub(crate) fn new(bytes: Bytes, outlet: Option<Arc<Outlet>>, room: Option<Arc<AnswerMemory>>) -> Outgoing {
         if let Some(outlet) = &outlet {
             // Before the piece is counted: a concurrent check must not see it with the time of the last progress.
             if outlet.unsent.load(Ordering::Relaxed) == 0 {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::gate::{AccessDecision, Gate, Mark, Recheck};
 use crate::metrics::AnswerCounter;
-use crate::outlet::{Outgoing, Outlet, PageKind, Room};
+use crate::outlet::{AnswerMemory, Outgoing, Outlet, PageKind};
 use crate::rejection::Rejection;
 use crate::tracked;
 
@@ -41,7 +41,7 @@ pub struct Pages {
 }
 
 /// The memory of a page; released when dropped.
-pub type PagePermit = Option<Room>;
+pub type PagePermit = Option<AnswerMemory>;
 
 impl Pages {
     /// Returns the pages of the current answer. `has_documents`: they may contain documents of any size.
@@ -132,7 +132,7 @@ impl std::fmt::Debug for EndSignal {
 pub struct Whole {
     rest: Bytes,
     outlet: Arc<Outlet>,
-    room: Arc<Room>,
+    room: Arc<AnswerMemory>,
     gate: Option<Gate>,
 }
 
