@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::limits::Limits;
 use crate::metrics::{Bound, Traffic};
 use crate::outlet::Connection;
-use crate::turns::Who;
+use crate::turns::ClientNetwork;
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -55,12 +55,12 @@ pub(crate) struct Doorway {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Group {
-    Address(Who),
+    Address(ClientNetwork),
     Site(u64),
 }
 
 impl Group {
-    pub(crate) fn of(who: Who) -> impl Iterator<Item = Group> {
+    pub(crate) fn of(who: ClientNetwork) -> impl Iterator<Item = Group> {
         [Some(Group::Address(who)), who.and_then(|who| who.site()).map(Group::Site)].into_iter().flatten()
     }
 
@@ -103,7 +103,7 @@ impl Default for DoorwayState {
 
 #[derive(Debug)]
 struct OpenConnection {
-    who: Who,
+    who: ClientNetwork,
     connection: Arc<Connection>,
     unfinished: Option<u64>,
     is_cut: bool,
@@ -121,7 +121,7 @@ impl DoorwayState {
         self.next
     }
 
-    fn change(&mut self, who: Who, change: impl Fn(&mut GroupConnections) -> bool) {
+    fn change(&mut self, who: ClientNetwork, change: impl Fn(&mut GroupConnections) -> bool) {
         for group in Group::of(who) {
             let of = self.of.entry(group).or_default();
             let before = group.weight(of.unfinished.len());
@@ -210,7 +210,7 @@ impl DoorwayState {
 
     /// Returns the matching connections of the address that has the most of them, sorted by `find`.
     fn of_most(&self, find: impl Fn(&Connection) -> Option<u64>) -> Vec<(u64, u64)> {
-        let mut of: HashMap<Who, Vec<(u64, u64)>> = HashMap::new();
+        let mut of: HashMap<ClientNetwork, Vec<(u64, u64)>> = HashMap::new();
         for (number, open) in self.open.iter().filter(|(_, open)| !open.is_cut) {
             if let Some(found) = find(&open.connection) {
                 of.entry(open.who).or_default().push((found, *number));
@@ -221,11 +221,11 @@ impl DoorwayState {
         most
     }
 
-    fn full(&self, who: Who, limits: &Limits) -> Option<Group> {
+    fn full(&self, who: ClientNetwork, limits: &Limits) -> Option<Group> {
         self.beyond(who, limits.connections_by_address, |of| of.open.len())
     }
 
-    fn beyond(&self, who: Who, most: usize, count: impl Fn(&GroupConnections) -> usize) -> Option<Group> {
+    fn beyond(&self, who: ClientNetwork, most: usize, count: impl Fn(&GroupConnections) -> usize) -> Option<Group> {
         let is_beyond =
             |group: &Group| most > 0 && self.of.get(group).is_some_and(|of| group.weight(count(of)) >= most);
         Group::of(who).find(is_beyond)
@@ -259,7 +259,7 @@ impl Doorway {
         self.traffic.refused.of(bound).add(count);
     }
 
-    pub(crate) fn leaves_many(&self, who: Who) -> bool {
+    pub(crate) fn leaves_many(&self, who: ClientNetwork) -> bool {
         let state = self.state();
         state.left.is_spent(who, LEFT_MAX, state.began.elapsed())
     }
@@ -267,7 +267,7 @@ impl Doorway {
     /// Registers a new connection. Returns `None` if its address has too many. `is_bounded`: limits by address apply.
     pub(crate) fn enter(
         self: &Arc<Self>,
-        who: Who,
+        who: ClientNetwork,
         is_bounded: bool,
         limits: &Limits,
         connection: &Arc<Connection>,
@@ -360,7 +360,7 @@ impl DoorwayEntry {
     /// Changes the address of a connection after its PROXY header. Returns false if that address may not have one
     /// more.
     #[must_use]
-    pub(crate) fn comes_from(&self, who: Who, is_bounded: bool, limits: &Limits) -> bool {
+    pub(crate) fn comes_from(&self, who: ClientNetwork, is_bounded: bool, limits: &Limits) -> bool {
         let mut state = self.of.state();
         if is_bounded && state.left.is_spent(who, LEFT_MAX, state.began.elapsed()) {
             self.of.refused(Bound::LeftUnfinished, 1);
@@ -437,7 +437,7 @@ mod tests {
         }
     }
 
-    fn who(n: u8) -> Who {
+    fn who(n: u8) -> ClientNetwork {
         Some(Network::from(std::net::IpAddr::from([192, 0, 2, n])))
     }
 

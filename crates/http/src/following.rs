@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::doorway::Group;
 use crate::metrics::{Bound, Traffic};
 use crate::rejection::{Rejection, Result};
-use crate::turns::Who;
+use crate::turns::ClientNetwork;
 
 #[derive(Debug)]
 pub(crate) struct Followers {
@@ -23,7 +23,7 @@ pub(crate) struct Followers {
 #[derive(Debug, Default)]
 struct FollowersState {
     next: u64,
-    open: HashMap<u64, (Who, Arc<Notify>)>,
+    open: HashMap<u64, (ClientNetwork, Arc<Notify>)>,
     of: HashMap<Group, BTreeSet<u64>>,
     most: BTreeSet<(usize, Group)>,
 }
@@ -37,7 +37,7 @@ pub struct AnonymousFeed {
 }
 
 impl FollowersState {
-    fn change(&mut self, who: Who, change: impl Fn(&mut BTreeSet<u64>) -> bool) {
+    fn change(&mut self, who: ClientNetwork, change: impl Fn(&mut BTreeSet<u64>) -> bool) {
         for group in Group::of(who) {
             let of = self.of.entry(group).or_default();
             let before = group.weight(of.len());
@@ -55,7 +55,7 @@ impl FollowersState {
         }
     }
 
-    fn weight(&self, who: Who) -> usize {
+    fn weight(&self, who: ClientNetwork) -> usize {
         let weight = |group: Group| self.of.get(&group).map_or(0, |of| group.weight(of.len()));
         Group::of(who).map(weight).max().unwrap_or(0)
     }
@@ -68,7 +68,7 @@ impl FollowersState {
 
     /// Ends the newest feed of the group with the most feeds if that is at least two more than this address has.
     /// Returns false otherwise.
-    fn make_room_for(&mut self, who: Who) -> bool {
+    fn make_room_for(&mut self, who: ClientNetwork) -> bool {
         let least = self.weight(who) + 2;
         let most = self.most.last().filter(|(weight, _)| *weight >= least).map(|(_, group)| *group);
         let newest = most.and_then(|most| self.of.get(&most)?.last().copied());
@@ -90,7 +90,7 @@ impl Followers {
     ///
     /// # Errors
     /// 429 if no feed of another address can end.
-    pub(crate) fn follow(self: &Arc<Self>, who: Who, most: usize) -> Result<AnonymousFeed> {
+    pub(crate) fn follow(self: &Arc<Self>, who: ClientNetwork, most: usize) -> Result<AnonymousFeed> {
         let mut state = self.state();
         if state.open.len() >= most.max(1) {
             self.traffic.refused.of(Bound::AnonymousFeeds).add(1);
@@ -124,7 +124,7 @@ impl Drop for AnonymousFeed {
 mod tests {
     use super::*;
 
-    fn who(address: &str) -> Who {
+    fn who(address: &str) -> ClientNetwork {
         Some(address.parse::<std::net::IpAddr>().unwrap().into())
     }
 

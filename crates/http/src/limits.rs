@@ -13,7 +13,7 @@ use crate::metrics::{Bound, Traffic};
 use crate::peer::Peer;
 use crate::rejection::{Rejection, Result};
 use crate::shares::Sender;
-use crate::turns::Who;
+use crate::turns::ClientNetwork;
 
 const CLIENTS_MAX: usize = 65_536;
 
@@ -136,7 +136,7 @@ impl Limits {
 
 #[derive(Debug, Default)]
 struct AddressRequests {
-    of: HashMap<Who, usize>,
+    of: HashMap<ClientNetwork, usize>,
     all: usize,
 }
 
@@ -260,7 +260,7 @@ impl Drop for UserRequest {
 #[derive(Debug)]
 pub(crate) struct AddressRequest {
     of: Arc<Admission>,
-    who: Who,
+    who: ClientNetwork,
     is_feed: AtomicBool,
 }
 
@@ -288,7 +288,7 @@ impl Drop for AddressRequest {
     }
 }
 
-pub(crate) fn who(peer: &Peer) -> Who {
+pub(crate) fn who(peer: &Peer) -> ClientNetwork {
     peer.ip().map(Network::from)
 }
 

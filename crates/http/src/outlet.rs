@@ -23,7 +23,7 @@ use crate::budget::{Share, take, try_take};
 use crate::limits::{AddressRequest, UserRequest};
 use crate::metrics::{Bound, Traffic, Usage};
 use crate::pace::Pace;
-use crate::turns::Who;
+use crate::turns::ClientNetwork;
 
 const PIECE_BYTES: usize = 256;
 
@@ -68,7 +68,7 @@ pub(crate) struct Outlets {
     page_bytes_max: usize,
     /// The longest wait of an answer for memory. Then it is refused.
     room_max: Duration,
-    shares: Shares<Who, Share>,
+    shares: Shares<ClientNetwork, Share>,
     began: Instant,
     under_way: Mutex<Slab<Weak<Outlet>>>,
     traffic: Arc<Traffic>,
@@ -118,7 +118,7 @@ impl Outlets {
     }
 
     /// Returns the share of an address: a percentage of each budget, and at least the needs of one answer.
-    pub(crate) fn share(&self, who: Who, percent: usize) -> Arc<Share> {
+    pub(crate) fn share(&self, who: ClientNetwork, percent: usize) -> Arc<Share> {
         let part = |budget: &Budget, least: usize| {
             let limit = budget.limit();
             Budget::new((limit / 100 * percent).max(least.min(limit)), 1)
@@ -254,7 +254,7 @@ impl Connection {
         Some(outlet)
     }
 
-    pub(crate) fn share(&self, who: Who, percent: usize) -> Arc<Share> {
+    pub(crate) fn share(&self, who: ClientNetwork, percent: usize) -> Arc<Share> {
         self.of.share(who, percent)
     }
 

@@ -7,14 +7,14 @@ use hyper::StatusCode;
 
 use crate::metrics::{Bound, Traffic};
 use crate::rejection::{Rejection, Result};
-use crate::turns::Who;
+use crate::turns::ClientNetwork;
 
 #[derive(Debug, Default)]
-pub(crate) struct Shares(Mutex<HashMap<Who, usize>>);
+pub(crate) struct Shares(Mutex<HashMap<ClientNetwork, usize>>);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Sender {
-    pub who: Who,
+    pub who: ClientNetwork,
     /// The percentage of the memory that its bodies may use.
     pub percent: usize,
     pub traffic: Arc<Traffic>,
@@ -23,7 +23,7 @@ pub(crate) struct Sender {
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<Shares>,
-    who: Who,
+    who: ClientNetwork,
     bytes: usize,
 }
 

@@ -22,7 +22,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{Acceptor, ProducesTickets};
 
 use crate::stream::{Stream, Transport};
-use crate::turns::{Turns, Who};
+use crate::turns::{ClientNetwork, Turns};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -140,7 +140,12 @@ impl Tls {
     ///
     /// # Errors
     /// The connection's, and those of the protocol.
-    pub(crate) async fn greet(&self, transport: Transport, who: Who, turns: &Arc<Turns>) -> io::Result<Stream> {
+    pub(crate) async fn greet(
+        &self,
+        transport: Transport,
+        who: ClientNetwork,
+        turns: &Arc<Turns>,
+    ) -> io::Result<Stream> {
         let hello = LazyConfigAcceptor::new(Acceptor::default(), transport).await?;
         let turn = turns.wait([who]).await.map_err(too_many)?;
         let buffers = |session: &mut tokio_rustls::rustls::ServerConnection| {
