@@ -45,7 +45,7 @@ const HEADERS_MAX: usize = 100;
 
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedConnection {
     pub transport: Transport,
     pub address: Option<SocketAddr>,
     pub listener: Arc<Listener>,
@@ -55,11 +55,11 @@ pub(crate) struct Accepted {
 /// Serves a connection to its end. It accepts no further request once `accepting` is false.
 pub(crate) async fn serve<S: Surface>(
     served: Arc<Served<S>>,
-    accepted: Accepted,
+    accepted: AcceptedConnection,
     watcher: Watcher,
     mut accepting: watch::Receiver<bool>,
 ) {
-    let Accepted { transport, address, listener, permit } = accepted;
+    let AcceptedConnection { transport, address, listener, permit } = accepted;
     let shell = served.shell.clone();
     let answers = shell.outlets.connect(served.surface.is_open());
     let peer = address.map_or(Peer { address: None, is_secure: false }, |address| Peer::new(address, false));

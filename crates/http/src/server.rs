@@ -12,7 +12,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 
 use crate::answer::RequestIds;
 use crate::body_memory::BodyMemory;
-use crate::connection::{self, Accepted};
+use crate::connection::{self, AcceptedConnection};
 use crate::cors::Cors;
 use crate::doorway::Doorway;
 use crate::following::{AnonymousFeed, Followers};
@@ -405,7 +405,7 @@ async fn accept<S: Surface>(
         let (served, mut accepting) = (served.clone(), accepting.clone());
         match places.take(shell.is_reserved_for(&peer)) {
             PlaceGrant::Place(permit) => {
-                let accepted = Accepted { transport, address, listener, permit };
+                let accepted = AcceptedConnection { transport, address, listener, permit };
                 tokio::spawn(connection::serve(served, accepted, watcher, accepting));
             }
             PlaceGrant::Waits(waits) => drop(tokio::spawn(async move {
@@ -414,7 +414,7 @@ async fn accept<S: Surface>(
                     _ = accepting.wait_for(|accepting| !*accepting) => None,
                 };
                 if let Some(permit) = permit {
-                    let accepted = Accepted { transport, address, listener, permit };
+                    let accepted = AcceptedConnection { transport, address, listener, permit };
                     connection::serve(served, accepted, watcher, accepting).await;
                 }
             })),
