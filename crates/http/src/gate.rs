@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
     use crate::outlet::Outgoing;
-    use crate::reply::{BrokenOff, CHUNK_BYTES, Reply};
+    use crate::reply::{AbortedBody, CHUNK_BYTES, Reply};
 
     /// Old decisions are rechecked, recent ones are not, and one check covers all that follows soon.
     #[tokio::test(start_paused = true)]
@@ -130,7 +130,7 @@ mod tests {
             sender.buffer.extend_from_slice(b"a");
             sender.flush().await.unwrap();
         };
-        let is_sent = |frame: Option<Result<Frame<Outgoing>, BrokenOff>>| frame.unwrap().is_ok();
+        let is_sent = |frame: Option<Result<Frame<Outgoing>, AbortedBody>>| frame.unwrap().is_ok();
         write(None).await;
         assert!(is_sent(next().await));
         assert_eq!(looks.load(Ordering::Relaxed), 0);

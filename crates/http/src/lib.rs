@@ -64,7 +64,7 @@ pub use outlet::{AnswerMemory, LITTLE_MAX, Outgoing};
 pub use proxied::Proxies;
 pub use rejection::{Rejection, Result};
 pub use reply::{
-    BrokenOff, CHUNK_BYTES, ClientGone, PagePermit, Pages, Piece, Reply, ReplyBody, RevocableBody, RevocableStream,
+    AbortedBody, CHUNK_BYTES, ClientGone, PagePermit, Pages, Piece, Reply, ReplyBody, RevocableBody, RevocableStream,
     Sender, Watch, Whole, first_room, shrink,
 };
 pub use request::Request;

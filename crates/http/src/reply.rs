@@ -166,16 +166,16 @@ pub enum Piece {
 /// The error of a body that ends early.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off")]
-pub struct BrokenOff;
+pub struct AbortedBody;
 
 impl Body for ReplyBody {
     type Data = Outgoing;
-    type Error = BrokenOff;
+    type Error = AbortedBody;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Outgoing>, BrokenOff>>> {
+    ) -> Poll<Option<Result<Frame<Outgoing>, AbortedBody>>> {
         match &mut *self {
             ReplyBody::Full(bytes) => {
                 Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(Outgoing::new(bytes, None, None)))))
@@ -183,7 +183,7 @@ impl Body for ReplyBody {
             ReplyBody::Whole(Whole { rest, .. }) if rest.is_empty() => Poll::Ready(None),
             ReplyBody::Checked(checked) => {
                 if !std::task::ready!(checked.gate.poll_pass(context, None)) {
-                    return Poll::Ready(Some(Err(BrokenOff)));
+                    return Poll::Ready(Some(Err(AbortedBody)));
                 }
                 let bytes = std::mem::take(&mut checked.bytes);
                 *self = ReplyBody::Ended;
@@ -193,7 +193,7 @@ impl Body for ReplyBody {
                 if let Some(gate) = gate
                     && !std::task::ready!(gate.poll_pass(context, None))
                 {
-                    return Poll::Ready(Some(Err(BrokenOff)));
+                    return Poll::Ready(Some(Err(AbortedBody)));
                 }
                 // In pieces, so that progress shows that the client reads.
                 let piece = rest.split_to(rest.len().min(CHUNK_BYTES));
@@ -208,7 +208,7 @@ impl Body for ReplyBody {
                 if until.end.0.as_mut().poll(context).is_ready() {
                     // Closing the channel ends the task, as if the client had left.
                     until.pieces.close();
-                    return Poll::Ready(Some(Err(BrokenOff)));
+                    return Poll::Ready(Some(Err(AbortedBody)));
                 }
                 let piece = match until.next.take() {
                     Some(piece) => Some(piece),
@@ -219,7 +219,7 @@ impl Body for ReplyBody {
                         Poll::Ready(true) => {}
                         Poll::Ready(false) => {
                             until.pieces.close();
-                            return Poll::Ready(Some(Err(BrokenOff)));
+                            return Poll::Ready(Some(Err(AbortedBody)));
                         }
                         Poll::Pending => {
                             until.next = piece;
@@ -260,14 +260,14 @@ impl ReplyBody {
         }
     }
 
-    fn frame(&mut self, piece: Option<Piece>) -> Poll<Option<Result<Frame<Outgoing>, BrokenOff>>> {
+    fn frame(&mut self, piece: Option<Piece>) -> Poll<Option<Result<Frame<Outgoing>, AbortedBody>>> {
         match piece {
             Some(Piece::Data(bytes, _)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
             Some(Piece::End) => {
                 *self = ReplyBody::Ended;
                 Poll::Ready(None)
             }
-            Some(Piece::Refused(_)) | None => Poll::Ready(Some(Err(BrokenOff))),
+            Some(Piece::Refused(_)) | None => Poll::Ready(Some(Err(AbortedBody))),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::in_flight::InFlightGuard;
 use crate::metrics::{Traffic, Verb};
 use crate::outlet::{Outgoing, Outlet};
 use crate::peer::Peer;
-use crate::reply::{BrokenOff, Reply, ReplyBody};
+use crate::reply::{AbortedBody, Reply, ReplyBody};
 
 /// The target of the access log: `--log-level info,access=debug` shows it.
 const ACCESS_TARGET: &str = "access";
@@ -203,12 +203,12 @@ impl Tracked {
 
 impl Body for Tracked {
     type Data = Outgoing;
-    type Error = BrokenOff;
+    type Error = AbortedBody;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Outgoing>, BrokenOff>>> {
+    ) -> Poll<Option<Result<Frame<Outgoing>, AbortedBody>>> {
         let mut frame = match self.rest.take() {
             Some(rest) => Some(Ok(Frame::data(rest))),
             None => ready!(Pin::new(&mut self.body).poll_frame(context)),
