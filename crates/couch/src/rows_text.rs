@@ -13,7 +13,7 @@ const HEAD_BYTES_MAX: usize = 1024 * 1024;
 
 /// The text ended early, or is not a view's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BrokenOff;
+pub(crate) struct TruncatedRows;
 
 pub(crate) struct RowsText {
     body: ReplyBody,
@@ -41,38 +41,38 @@ impl RowsText {
     }
 
     /// Returns the members before the rows as a JSON object.
-    pub(crate) async fn head(&mut self) -> Result<String, BrokenOff> {
+    pub(crate) async fn head(&mut self) -> Result<String, TruncatedRows> {
         loop {
             if let Some(head) = self.text.head() {
                 return Ok(head);
             }
             if self.text.bytes.len() > HEAD_BYTES_MAX || !self.more().await? {
-                return Err(BrokenOff);
+                return Err(TruncatedRows);
             }
         }
     }
 
     /// Returns more rows as a JSON array, or `None` at the end. Call [`RowsText::head`] first.
-    pub(crate) async fn next_page(&mut self) -> Result<Option<String>, BrokenOff> {
+    pub(crate) async fn next_page(&mut self) -> Result<Option<String>, TruncatedRows> {
         loop {
             self.text.scan();
             if let Some(page) = self.text.page() {
-                return String::from_utf8(page).map(Some).map_err(|_| BrokenOff);
+                return String::from_utf8(page).map(Some).map_err(|_| TruncatedRows);
             }
             if self.text.is_over {
                 return Ok(None);
             }
             if !self.more().await? {
-                return Err(BrokenOff);
+                return Err(TruncatedRows);
             }
         }
     }
 
     /// Waits for more text; false at the end.
-    async fn more(&mut self) -> Result<bool, BrokenOff> {
+    async fn more(&mut self) -> Result<bool, TruncatedRows> {
         let frame = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await;
         let Some(frame) = frame else { return Ok(false) };
-        if let Ok(mut data) = frame.map_err(|_| BrokenOff)?.into_data() {
+        if let Ok(mut data) = frame.map_err(|_| TruncatedRows)?.into_data() {
             while data.has_remaining() {
                 let chunk = data.chunk();
                 self.text.bytes.extend_from_slice(chunk);

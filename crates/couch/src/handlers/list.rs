@@ -23,7 +23,7 @@ use crate::request::Request;
 use crate::request_object::FunctionBody;
 use crate::response;
 use crate::router::redispatch;
-use crate::rows_text::{BrokenOff, RowsText};
+use crate::rows_text::{RowsText, TruncatedRows};
 use crate::state::State;
 
 pub(crate) async fn list(
@@ -143,7 +143,7 @@ impl ListRun {
         }
     }
 
-    async fn feed(&mut self, part: &ListPart) -> std::result::Result<(), BrokenOff> {
+    async fn feed(&mut self, part: &ListPart) -> std::result::Result<(), TruncatedRows> {
         if part.wants_rows {
             let page = self.rows.next_page().await?;
             self.list.feed(page);
@@ -152,7 +152,7 @@ impl ListRun {
     }
 }
 
-fn broken_off(_: BrokenOff) -> Failure {
+fn broken_off(_: TruncatedRows) -> Failure {
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "the view's rows broke off")
 }
 
