@@ -65,7 +65,7 @@ pub use proxied::Proxies;
 pub use rejection::{Rejection, Result};
 pub use reply::{
     AbortedBody, CHUNK_BYTES, ClientGone, PagePermit, Pages, Piece, Reply, ReplyBody, RevocableBody, RevocableStream,
-    Sender, Watch, Whole, first_room, shrink,
+    Sender, Watch, WholeBody, first_room, shrink,
 };
 pub use request::Request;
 pub use server::{BindError, Server, Shell, ShellOptions};

@@ -105,7 +105,7 @@ pub enum ReplyBody {
     /// A whole body.
     Full(Option<Bytes>),
     /// A whole body with its memory.
-    Whole(Whole),
+    Whole(WholeBody),
     /// A stream of pieces from a task.
     Stream(mpsc::Receiver<Piece>),
     /// A stream that may be cut when access is revoked.
@@ -129,7 +129,7 @@ impl std::fmt::Debug for EndSignal {
 
 /// A whole body with its memory and gate.
 #[derive(Debug)]
-pub struct Whole {
+pub struct WholeBody {
     rest: Bytes,
     outlet: Arc<Outlet>,
     room: Arc<AnswerMemory>,
@@ -180,7 +180,7 @@ impl Body for ReplyBody {
             ReplyBody::Full(bytes) => {
                 Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(Outgoing::new(bytes, None, None)))))
             }
-            ReplyBody::Whole(Whole { rest, .. }) if rest.is_empty() => Poll::Ready(None),
+            ReplyBody::Whole(WholeBody { rest, .. }) if rest.is_empty() => Poll::Ready(None),
             ReplyBody::Checked(checked) => {
                 if !std::task::ready!(checked.gate.poll_pass(context, None)) {
                     return Poll::Ready(Some(Err(AbortedBody)));
@@ -189,7 +189,7 @@ impl Body for ReplyBody {
                 *self = ReplyBody::Ended;
                 Poll::Ready(Some(Ok(Frame::data(Outgoing::new(bytes, None, None)))))
             }
-            ReplyBody::Whole(Whole { rest, outlet, room, gate }) => {
+            ReplyBody::Whole(WholeBody { rest, outlet, room, gate }) => {
                 if let Some(gate) = gate
                     && !std::task::ready!(gate.poll_pass(context, None))
                 {
@@ -539,7 +539,7 @@ impl Reply {
             },
         };
         let room = room.map_err(|_| busy())?;
-        self.body = ReplyBody::Whole(Whole { rest: bytes, outlet: outlet.clone(), room: Arc::new(room), gate });
+        self.body = ReplyBody::Whole(WholeBody { rest: bytes, outlet: outlet.clone(), room: Arc::new(room), gate });
         Ok(())
     }
 
