@@ -18,7 +18,7 @@ use crate::peer::{Peer, RequestScheme};
 use crate::rejection::Rejection;
 use crate::reply::ReplyBody;
 use crate::request::Request;
-use crate::server::Served;
+use crate::server::ServedSurface;
 use crate::surface::{Answer, Origin, Surface};
 use crate::tracked::{Tracked, Tracking};
 
@@ -86,7 +86,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// Answers one request at its outlet. `peer` is `None` for a request from within the process.
 pub(crate) async fn answer<S: Surface>(
-    served: Arc<Served<S>>,
+    served: Arc<ServedSurface<S>>,
     mut request: hyper::Request<Incoming>,
     peer: Option<Peer>,
     outlet: Arc<Outlet>,
@@ -112,7 +112,7 @@ pub(crate) async fn answer<S: Surface>(
 }
 
 async fn answer_within<S: Surface>(
-    served: Arc<Served<S>>,
+    served: Arc<ServedSurface<S>>,
     request: hyper::Request<Incoming>,
     id: String,
     (target, mut label): (S::Target, S::Label),

@@ -24,7 +24,7 @@ use crate::peer::Peer;
 use crate::preface::{self, Beginning};
 use crate::proxied;
 use crate::request_line::HeadsRead;
-use crate::server::{Served, Shell};
+use crate::server::{ServedSurface, Shell};
 use crate::stall::{ConnectionPlace, StallGuard};
 use crate::stream::{Stream, Transport};
 use crate::surface::Surface;
@@ -54,7 +54,7 @@ pub(crate) struct AcceptedConnection {
 
 /// Serves a connection to its end. It accepts no further request once `accepting` is false.
 pub(crate) async fn serve<S: Surface>(
-    served: Arc<Served<S>>,
+    served: Arc<ServedSurface<S>>,
     accepted: AcceptedConnection,
     watcher: Watcher,
     mut accepting: watch::Receiver<bool>,

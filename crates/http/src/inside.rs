@@ -13,7 +13,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
 use crate::answer::answer;
-use crate::server::Served;
+use crate::server::ServedSurface;
 use crate::surface::Surface;
 
 /// The capacity of a pipe in each direction, in bytes.
@@ -60,20 +60,20 @@ pub fn inside() -> (impl Fn(InsidePrincipal) -> DuplexStream + Send + Sync + 'st
 }
 
 /// Serves connections until the connector is dropped.
-pub(crate) async fn serve<S: Surface>(mut inside: Inside, served: Weak<Served<S>>) {
+pub(crate) async fn serve<S: Surface>(mut inside: Inside, served: Weak<ServedSurface<S>>) {
     while let Some((stream, on_behalf)) = inside.0.recv().await {
         serve_one(stream, on_behalf, served.clone());
     }
 }
 
-fn serve_one<S: Surface>(stream: DuplexStream, on_behalf: InsidePrincipal, served: Weak<Served<S>>) {
+fn serve_one<S: Surface>(stream: DuplexStream, on_behalf: InsidePrincipal, served: Weak<ServedSurface<S>>) {
     let connection = OnceLock::new();
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         // Requests from the network never have this extension.
         request.extensions_mut().insert(on_behalf.clone());
         let served = served.upgrade();
         // Requests of such a connection are sequential, so the limit is never reached.
-        let connect = |served: &Arc<Served<S>>| served.shell.outlets.connect(true);
+        let connect = |served: &Arc<ServedSurface<S>>| served.shell.outlets.connect(true);
         let outlet = served.as_ref().and_then(|served| connection.get_or_init(|| connect(served)).begin());
         async move {
             match (served, outlet) {

@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use crate::answer::answer;
 use crate::outlet::Outlet;
 use crate::peer::Peer;
-use crate::server::Served;
+use crate::server::ServedSurface;
 use crate::surface::Surface;
 use crate::tracked::Tracked;
 
@@ -30,14 +30,14 @@ trait Answers: Send + Sync {
     fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> Answering;
 }
 
-impl<S: Surface> Answers for Served<S> {
+impl<S: Surface> Answers for ServedSurface<S> {
     fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> Answering {
         Box::pin(answer(self, request, Some(peer), outlet))
     }
 }
 
 impl Mount {
-    pub(crate) fn of<S: Surface>(served: Arc<Served<S>>) -> Mount {
+    pub(crate) fn of<S: Surface>(served: Arc<ServedSurface<S>>) -> Mount {
         Mount(served)
     }
 }

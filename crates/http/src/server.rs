@@ -248,7 +248,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-pub(crate) struct Served<S: Surface> {
+pub(crate) struct ServedSurface<S: Surface> {
     pub(crate) shell: Arc<Shell<S::Label>>,
     pub(crate) surface: Arc<S>,
     pub(crate) mounted: Option<Mounted>,
@@ -258,7 +258,7 @@ pub(crate) struct Served<S: Surface> {
 pub struct Server<S: Surface> {
     listeners: Vec<Arc<Listener>>,
     inside: Inside,
-    served: Arc<Served<S>>,
+    served: Arc<ServedSurface<S>>,
     places: Arc<Places>,
 }
 
@@ -270,7 +270,7 @@ impl<S: Surface> Server<S> {
         surface: S,
         inside: Inside,
     ) -> Result<Self, BindError> {
-        let served = Arc::new(Served { shell, surface: Arc::new(surface), mounted: None });
+        let served = Arc::new(ServedSurface { shell, surface: Arc::new(surface), mounted: None });
         if served.surface.is_open()
             && let Some(exposed) = listen.iter().filter_map(exposed).next()
         {
@@ -295,9 +295,9 @@ impl<S: Surface> Server<S> {
     /// within the process. A second call replaces the mount.
     #[must_use]
     pub fn mount(self, path: &str, mount: Mount) -> Self {
-        let Served { shell, surface, .. } = &*self.served;
+        let ServedSurface { shell, surface, .. } = &*self.served;
         let mounted = Some(Mounted::new(path, mount));
-        Server { served: Arc::new(Served { shell: shell.clone(), surface: surface.clone(), mounted }), ..self }
+        Server { served: Arc::new(ServedSurface { shell: shell.clone(), surface: surface.clone(), mounted }), ..self }
     }
 
     /// Returns the bound addresses.
@@ -370,7 +370,7 @@ fn exposed(listen: &Listen) -> Option<SocketAddr> {
 
 async fn accept<S: Surface>(
     listener: Arc<Listener>,
-    served: Arc<Served<S>>,
+    served: Arc<ServedSurface<S>>,
     places: Arc<Places>,
     graceful: Arc<GracefulShutdown>,
     mut accepting: tokio::sync::watch::Receiver<bool>,
