@@ -128,7 +128,7 @@ pub struct FailedChange<'f> {
 
 /// The state of an entry's document at the source, read in the document's turn (design/worker.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtSource<'s> {
+pub enum SourceState<'s> {
     /// The document's newest revision.
     Newest(&'s str),
     /// The document is deleted, or the job has no access to it.
@@ -184,11 +184,11 @@ impl Entry {
     }
 
     /// Decides the action of a replay. `by_hand`: the entry was requested by its id.
-    pub fn replay(&self, at_source: AtSource<'_>, by_hand: bool) -> Replay {
+    pub fn replay(&self, at_source: SourceState<'_>, by_hand: bool) -> Replay {
         // A deletion still is the newest state if the document does not exist.
         let is_newest = match at_source {
-            AtSource::Newest(rev) => self.rev.is_empty() || rev == self.rev,
-            AtSource::Gone => self.method == "DELETE",
+            SourceState::Newest(rev) => self.rev.is_empty() || rev == self.rev,
+            SourceState::Gone => self.method == "DELETE",
         };
         match self.state {
             EntryState::Overtaken => Replay::Overtaken,
@@ -315,10 +315,10 @@ mod tests {
     #[test]
     fn replays_are_sent_left_or_overtaken() {
         let mut entry = entry("{}");
-        let newest = AtSource::Newest("3-abc");
+        let newest = SourceState::Newest("3-abc");
         assert_eq!(entry.replay(newest, false), Replay::Send);
-        assert_eq!(entry.replay(AtSource::Newest("4-abc"), true), Replay::Overtaken);
-        assert_eq!(entry.replay(AtSource::Gone, true), Replay::Overtaken);
+        assert_eq!(entry.replay(SourceState::Newest("4-abc"), true), Replay::Overtaken);
+        assert_eq!(entry.replay(SourceState::Gone, true), Replay::Overtaken);
         for _ in 0..20 {
             entry.fail_again(&Failure::Connection, "", 1_001, 2, &Redactor::default());
         }
@@ -336,7 +336,7 @@ mod tests {
         entry.overtake(2_000, 60);
         assert_eq!(entry.replay(newest, true), Replay::Overtaken);
         let deletion = Entry { method: "DELETE".to_owned(), ..self::entry("{}") };
-        assert_eq!(deletion.replay(AtSource::Gone, false), Replay::Send);
+        assert_eq!(deletion.replay(SourceState::Gone, false), Replay::Send);
     }
 
     #[test]
@@ -367,7 +367,7 @@ mod tests {
                         is_overtaken = true;
                     }
                 }
-                let replay = entry.replay(AtSource::Newest("3-abc"), true);
+                let replay = entry.replay(SourceState::Newest("3-abc"), true);
                 prop_assert_eq!(replay == Replay::Overtaken, is_overtaken);
                 prop_assert!(entry.attempts >= attempts);
                 attempts = entry.attempts;

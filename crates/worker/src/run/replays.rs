@@ -15,7 +15,7 @@ use super::{RunEnd, LoggedTrouble, Queue, Runner};
 use crate::failure::Failure;
 use crate::memory::Charge;
 use crate::output::{DeliveryError, Target};
-use crate::queue::{AtSource, Entry, Replay};
+use crate::queue::{Entry, Replay, SourceState};
 use crate::rows::{ROWS_BYTES_MAX, Unmappable};
 use crate::source::{Source, SourceError};
 
@@ -139,7 +139,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             Err(_) => return Ok(ReplayOutcome::Beyond),
         };
         let rev = found.as_deref().map(rev_of);
-        match entry.replay(rev.as_deref().map_or(AtSource::Gone, AtSource::Newest), by_hand) {
+        match entry.replay(rev.as_deref().map_or(SourceState::Gone, SourceState::Newest), by_hand) {
             Replay::Overtaken => {
                 entry.overtake(self.clock.unix_seconds(), self.system().dlq.retention_seconds());
                 Ok(ReplayOutcome::Done(ReplayResult::Changed))
