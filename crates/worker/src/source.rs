@@ -48,7 +48,7 @@ pub enum SourceError {
 
 /// The limits of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct PageLimits {
     /// The most rows.
     pub limit: usize,
     /// The most bytes. A longer page yields [`PeerError::TooLarge`].
@@ -63,7 +63,7 @@ pub trait Source: Send + Sync + 'static {
     fn identity(&self) -> impl Future<Output = Result<(SourceIdentity, Seq), SourceError>> + Send;
 
     /// Reads the rows after a position.
-    fn page(&self, since: &Seq, ask: Ask) -> impl Future<Output = Result<ChangePage, SourceError>> + Send;
+    fn page(&self, since: &Seq, ask: PageLimits) -> impl Future<Output = Result<ChangePage, SourceError>> + Send;
 
     /// Reads a page as [`Source::page`] does. Sends the position of the following page to `next` as soon as it is known
     /// and if there is more, so that the caller can request that page while this one is still parsed. The position may
@@ -71,7 +71,7 @@ pub trait Source: Send + Sync + 'static {
     fn page_and(
         &self,
         since: &Seq,
-        ask: Ask,
+        ask: PageLimits,
         next: impl FnOnce(Seq) + Send,
     ) -> impl Future<Output = Result<ChangePage, SourceError>> + Send {
         drop(next);
@@ -263,11 +263,16 @@ impl Source for HttpSource {
         Ok((SourceIdentity { instance, server: text("server_uuid"), incarnation }, update_seq))
     }
 
-    async fn page(&self, since: &Seq, ask: Ask) -> Result<ChangePage, SourceError> {
+    async fn page(&self, since: &Seq, ask: PageLimits) -> Result<ChangePage, SourceError> {
         self.page_and(since, ask, drop).await
     }
 
-    async fn page_and(&self, since: &Seq, ask: Ask, next: impl FnOnce(Seq) + Send) -> Result<ChangePage, SourceError> {
+    async fn page_and(
+        &self,
+        since: &Seq,
+        ask: PageLimits,
+        next: impl FnOnce(Seq) + Send,
+    ) -> Result<ChangePage, SourceError> {
         let mut feed = "normal";
         if ask.is_to_wait {
             match self.feed.feed_type {

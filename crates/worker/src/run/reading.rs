@@ -16,7 +16,7 @@ use crate::documents::Description;
 use crate::memory::{Charge, Memory};
 use crate::output::Target;
 use crate::peer::PeerError;
-use crate::source::{Ask, Source, SourceError};
+use crate::source::{PageLimits, Source, SourceError};
 
 const PAGE_ROWS: usize = 1_000;
 
@@ -66,7 +66,7 @@ impl Pace {
     }
 
     /// Acquires memory for the page behind one requested by `ask`, if available at once.
-    fn room(&self, ask: Ask) -> Option<Charge> {
+    fn room(&self, ask: PageLimits) -> Option<Charge> {
         let is_one =
             ask.is_to_wait || ask.bytes_max > PAGE_BYTES || self.readings.load(Ordering::Relaxed) >= READINGS_MAX;
         let admitted = self.admitted.load(Ordering::Relaxed).saturating_add(2 * ask.limit);
@@ -108,7 +108,7 @@ pub(super) struct Reading {
     answered: Option<PageAnswer>,
     behind: Arc<Mutex<Behind>>,
     since: Seq,
-    ask: Ask,
+    ask: PageLimits,
     asked_at: Instant,
     sampled_at: Instant,
     charge: Charge,
@@ -122,7 +122,7 @@ impl Reading {
         source: Arc<S>,
         pace: Pace,
         since: Seq,
-        ask: Ask,
+        ask: PageLimits,
         charge: Charge,
         sampled_at: Instant,
         is_named: bool,
@@ -241,7 +241,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 None => return Ok(false),
             }
         };
-        let ask = Ask { limit: limit.max(1), bytes_max, is_to_wait };
+        let ask = PageLimits { limit: limit.max(1), bytes_max, is_to_wait };
         let (source, since) = (self.source.clone(), self.read_to.clone());
         self.pace.admitted.store(self.plan.admitted(), Ordering::Relaxed);
         let is_told = self.identity.instance.as_deref().is_some_and(|instance| instance != "0");
@@ -375,7 +375,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     fn admit_rows(&mut self, page: ChangePage, reading: &mut Reading) {
-        let Ask { limit, is_to_wait, .. } = reading.ask;
+        let PageLimits { limit, is_to_wait, .. } = reading.ask;
         let is_end = page.rows < limit;
         let waiting = self.plan.admitted().saturating_add(page.rows) as u64;
         self.progress.behind(if is_end { waiting } else { waiting.saturating_add(page.pending.unwrap_or(0)) });

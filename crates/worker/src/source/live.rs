@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, parse};
 
-use super::{Ask, HttpSource, SourceError, WAIT, json_headers};
+use super::{HttpSource, PageLimits, SourceError, WAIT, json_headers};
 use crate::change::{ChangePage, MalformedAnswer, read_row};
 use crate::checkpoint::Seq;
 use crate::peer::{PeerError, StreamedAnswer};
@@ -38,7 +38,7 @@ impl HttpSource {
 
     /// Returns the next rows when they arrive; none after [`WAIT`]. If the future is dropped, the next call opens
     /// another answer at the same position.
-    pub(super) async fn live(&self, since: &Seq, ask: Ask) -> Result<ChangePage, SourceError> {
+    pub(super) async fn live(&self, since: &Seq, ask: PageLimits) -> Result<ChangePage, SourceError> {
         let mut kept = self.live.lock().await;
         let mut live = match kept.take().filter(|live| live.at == *since) {
             Some(live) => live,

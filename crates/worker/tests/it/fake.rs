@@ -16,7 +16,7 @@ use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
 use flatbed_worker::run::{Queue, QueueError, ReplayRequest, ReplayResult};
 use flatbed_worker::secret::{Redactor, Secret, SecretRef};
-use flatbed_worker::source::{Ask, Source, SourceError};
+use flatbed_worker::source::{PageLimits, Source, SourceError};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -143,7 +143,7 @@ impl Source for FakeSource {
         Ok((SourceIdentity { instance, incarnation, ..SourceIdentity::default() }, end))
     }
 
-    async fn page(&self, since: &Seq, ask: Ask) -> Result<ChangePage, SourceError> {
+    async fn page(&self, since: &Seq, ask: PageLimits) -> Result<ChangePage, SourceError> {
         let since = since.number().unwrap();
         let (is_patient, mut last_seq) = {
             let state = self.0.lock().unwrap();
@@ -176,7 +176,12 @@ impl Source for FakeSource {
         Ok(ChangePage { rows: changes.len(), changes, last_seq, pending: None })
     }
 
-    async fn page_and(&self, since: &Seq, ask: Ask, next: impl FnOnce(Seq) + Send) -> Result<ChangePage, SourceError> {
+    async fn page_and(
+        &self,
+        since: &Seq,
+        ask: PageLimits,
+        next: impl FnOnce(Seq) + Send,
+    ) -> Result<ChangePage, SourceError> {
         let page = self.page(since, ask).await?;
         let pause = {
             let mut state = self.0.lock().unwrap();

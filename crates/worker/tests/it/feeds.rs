@@ -12,7 +12,7 @@ use flatbed_worker::documents::{ChangesFeed, SourceType};
 use flatbed_worker::output::lines::Lines;
 use flatbed_worker::peer::{Peer, PeerError};
 use flatbed_worker::run::{RunEnd, Runner};
-use flatbed_worker::source::{Ask, HttpSource, Source, SourceError};
+use flatbed_worker::source::{HttpSource, PageLimits, Source, SourceError};
 use hyper::header::HeaderMap;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -28,8 +28,8 @@ fn source(url: &str, feed: Value) -> HttpSource {
     HttpSource::new(Peer::new(url, HeaderMap::new(), plain()), SourceType::Couchdb, feed)
 }
 
-fn ask(is_to_wait: bool) -> Ask {
-    Ask { limit: 10, bytes_max: 1 << 20, is_to_wait }
+fn ask(is_to_wait: bool) -> PageLimits {
+    PageLimits { limit: 10, bytes_max: 1 << 20, is_to_wait }
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use flatbed_worker::output::{Delivery, DeliveryError, DeliveryState, Target};
 use flatbed_worker::peer::Peer;
 use flatbed_worker::rows::Product;
 use flatbed_worker::run::{Counts, RunEnd, Runner};
-use flatbed_worker::source::{Ask, HttpSource, Source, SourceError};
+use flatbed_worker::source::{HttpSource, PageLimits, Source, SourceError};
 use hyper::Method;
 use hyper::header::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
@@ -58,7 +58,12 @@ async fn a_source_is_asked_as_couchdb_answers() {
     let (identity, update_seq) = couchdb.identity().await.unwrap();
     assert_eq!((identity.instance.as_deref(), update_seq), (Some("1700000000"), seq("7-abc")));
     assert_eq!(
-        source.page(&seq("5 &x"), Ask { limit: 10, bytes_max: 1 << 20, is_to_wait: true }).await.unwrap().changes.len(),
+        source
+            .page(&seq("5 &x"), PageLimits { limit: 10, bytes_max: 1 << 20, is_to_wait: true })
+            .await
+            .unwrap()
+            .changes
+            .len(),
         1
     );
     assert_eq!(
