@@ -23,15 +23,15 @@ const LINES_WITHIN: Duration = Duration::from_secs(10);
 
 /// The rate limit of a log: strangers must not fill a disk.
 #[derive(Debug)]
-pub(crate) struct Sparing(Mutex<(Instant, u32)>);
+pub(crate) struct LogRateLimit(Mutex<(Instant, u32)>);
 
-impl Default for Sparing {
-    fn default() -> Sparing {
-        Sparing(Mutex::new((Instant::now(), 0)))
+impl Default for LogRateLimit {
+    fn default() -> LogRateLimit {
+        LogRateLimit(Mutex::new((Instant::now(), 0)))
     }
 }
 
-impl Sparing {
+impl LogRateLimit {
     /// Returns the number of lines dropped before this one if it may be written; `None` if it is dropped.
     pub(crate) fn may_write(&self) -> Option<u32> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_not_written() {
-        let sparing = Sparing::default();
+        let sparing = LogRateLimit::default();
         assert_eq!((0..1_000).filter(|_| sparing.may_write().is_some()).count(), LINES_MAX as usize);
     }
 }

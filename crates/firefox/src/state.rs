@@ -8,7 +8,7 @@ use flatbed_syncstorage::Store;
 use flatbed_syncstorage::accounts::Accounts;
 use hyper::Uri;
 
-use crate::metrics::{Metrics, Sparing};
+use crate::metrics::{LogRateLimit, Metrics};
 use crate::place::{PublicUrl, behind};
 use crate::secret::Secret;
 use crate::tokens::{TokenOptions, TokenServer};
@@ -36,9 +36,9 @@ pub struct State {
     pub(crate) tokens: Option<TokenServer>,
     pub(crate) metrics: Arc<Metrics>,
     /// The log limit for requests with invalid signatures.
-    pub(crate) sparing: Sparing,
+    pub(crate) sparing: LogRateLimit,
     /// The log limit for failures of this server.
-    pub(crate) failures: Sparing,
+    pub(crate) failures: LogRateLimit,
     public_url: Option<PublicUrl>,
     path: String,
 }
@@ -57,8 +57,8 @@ impl State {
             secret: options.secret,
             version: options.version,
             metrics,
-            sparing: Sparing::default(),
-            failures: Sparing::default(),
+            sparing: LogRateLimit::default(),
+            failures: LogRateLimit::default(),
             public_url: options.public_url,
             path: options.path.unwrap_or_default(),
         }

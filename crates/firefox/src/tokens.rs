@@ -17,7 +17,7 @@ use flatbed_syncstorage::accounts::{Accounts, Admission, Claim, Refusal};
 use hyper::header::{self, HeaderName, HeaderValue};
 
 use crate::key_id::{KeyId, fxa_kid};
-use crate::metrics::{Metrics, Sparing};
+use crate::metrics::{LogRateLimit, Metrics};
 use crate::place::url_of;
 use crate::query;
 use crate::reply;
@@ -52,7 +52,7 @@ pub(crate) struct TokenServer {
     duration_seconds: u64,
     accounts: Accounts,
     metrics: Arc<Metrics>,
-    sparing: Sparing,
+    sparing: LogRateLimit,
 }
 
 impl TokenServer {
@@ -64,7 +64,7 @@ impl TokenServer {
             duration_seconds: options.duration_seconds,
             accounts,
             metrics,
-            sparing: Sparing::default(),
+            sparing: LogRateLimit::default(),
         }
     }
 
