@@ -12,7 +12,7 @@ use crate::condition::precondition;
 use crate::error::Result;
 use crate::object::{Form, PostedObjects};
 use crate::query::Batch;
-use crate::reply::Ended;
+use crate::reply::StreamEnd;
 use crate::signed::SignedBody;
 use crate::state::State;
 use crate::{accept, limits, object, query, reply};
@@ -167,7 +167,7 @@ async fn send_all(
     pages: &Pages,
     form: Form,
     sender: &mut Sender,
-) -> std::result::Result<(), Ended> {
+) -> std::result::Result<(), StreamEnd> {
     let mut rows = Rows::new(form);
     let mut page = Some((first, room));
     while let Some((records, room)) = page.take() {
@@ -179,11 +179,11 @@ async fn send_all(
                 rows.after(&mut sender.buffer);
             }
             drop(room);
-            Ok::<_, Ended>(())
+            Ok::<_, StreamEnd>(())
         };
         let reading = async {
             match ahead {
-                Some(room) => Ok::<_, Ended>(Some(next_page(&mut list, room).await)),
+                Some(room) => Ok::<_, StreamEnd>(Some(next_page(&mut list, room).await)),
                 None => Ok(None),
             }
         };
@@ -209,11 +209,11 @@ async fn next_page(list: &mut List, mut room: PagePermit) -> Result<Option<(Vec<
 }
 
 /// Ends a stream. A failed stream is cut, so that its text stays incomplete.
-async fn end(sent: std::result::Result<(), Ended>, sender: Sender) {
+async fn end(sent: std::result::Result<(), StreamEnd>, sender: Sender) {
     match sent {
         Ok(()) => drop(sender.finish().await),
-        Err(Ended::Gone) => {}
-        Err(Ended::Failed(failure)) => tracing::error!(%failure, "a list of sync's broke off"),
+        Err(StreamEnd::Gone) => {}
+        Err(StreamEnd::Failed(failure)) => tracing::error!(%failure, "a list of sync's broke off"),
     }
 }
 

@@ -112,27 +112,27 @@ pub(crate) fn write_record(record: &Record, out: &mut Vec<u8>) -> Result<()> {
 
 /// The reason why a stream of records ended early.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum StreamEnd {
     /// The client closed the connection.
     Gone,
     /// The stored payload is not valid text.
     Failed(Failure),
 }
 
-impl From<ClientGone> for Ended {
-    fn from(_: ClientGone) -> Ended {
-        Ended::Gone
+impl From<ClientGone> for StreamEnd {
+    fn from(_: ClientGone) -> StreamEnd {
+        StreamEnd::Gone
     }
 }
 
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Ended {
-        Ended::Failed(failure)
+impl From<Failure> for StreamEnd {
+    fn from(failure: Failure) -> StreamEnd {
+        StreamEnd::Failed(failure)
     }
 }
 
 /// Sends a record's text in steps: escapes make a payload of control characters six times as long.
-pub(crate) async fn send_record(record: &Record, sender: &mut Sender) -> std::result::Result<(), Ended> {
+pub(crate) async fn send_record(record: &Record, sender: &mut Sender) -> std::result::Result<(), StreamEnd> {
     let mut rest = payload_of(record)?;
     head(record, &mut sender.buffer);
     sender.buffer.push(b'"');
