@@ -10,7 +10,7 @@ use regex_automata::util::syntax;
 
 use crate::invalid::InvalidSelector;
 use crate::matching::{MatchResult, all};
-use crate::pcre::{Characters, LineEnd, Translated, translate};
+use crate::pcre::{Characters, LineEnd, PcreTranslation, translate};
 use crate::search::Search;
 use crate::steps::{STEPS_BETWEEN, Steps};
 
@@ -166,7 +166,7 @@ impl<'s> Patterns<'s> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(InvalidSelector::RegexesTooLarge);
         }
-        let Some(Translated { characters, line_end, parts }) = translate(text) else { return Ok(None) };
+        let Some(PcreTranslation { characters, line_end, parts }) = translate(text) else { return Ok(None) };
         let (mut compiled, mut bytes) = (Vec::with_capacity(parts.len()), 0);
         for (part, is_wanted) in &parts {
             let Some((regex, source)) = self.part(part, characters, line_end)? else { return Ok(None) };

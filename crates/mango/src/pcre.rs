@@ -29,7 +29,7 @@ pub(crate) enum LineEnd {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Translated {
+pub(crate) struct PcreTranslation {
     pub(crate) characters: Characters,
     pub(crate) line_end: LineEnd,
     /// The patterns, each with whether it must match a text (true) or must not.
@@ -38,7 +38,7 @@ pub(crate) struct Translated {
 
 /// Translates a pattern. `None`: it begins with a verb that is unknown or that changes matching in an unsupported way,
 /// or it has syntax that PCRE reads differently and that cannot be rewritten.
-pub(crate) fn translate(pattern: &str) -> Option<Translated> {
+pub(crate) fn translate(pattern: &str) -> Option<PcreTranslation> {
     let (mut utf, mut ucp, mut line_end, mut rest) = (false, false, LineEnd::Lf, pattern);
     while let Some(verb) = rest.strip_prefix("(*") {
         let (name, behind) = verb.split_once(')')?;
@@ -58,7 +58,7 @@ pub(crate) fn translate(pattern: &str) -> Option<Translated> {
     let read = as_in_pcre(rest, characters, line_end)?;
     let text = if utf && !ucp { with_ascii_classes(&read)? } else { read };
     let parts = split_lookaheads(&text).unwrap_or_else(|| vec![(text, true)]);
-    Some(Translated { characters, line_end, parts })
+    Some(PcreTranslation { characters, line_end, parts })
 }
 
 /// Accepts `LIMIT_MATCH=n` and `LIMIT_RECURSION=n`.
