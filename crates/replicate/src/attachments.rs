@@ -34,12 +34,12 @@ const PIECES_WAITING_MAX: usize = 4;
 /// The time without progress after which a target is given up, at the latest after twice as long.
 const STALL_MAX: Duration = Duration::from_secs(60);
 
-pub(crate) struct Attached {
+pub(crate) struct RevisionWithSize {
     pub(crate) wanted: MissingRevision,
     pub(crate) bytes: u64,
 }
 
-impl Attached {
+impl RevisionWithSize {
     pub(crate) fn is_large(&self) -> bool {
         self.bytes > LARGE_BYTES
     }

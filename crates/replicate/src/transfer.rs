@@ -17,7 +17,7 @@ use flatbed_flatten::json::{Array, Limits, Object, Value, name, parse};
 use hyper::Method;
 
 use crate::asked::{RevisionRequest, is_ancestry_of};
-use crate::attachments::{self, Attached, Stubs};
+use crate::attachments::{self, RevisionWithSize, Stubs};
 use crate::error::{Error, Result};
 use crate::memory::{NoRoom, PageRoom, Room, Share};
 use crate::peer::Peer;
@@ -206,7 +206,7 @@ impl Transfer {
         wanted: &[MissingRevision],
         with_attachments: bool,
         outbox: &mut Outbox<'_, '_>,
-        later: &mut Vec<Attached>,
+        later: &mut Vec<RevisionWithSize>,
     ) -> Result<()> {
         let mut take =
             FetchSink { with_attachments, asked: RevisionRequest::new(wanted), outbox, later, later_bytes: 0 };
@@ -374,8 +374,8 @@ impl Transfer {
         match attachments {
             Stubs::Bytes(bytes) if !take.with_attachments => {
                 let id = take.asked.id(&id).ok_or_else(malformed)?;
-                take.later_bytes += rev.len() + size_of::<Attached>();
-                take.later.push(Attached { wanted: (id, rev), bytes });
+                take.later_bytes += rev.len() + size_of::<RevisionWithSize>();
+                take.later.push(RevisionWithSize { wanted: (id, rev), bytes });
             }
             _ => {
                 take.outbox.tally.read(1);
@@ -465,7 +465,7 @@ struct FetchSink<'a, 't, 'p> {
     with_attachments: bool,
     asked: RevisionRequest<'a>,
     outbox: &'a mut Outbox<'t, 'p>,
-    later: &'a mut Vec<Attached>,
+    later: &'a mut Vec<RevisionWithSize>,
     later_bytes: usize,
 }
 
