@@ -48,7 +48,7 @@ pub(crate) struct Peer {
     pub(crate) shown: String,
 }
 
-pub(crate) struct Whole {
+pub(crate) struct WholeAnswer {
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
     share: Share,
@@ -60,7 +60,7 @@ pub(crate) struct Tree<'t> {
     _room: Option<Grant>,
 }
 
-impl Whole {
+impl WholeAnswer {
     /// Parses the body as JSON; `null` if it is malformed or has duplicate names, which no server sends.
     pub(crate) async fn json(&self) -> std::result::Result<Tree<'_>, NoRoom> {
         let room = self.share.memory().tree(tree_bytes(&self.body)).await?;
@@ -214,7 +214,7 @@ impl Peer {
 
     /// Sends a request and reads the whole answer. Retries if the connection breaks or the server is overloaded: all
     /// these requests are idempotent.
-    pub(crate) async fn call(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Whole> {
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<WholeAnswer> {
         self.call_in(&self.memory.room(), method, path, body).await
     }
 
@@ -225,7 +225,7 @@ impl Peer {
         method: Method,
         path: &str,
         body: Option<Bytes>,
-    ) -> Result<Whole> {
+    ) -> Result<WholeAnswer> {
         self.call_for(room, method, path, body, Some(ANSWER_MAX)).await
     }
 
@@ -237,7 +237,7 @@ impl Peer {
         path: &str,
         body: Option<Bytes>,
         answer_max: Option<Duration>,
-    ) -> Result<Whole> {
+    ) -> Result<WholeAnswer> {
         let call_once = || async {
             let answer = async { self.whole(room, self.send_once(method.clone(), path, body.clone()).await?).await };
             match answer_max {
@@ -262,7 +262,7 @@ impl Peer {
         call_once().await
     }
 
-    pub(crate) async fn whole(&self, room: &Arc<Room>, mut answer: Answer) -> Result<Whole> {
+    pub(crate) async fn whole(&self, room: &Arc<Room>, mut answer: Answer) -> Result<WholeAnswer> {
         let (mut body, mut share) = (Vec::new(), Share::new(room));
         while let Some(piece) = answer.piece().await.map_err(|reason| self.broken(reason))? {
             let length = body.len() + piece.len();
@@ -276,10 +276,10 @@ impl Peer {
             }
             body.extend_from_slice(&piece);
         }
-        Ok(Whole { status: answer.status.as_u16(), body, share })
+        Ok(WholeAnswer { status: answer.status.as_u16(), body, share })
     }
 
-    pub(crate) fn refused(&self, what: &str, answer: &Whole) -> Error {
+    pub(crate) fn refused(&self, what: &str, answer: &WholeAnswer) -> Error {
         let json = answer.short_json();
         let text = |name: &str| json.get(name).and_then(Value::as_str).unwrap_or_default().chars().take(500).collect();
         let what = format!("{what} of {}", self.shown);
@@ -312,7 +312,7 @@ impl Peer {
         if answer.status == 200 { Ok(()) } else { Err(self.of_database("information", &answer)) }
     }
 
-    fn of_database(&self, what: &str, answer: &Whole) -> Error {
+    fn of_database(&self, what: &str, answer: &WholeAnswer) -> Error {
         match answer.status {
             404 => Error::DatabaseNotFound(self.shown.clone()),
             401 | 403 => Error::Unauthorized(self.shown.clone()),
