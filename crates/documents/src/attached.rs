@@ -405,28 +405,28 @@ async fn base64_of(bytes: &[u8], sender: &mut Sender) -> std::result::Result<(),
 /// memory.
 pub(crate) enum Plain {
     /// Not compressed.
-    Identity(Stored),
+    Identity(StoredBytes),
     /// Compressed with gzip.
-    Gzip(Box<flate2::bufread::MultiGzDecoder<Stored>>),
+    Gzip(Box<flate2::bufread::MultiGzDecoder<StoredBytes>>),
 }
 
 /// Bytes read from the storage and not yet consumed. A read returns `WouldBlock` at their end, until the data is
 /// complete, and after `allowed` bytes.
 #[derive(Default)]
-pub(crate) struct Stored {
+pub(crate) struct StoredBytes {
     bytes: Vec<u8>,
     taken: usize,
     allowed: usize,
     is_complete: bool,
 }
 
-impl Stored {
+impl StoredBytes {
     fn rest(&self) -> &[u8] {
         self.bytes.get(self.taken..).unwrap_or_default()
     }
 }
 
-impl Read for Stored {
+impl Read for StoredBytes {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let mut rest = self.fill_buf()?;
         let count = rest.read(into)?;
@@ -435,7 +435,7 @@ impl Read for Stored {
     }
 }
 
-impl BufRead for Stored {
+impl BufRead for StoredBytes {
     fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
         let rest = self.rest();
         if rest.is_empty() && self.is_complete {
@@ -457,18 +457,18 @@ impl Plain {
     /// Creates a decoder without input.
     pub(crate) fn new(is_gzip: bool) -> Plain {
         match is_gzip {
-            true => Plain::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(Stored::default()))),
-            false => Plain::Identity(Stored::default()),
+            true => Plain::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(StoredBytes::default()))),
+            false => Plain::Identity(StoredBytes::default()),
         }
     }
 
     /// Adds stored bytes after [`Plain::write_to`] has returned false; `None` marks the end.
     pub(crate) fn add(&mut self, bytes: Option<Vec<u8>>) {
         let is_complete = bytes.is_none();
-        *self.stored() = Stored { bytes: bytes.unwrap_or_default(), taken: 0, allowed: 0, is_complete };
+        *self.stored() = StoredBytes { bytes: bytes.unwrap_or_default(), taken: 0, allowed: 0, is_complete };
     }
 
-    fn stored(&mut self) -> &mut Stored {
+    fn stored(&mut self) -> &mut StoredBytes {
         match self {
             Plain::Identity(stored) => stored,
             Plain::Gzip(decoder) => decoder.get_mut(),
