@@ -85,7 +85,7 @@ struct AccountsPoll {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Fresh {
+pub(crate) enum Freshness {
     /// As of less than a second ago.
     Second,
     /// As of this moment or later.
@@ -267,18 +267,18 @@ impl Accounts {
     /// the end of a session does not.
     #[boxed]
     pub async fn now(&self, standing: &Standing) -> Result<Option<Principal>> {
-        Ok(self.current_standing(standing, Fresh::Second).await?.map(|standing| standing.principal().clone()))
+        Ok(self.current_standing(standing, Freshness::Second).await?.map(|standing| standing.principal().clone()))
     }
 
     /// As [`Accounts::now`], with the current basis of the rights.
-    pub(crate) async fn current_standing(&self, standing: &Standing, fresh: Fresh) -> Result<Option<Standing>> {
+    pub(crate) async fn current_standing(&self, standing: &Standing, fresh: Freshness) -> Result<Option<Standing>> {
         let admin = match standing.rests_on() {
             RightsBasis::Admin { name, .. } => Some(name.as_str()),
             _ => None,
         };
         match fresh {
-            Fresh::Second => self.confirm_settings(admin).await?,
-            Fresh::Since(_) => self.configuration.confirm_now(admin).await?,
+            Freshness::Second => self.confirm_settings(admin).await?,
+            Freshness::Since(_) => self.configuration.confirm_now(admin).await?,
         }
         let is_so = match standing.rests_on() {
             RightsBasis::Nothing => !self.configuration.now().auth.wants_names(),
@@ -387,7 +387,7 @@ impl Accounts {
     }
 
     /// Looks an account up, by settings that the caller has confirmed.
-    pub(crate) async fn find(&self, name: &str, fresh: Fresh) -> Result<AccountLookup> {
+    pub(crate) async fn find(&self, name: &str, fresh: Freshness) -> Result<AccountLookup> {
         let Some((hash, setting)) = self.admin(name) else {
             let entry = self.entry(name, fresh).await?;
             let (account, refused) = match &entry.account {
@@ -406,7 +406,7 @@ impl Accounts {
         Ok(AccountLookup { account, refused: None, rev, born: None, is_admin: true, setting })
     }
 
-    pub(crate) async fn secrets(&self, fresh: Fresh) -> Result<Vec<SigningSecret>> {
+    pub(crate) async fn secrets(&self, fresh: Freshness) -> Result<Vec<SigningSecret>> {
         if let Some(state) = self.state(fresh) {
             return Ok(state.secrets.clone());
         }
@@ -415,13 +415,13 @@ impl Accounts {
         Ok(self.cache().state.as_ref().map(|(state, _)| state.secrets.clone()).unwrap_or_default())
     }
 
-    fn state(&self, fresh: Fresh) -> Option<Arc<SignInState>> {
+    fn state(&self, fresh: Freshness) -> Option<Arc<SignInState>> {
         let cache = self.cache();
         let (state, began) = cache.state.as_ref()?;
         self.is_fresh(*began, fresh).then(|| Arc::clone(state))
     }
 
-    async fn entry(&self, name: &str, fresh: Fresh) -> Result<Arc<AccountEntry>> {
+    async fn entry(&self, name: &str, fresh: Freshness) -> Result<Arc<AccountEntry>> {
         if let Some(entry) = self.cached_entry(name, fresh) {
             return Ok(entry);
         }
@@ -448,7 +448,7 @@ impl Accounts {
         Ok(entry)
     }
 
-    fn cached_entry(&self, name: &str, fresh: Fresh) -> Option<Arc<AccountEntry>> {
+    fn cached_entry(&self, name: &str, fresh: Freshness) -> Option<Arc<AccountEntry>> {
         let mut cache = self.cache();
         cache.asked = self.clock().now();
         let (_, began) = cache.state.as_ref()?;
@@ -476,7 +476,7 @@ impl Accounts {
     }
 
     /// Reads the state if it is not fresh, once for all callers that wait.
-    async fn confirm(&self, fresh: Fresh) -> Result<()> {
+    async fn confirm(&self, fresh: Freshness) -> Result<()> {
         let came = self.clock().now();
         let mut failed = self.confirming.lock().await;
         if self.state(fresh).is_some() {
@@ -602,7 +602,7 @@ impl Accounts {
     /// Polls everything that answers depend on.
     async fn poll_all(&self) -> Result<()> {
         let began = self.clock().now();
-        self.confirm(Fresh::Since(began)).await?;
+        self.confirm(Freshness::Since(began)).await?;
         let Some(records) = self.records.borrow().clone() else { return Ok(()) };
         self.configuration.confirm_at(&records).await?;
         self.polled().0 = Some(AccountsPoll { began, records });
@@ -620,10 +620,10 @@ impl Accounts {
         self.confirming.lock().await
     }
 
-    fn is_fresh(&self, began: Instant, fresh: Fresh) -> bool {
+    fn is_fresh(&self, began: Instant, fresh: Freshness) -> bool {
         match fresh {
-            Fresh::Second => self.clock().since(began) < WITHIN,
-            Fresh::Since(since) => began >= since,
+            Freshness::Second => self.clock().since(began) < WITHIN,
+            Freshness::Since(since) => began >= since,
         }
     }
 

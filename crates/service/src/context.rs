@@ -16,7 +16,7 @@ use flatbed_layer::{ClosedReasons, Layer, Reader, Result, User};
 use flatbed_mango::Field;
 use flatbed_network::Network;
 
-use crate::accounts::{Accounts, Fresh};
+use crate::accounts::{Accounts, Freshness};
 use crate::answering::{AnswerError, Answering, DesignFunctions};
 use crate::configuration::Configuration;
 use crate::designs::Designs;
@@ -327,7 +327,7 @@ impl Context {
         if !known.need_renewal() {
             return Ok(known);
         }
-        let now = Box::pin(known.renew(self.watching.accounts(), Fresh::Second)).await?;
+        let now = Box::pin(known.renew(self.watching.accounts(), Freshness::Second)).await?;
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(now.clone());
         Ok(now)
     }
@@ -366,7 +366,7 @@ impl Context {
         let is_own = match now.standing.rests_on() {
             RightsBasis::Principal { database: of, name: own, .. } => (&**of, &**own) == (database, name),
             _ if now.principal().name.as_deref() == Some(name) => {
-                let user = self.watching.accounts().user_of(database, name, Fresh::Second).await?;
+                let user = self.watching.accounts().user_of(database, name, Freshness::Second).await?;
                 user.is_some_and(|user| user.principal.signs_in == SignsIn::Account)
             }
             _ => false,

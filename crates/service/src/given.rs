@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use flatbed_layer::{Error, Layer, Refusal, Result, USERS, is_replicator_name};
 
-use crate::accounts::{Accounts, Fresh};
+use crate::accounts::{Accounts, Freshness};
 use crate::rights::{AccessError, DatabaseGrant, Needs, Rights, refusal};
 use crate::standing::RightsBasis;
 
@@ -63,7 +63,7 @@ impl<D: Clone> RenewableGrant<D> {
     pub(crate) async fn now(&self) -> Result<D> {
         match self.renewal.as_deref().filter(|renewal| renewal.rights.need_renewal()) {
             None => Ok(self.first.clone()),
-            Some(renewal) => Box::pin(renewal.renew(Fresh::Second)).await,
+            Some(renewal) => Box::pin(renewal.renew(Freshness::Second)).await,
         }
     }
 
@@ -71,7 +71,7 @@ impl<D: Clone> RenewableGrant<D> {
     pub(crate) async fn changed(&self) -> Result<D> {
         match self.renewal.as_deref() {
             None => Err(Refusal::UserChanged.into()),
-            Some(renewal) => Box::pin(renewal.renew(Fresh::Since(renewal.layer.clock().now()))).await,
+            Some(renewal) => Box::pin(renewal.renew(Freshness::Since(renewal.layer.clock().now()))).await,
         }
     }
 
@@ -109,17 +109,17 @@ impl<D: Clone> RenewableGrant<D> {
 }
 
 impl<D> Renewal<D> {
-    async fn renew(&self, fresh: Fresh) -> Result<D> {
+    async fn renew(&self, fresh: Freshness) -> Result<D> {
         self.given(fresh).await.map_err(|denied| match denied {
             AccessError::Refused(refused) => Error::Refused(refusal(refused)),
             AccessError::Layer(error) => error,
         })
     }
 
-    async fn given(&self, fresh: Fresh) -> std::result::Result<D, AccessError> {
+    async fn given(&self, fresh: Freshness) -> std::result::Result<D, AccessError> {
         let rights = self.rights.renew(&self.accounts, fresh).await?;
         let is_read = !rights.principal().is_admin || is_replicator_name(&self.name);
-        if matches!(fresh, Fresh::Since(_)) && is_read {
+        if matches!(fresh, Freshness::Since(_)) && is_read {
             // The cached `_security` may be up to a second old.
             self.layer.securities(std::slice::from_ref(&self.name)).await?;
         }

@@ -5,7 +5,7 @@ use flatbed_auth::users::Account;
 use flatbed_auth::{AuthMethod, PasswordHash};
 use flatbed_layer::Result;
 
-use crate::accounts::{Accounts, Fresh};
+use crate::accounts::{Accounts, Freshness};
 use crate::standing::Standing;
 
 impl Accounts {
@@ -14,7 +14,7 @@ impl Accounts {
     #[boxed]
     pub async fn named(&self, name: &str) -> Result<Option<Standing>> {
         self.confirm_settings(Some(name)).await?;
-        let found = self.find(name, Fresh::Second).await?;
+        let found = self.find(name, Freshness::Second).await?;
         let has_password = |account: &&Account| account.may_sign_in() && account.hash() != PasswordHash::of_nothing();
         let account = found.account.as_ref().filter(has_password);
         Ok(account.map(|account| found.standing(account, AuthMethod::Not)))

@@ -9,7 +9,7 @@ use flatbed_layer::channels::{PrincipalSession, SignInUser, is_principal};
 use flatbed_layer::{Error, Layer, Result};
 use tokio::time::Instant;
 
-use crate::accounts::{Accounts, Fresh};
+use crate::accounts::{Accounts, Freshness};
 use crate::standing::RightsBasis;
 
 const WITHIN: Duration = Duration::from_millis(950);
@@ -36,15 +36,15 @@ impl Principals {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).remove(&of);
     }
 
-    async fn find(&self, database: &str, name: &str, fresh: Fresh) -> Result<Option<Arc<SignInUser>>> {
+    async fn find(&self, database: &str, name: &str, fresh: Freshness) -> Result<Option<Arc<SignInUser>>> {
         if !is_principal(name) {
             return Ok(None);
         }
         let of = (Box::from(database), Box::from(name));
         let clock = self.layer.clock();
         let is_fresh = |asked: Instant| match fresh {
-            Fresh::Second => clock.since(asked) < WITHIN,
-            Fresh::Since(moment) => asked >= moment,
+            Freshness::Second => clock.since(asked) < WITHIN,
+            Freshness::Since(moment) => asked >= moment,
         };
         if let Some((asked, user)) = self.found.lock().unwrap_or_else(PoisonError::into_inner).get(&of)
             && is_fresh(*asked)
@@ -69,12 +69,17 @@ impl Accounts {
     ///
     /// # Errors
     /// [`DatabaseNotFound`](flatbed_layer::Error::DatabaseNotFound), and those of the storage.
-    pub(crate) async fn user_of(&self, database: &str, name: &str, fresh: Fresh) -> Result<Option<Arc<SignInUser>>> {
+    pub(crate) async fn user_of(
+        &self,
+        database: &str,
+        name: &str,
+        fresh: Freshness,
+    ) -> Result<Option<Arc<SignInUser>>> {
         self.principals.find(database, name, fresh).await
     }
 
     /// Returns whether a user of a database is unchanged since sign-in, and whether its session is still valid.
-    pub(crate) async fn user_now(&self, rests_on: &RightsBasis, fresh: Fresh) -> Result<Option<CurrentUser>> {
+    pub(crate) async fn user_now(&self, rests_on: &RightsBasis, fresh: Freshness) -> Result<Option<CurrentUser>> {
         let RightsBasis::Principal { database, incarnation, name, generation, session } = rests_on else {
             return Ok(None);
         };

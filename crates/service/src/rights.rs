@@ -15,7 +15,7 @@ use flatbed_layer::{
 };
 use tokio::time::Instant;
 
-use crate::accounts::{Accounts, Fresh};
+use crate::accounts::{Accounts, Freshness};
 use crate::database::{Administration, Maintenance, Ownership, Purging, Writer, WriterGrant};
 use crate::given::RenewableGrant;
 use crate::replications;
@@ -188,7 +188,7 @@ impl Rights {
             && self.users.clock().since(self.since) >= IDENTIFIED_WITHIN
     }
 
-    pub(crate) async fn renew(&self, accounts: &Accounts, fresh: Fresh) -> Result<Rights, AccessError> {
+    pub(crate) async fn renew(&self, accounts: &Accounts, fresh: Freshness) -> Result<Rights, AccessError> {
         let since = self.users.clock().now();
         let standing = accounts.current_standing(&self.standing, fresh).await?;
         let standing = standing.ok_or_else(|| self.standing.lost())?;
@@ -272,7 +272,7 @@ impl Rights {
         };
         let came = self.users.clock().now();
         // The second lookup finds a user that was created after the first one was cached.
-        for fresh in [Fresh::Second, Fresh::Since(came)] {
+        for fresh in [Freshness::Second, Freshness::Since(came)] {
             match accounts.user_of(database, account.unwrap_or_default(), fresh).await {
                 Ok(Some(user)) if is_let_in(&user) => return Ok(true),
                 Ok(_) => {}

@@ -10,7 +10,7 @@ use flatbed_layer::{
     Refusal, Result, ResyncTask, SecurityOf, Seq, ViewTask, ViewWait,
 };
 
-use crate::accounts::{Accounts, Fresh};
+use crate::accounts::{Accounts, Freshness};
 use crate::configuration::{ChangeError, ChangedBy, Configuration};
 use crate::given::RENEWALS_MAX;
 use crate::rights::{AccessError, Needs, Rights, refusal};
@@ -132,7 +132,7 @@ impl<'c> ServerAdministration<'c> {
                 Err(ChangeError::Layer(Error::Refused(Refusal::UserChanged))) => {}
                 done => return done,
             }
-            let now = rights.renew(self.accounts, Fresh::Since(self.layer.clock().now())).await;
+            let now = rights.renew(self.accounts, Freshness::Since(self.layer.clock().now())).await;
             rights = now.map_err(of_denied)?;
         }
         Err(Error::from(Refusal::UserChanged).into())

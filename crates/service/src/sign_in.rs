@@ -24,7 +24,7 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{Edit, Gate, GetOptions, Layer, Refusal, RevId, SecurityOf, SigningSecret, USERS, User};
 use flatbed_metrics::Family;
 
-use crate::accounts::{AccountLookup, Accounts, Fresh};
+use crate::accounts::{AccountLookup, Accounts, Freshness};
 use crate::configuration::{AuthSettings, Configuration};
 use crate::standing::{Claims, IdentifiedRequest, RightsBasis, SignInError, Standing};
 use audit::{Audit, RefusalReason, SignInMethod};
@@ -161,7 +161,7 @@ impl SignIn {
             let reason = "This user's password has no salt, without which there are no sessions: set it again.";
             return Err(AuthError::new(flatbed_auth::AuthErrorKind::Forbidden, reason).into());
         }
-        let secrets = self.accounts.secrets(Fresh::Second).await?;
+        let secrets = self.accounts.secrets(Freshness::Second).await?;
         let principal = account.principal(AuthMethod::Cookie);
         let set_cookie = self.cookie(account.name(), account.salt(), &secrets, claims.is_secure);
         Ok(SessionBegun { principal, set_cookie })
@@ -229,7 +229,7 @@ impl SignIn {
         }
         let came = self.clock().now();
         let timeout_s = self.configuration.now().auth.timeout_s;
-        let mut fresh = Fresh::Second;
+        let mut fresh = Freshness::Second;
         for _ in 0..2 {
             let found = self.accounts.find(session.name(), fresh).await?;
             let secrets = self.accounts.secrets(fresh).await?;
@@ -250,7 +250,7 @@ impl SignIn {
             if !session.is_in_time(now, timeout_s) {
                 return Ok(None);
             }
-            fresh = Fresh::Since(came);
+            fresh = Freshness::Since(came);
         }
         Ok(None)
     }
@@ -261,7 +261,7 @@ impl SignIn {
         if !is_named {
             return Ok(None);
         }
-        let secrets = self.accounts.secrets(Fresh::Second).await?;
+        let secrets = self.accounts.secrets(Freshness::Second).await?;
         let counting = counting(&secrets, auth.timeout_s, self.now_s());
         let found = proxy::authenticate(claim, is_named, &counting, auth.proxy.trusts_system_roles);
         Ok(found.map(|principal| {
@@ -310,7 +310,7 @@ impl SignIn {
         let mut found = if name.len() > NAME_BYTES_MAX {
             AccountLookup { account: None, refused: None, rev: None, born: None, is_admin: false, setting: None }
         } else {
-            self.accounts.find(name, Fresh::Second).await?.within_iterations(iterations_max)
+            self.accounts.find(name, Freshness::Second).await?.within_iterations(iterations_max)
         };
         for _ in 0..CHECKS_OF_ONE_MAX {
             let hash = found.account.as_ref().map_or_else(PasswordHash::of_nothing, Account::hash);
@@ -341,7 +341,7 @@ impl SignIn {
                 break;
             }
             // Another process may have changed the account less than a second ago.
-            let now = self.accounts.find(name, Fresh::Since(came)).await?.within_iterations(iterations_max);
+            let now = self.accounts.find(name, Freshness::Since(came)).await?.within_iterations(iterations_max);
             let is_same = now.account.as_ref().map(Account::hash) == found.account.as_ref().map(Account::hash);
             found = now;
             if is_same {

@@ -25,7 +25,7 @@ use flatbed_layer::{Error as LayerError, Layer, Reader, RecordState, SecurityOf}
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::accounts::{Accounts, DatabasesState, Fresh};
+use crate::accounts::{Accounts, DatabasesState, Freshness};
 use crate::rights::Needs;
 use crate::standing::{RightsBasis, Standing};
 use users::FollowedUsers;
@@ -520,7 +520,7 @@ impl RightsState {
                         break standing.principal().clone();
                     }
                     // As of now: the watch does not report changes from before it began.
-                    let now = watching.accounts.user_now(rests_on, Fresh::Since(clock.now())).await;
+                    let now = watching.accounts.user_now(rests_on, Freshness::Since(clock.now())).await;
                     now.map(|now| {
                         (self.user_known_at, self.session_ends_at_ms) =
                             (said, now.and_then(|now| now.session_ends_at_ms));

@@ -56,7 +56,7 @@ fn accounts(layer: &Layer) -> Arc<Accounts> {
 }
 
 async fn roles(accounts: &Arc<Accounts>, name: &str) -> Option<String> {
-    let found = accounts.find(name, Fresh::Second).await.unwrap();
+    let found = accounts.find(name, Freshness::Second).await.unwrap();
     found.account.map(|account| account.roles().join(","))
 }
 
@@ -115,7 +115,7 @@ async fn what_another_process_writes_is_seen_within_a_second() {
         // A caller that needs the state as of now sees it at once.
         let next = format!("n{round}");
         rev = write_user(&other, "anna", &user("a", &next), Some(rev)).await;
-        let found = accounts.find("anna", Fresh::Since(accounts.clock().now())).await.unwrap();
+        let found = accounts.find("anna", Freshness::Since(accounts.clock().now())).await.unwrap();
         assert_eq!(found.account.unwrap().roles().join(","), next);
     }
     users(&other).delete().await.unwrap();
@@ -135,7 +135,7 @@ async fn standings_hold_as_long_as_the_password_and_follow_roles() {
     let accounts = accounts(&store.layer);
     users(&store.layer).create(&CreateOptions::default()).await.unwrap();
     let rev = write_user(&store.layer, "anna", &user("a", "one"), None).await;
-    let found = accounts.find("anna", Fresh::Second).await.unwrap();
+    let found = accounts.find("anna", Freshness::Second).await.unwrap();
     let standing = Standing::new(found.account.as_ref().unwrap().principal(AuthMethod::Cookie), found.rests_on());
     let now = async || {
         let now = accounts.now(&standing).await.unwrap();
@@ -191,7 +191,7 @@ async fn names_without_an_account() {
     let edit =
         Edit { expiry: None, id: id_of("nobody7").into(), parent: None, history, deleted: false, attachments, body };
     users(&store.layer).update(&edit).await.unwrap();
-    let found = accounts.find("nobody7", Fresh::Since(accounts.clock().now())).await.unwrap();
+    let found = accounts.find("nobody7", Freshness::Since(accounts.clock().now())).await.unwrap();
     assert!(found.account.is_none() && found.refused.unwrap().reason.contains("conflicts must be resolved"));
 }
 

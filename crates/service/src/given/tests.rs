@@ -8,7 +8,7 @@ use flatbed_javascript::{Runner, RunnerOptions};
 use flatbed_layer::json::{self, Limits};
 use flatbed_layer::{CreateOptions, Edit, Error, Refusal, RevId, USERS};
 
-use crate::accounts::Fresh;
+use crate::accounts::Freshness;
 use crate::accounts::tests::{hash_members, write_user};
 use crate::configuration::{ChangeError, ChangedBy, Configuration, Values};
 use crate::context::{Context, Service};
@@ -51,7 +51,7 @@ impl Fixture {
 
     /// The context of a request of anna with her current account.
     async fn anna(&self) -> Context {
-        let found = self.service.accounts().find("anna", Fresh::Since(self.service.clock().now())).await.unwrap();
+        let found = self.service.accounts().find("anna", Freshness::Since(self.service.clock().now())).await.unwrap();
         self.service.context(found.standing(found.account.as_ref().unwrap(), AuthMethod::Password))
     }
 }
@@ -160,7 +160,7 @@ async fn who_was_an_administrator_a_moment_ago_writes_nothing() {
 
     let root = async || {
         configuration.reload().await.unwrap();
-        let found = service.accounts().find("root", Fresh::Second).await.unwrap();
+        let found = service.accounts().find("root", Freshness::Second).await.unwrap();
         service.context(found.standing(found.account.as_ref().unwrap(), AuthMethod::Password))
     };
     let first = root().await;

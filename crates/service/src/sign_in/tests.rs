@@ -160,7 +160,7 @@ async fn without_a_salt_there_is_no_session() {
     let refused = sign_in.begin_session(&credentials("anna", "pw"), &Claims::default()).await.unwrap_err();
     assert!(matches!(refused, SignInError::Refused(refused) if refused.kind == AuthErrorKind::Forbidden));
     // The token of a proxy for the same name is no session.
-    let secrets = sign_in.accounts.secrets(Fresh::Second).await.unwrap();
+    let secrets = sign_in.accounts.secrets(Freshness::Second).await.unwrap();
     let forged = issue("anna", "", &Secret::new(secrets[0].bytes.clone()), sign_in.now_s());
     assert!(by_cookie(&sign_in, &format!("AuthSession={forged}")).await.unwrap().standing.principal().name.is_none());
 }
@@ -242,7 +242,7 @@ async fn a_weaker_hash_is_made_anew_with_its_salt() {
     let hash = PasswordHash::of_document(&body).unwrap().expect("a hash");
     assert!(!hash.needs_rehash() && hash.salt() == "salt" && hash == PasswordHash::salted("pw", "salt", 600_000));
     until("the new document is known", async || {
-        let found = sign_in.accounts.find("anna", Fresh::Second).await.unwrap();
+        let found = sign_in.accounts.find("anna", Freshness::Second).await.unwrap();
         found.rev == Some(document.rev.clone())
     })
     .await;
@@ -263,7 +263,7 @@ async fn a_proxys_word_counts_from_named_peers_alone() {
     values.insert("proxy_auth", "peers", "10.0.0.1", file).unwrap();
     let sign_in = SignIn::new(store.layer.clone(), Configuration::new(values), CheckOptions::default());
     assert_eq!(sign_in.handlers(), ["cookie", "proxy", "default"]);
-    let secrets = sign_in.accounts.secrets(Fresh::Second).await.unwrap();
+    let secrets = sign_in.accounts.secrets(Freshness::Second).await.unwrap();
     // Equals the output of Python's `hmac`: a session's cookie has the same HMAC-SHA256 after its text.
     let value = issue("anna", "", &Secret::new(secrets[0].bytes.clone()), 0x5F00_0000);
     let decoded = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(value).unwrap();

@@ -13,7 +13,7 @@ use flatbed_layer::{Gate, Refusal, SecurityOf, User};
 use super::audit::{RefusalReason, SignInMethod};
 use super::checks::CheckOutcome;
 use super::{CHECKS_OF_ONE_MAX, SignIn, digest_of, hex, lock, network, standing_of};
-use crate::accounts::Fresh;
+use crate::accounts::Freshness;
 use crate::standing::{Claims, RightsBasis, SignInError, Standing};
 
 /// The longest session.
@@ -145,7 +145,7 @@ impl SignIn {
                 return Ok(identified);
             }
         }
-        match self.accounts.user_of(database, "", Fresh::Second).await? {
+        match self.accounts.user_of(database, "", Freshness::Second).await? {
             Some(guest) if !guest.principal.is_disabled => found(standing(database, &guest, None)),
             _ => Err(UserSignInError::LoginRequired),
         }
@@ -169,7 +169,7 @@ impl SignIn {
             Ok(self.accounts.user_of(database, name, fresh).await?)
         };
         let came = self.clock().now();
-        let Some(mut user) = find(Fresh::Second).await?.filter(is_named) else {
+        let Some(mut user) = find(Freshness::Second).await?.filter(is_named) else {
             let found = self.by_password(credentials, claims, SignInMethod::Basic).await?;
             return standing_of(&found, AuthMethod::Password).ok_or_else(|| AuthError::wrong_password().into());
         };
@@ -201,7 +201,7 @@ impl SignIn {
                 }
             }
             // Another process may have changed the user less than a second ago.
-            let Some(now) = find(Fresh::Since(came)).await?.filter(is_named) else { break };
+            let Some(now) = find(Freshness::Since(came)).await?.filter(is_named) else { break };
             let is_same = now.principal.generation == user.principal.generation;
             user = now;
             if is_same {
@@ -266,10 +266,10 @@ impl SignIn {
         let Some(session) = session.filter(|session| self.now_ms() < session.ends_at_ms) else {
             return Ok(SessionLookup::Invalid);
         };
-        let mut user = self.accounts.user_of(database, &session.name, Fresh::Second).await?;
+        let mut user = self.accounts.user_of(database, &session.name, Freshness::Second).await?;
         if user.as_ref().is_none_or(|user| user.principal.generation < session.generation) {
             // The user may have been created a moment ago.
-            user = self.accounts.user_of(database, &session.name, Fresh::Since(self.clock().now())).await?;
+            user = self.accounts.user_of(database, &session.name, Freshness::Since(self.clock().now())).await?;
         }
         Ok(match user.filter(|user| !user.principal.is_disabled) {
             None => SessionLookup::WithoutUser,
@@ -291,7 +291,7 @@ impl SignIn {
         if name.is_empty() {
             return Ok(None);
         }
-        let user = self.accounts.user_of(database, name, Fresh::Since(self.clock().now())).await?;
+        let user = self.accounts.user_of(database, name, Freshness::Since(self.clock().now())).await?;
         let Some(user) = user else { return Ok(None) };
         let mut random = [0; ID_BYTES / 2];
         getrandom::fill(&mut random).map_err(|_| flatbed_layer::Error::NoRandomness)?;

@@ -125,11 +125,11 @@ async fn users_sign_in_to_one_database() {
     assert_eq!(server.ask("one", "anna:of-one").await.unwrap_err(), WRONG);
     let accounts = server.service.accounts();
     let before = found;
-    assert!(accounts.current_standing(&before, Fresh::Since(server.layer.clock().now())).await.unwrap().is_none());
+    assert!(accounts.current_standing(&before, Freshness::Since(server.layer.clock().now())).await.unwrap().is_none());
     let now = server.ask("one", "anna:new").await.unwrap();
-    assert!(accounts.current_standing(&now, Fresh::Since(server.layer.clock().now())).await.unwrap().is_some());
+    assert!(accounts.current_standing(&now, Freshness::Since(server.layer.clock().now())).await.unwrap().is_some());
     other.put("one", "anna", None, true).await;
-    assert!(accounts.current_standing(&now, Fresh::Since(server.layer.clock().now())).await.unwrap().is_none());
+    assert!(accounts.current_standing(&now, Freshness::Since(server.layer.clock().now())).await.unwrap().is_none());
     assert_eq!(server.ask("one", "anna:new").await.unwrap_err(), WRONG);
     // A database without channels has no users, and a missing database is refused as missing.
     server.database("plain").create(&CreateOptions::default()).await.unwrap();
