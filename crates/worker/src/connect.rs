@@ -28,7 +28,7 @@ use crate::output::http::{Http, HttpSettings};
 use crate::output::lines::Lines;
 use crate::output::lines::turns::Turns;
 use crate::output::mysql::{self, MySql};
-use crate::output::postgres::{Postgres, ServerSettings};
+use crate::output::postgres::{Postgres, PostgresSettings};
 use crate::output::s3::bucket::Bucket;
 use crate::output::s3::sign::Signer;
 use crate::output::s3::{self, S3};
@@ -363,7 +363,7 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<RunParts, ConnectErro
         }
         Output::Rdbms(output) => {
             let way = way(output, &mut reader, reach)?;
-            let way = mysql::ServerSettings {
+            let way = mysql::MysqlSettings {
                 host: way.host,
                 port: output.port.unwrap_or(3306),
                 database: way.database,
@@ -418,14 +418,14 @@ fn keyspace(url: &str, input: &Input) -> String {
     format!("{}.{scope}.{}", url.trim_end_matches('/'), encode_segment(collection))
 }
 
-fn way(output: &RdbmsOutput, reader: &mut Reader<'_>, reach: &Reach) -> Result<ServerSettings, ConnectError> {
+fn way(output: &RdbmsOutput, reader: &mut Reader<'_>, reach: &Reach) -> Result<PostgresSettings, ConnectError> {
     let given = |value: &Option<String>| value.clone().ok_or(ConnectError::Missing("a server without a host or user"));
     let user = given(&output.username)?;
     let password = output.password.as_ref().map(|password| reader.secret(password)).transpose()?;
     if let Some(password) = &password {
         reader.pairs.push((user.clone(), password.clone()));
     }
-    Ok(ServerSettings {
+    Ok(PostgresSettings {
         host: given(&output.host)?,
         port: output.port.unwrap_or(5432),
         database: output.database.clone(),

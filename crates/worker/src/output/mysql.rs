@@ -45,10 +45,10 @@ const BYTES_MAX: usize = 4 << 20;
 const LATER: Duration = Duration::from_secs(2);
 
 /// A job's tables on a server.
-pub type MySql = Tables<Server>;
+pub type MySql = Tables<MysqlServer>;
 
 /// The settings of a connection.
-pub struct ServerSettings {
+pub struct MysqlSettings {
     /// A name or an address.
     pub host: String,
     /// Its port.
@@ -70,8 +70,8 @@ pub struct ServerSettings {
 }
 
 /// A connection to a server.
-pub struct Server {
-    way: ServerSettings,
+pub struct MysqlServer {
+    way: MysqlSettings,
     session: Option<Session>,
     is_mariadb: bool,
 }
@@ -83,17 +83,17 @@ struct Session {
     clock: Clock,
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for MysqlServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Server({}:{})", self.way.host, self.way.port)
+        write!(f, "MysqlServer({}:{})", self.way.host, self.way.port)
     }
 }
 
 impl MySql {
     /// Creates a target. `is_to_create`: missing tables are created.
-    pub fn at(way: ServerSettings, job: &str, tables: &[Table], is_to_create: bool) -> MySql {
+    pub fn at(way: MysqlSettings, job: &str, tables: &[Table], is_to_create: bool) -> MySql {
         let clock = way.clock.clone();
-        Tables::new(Server { way, session: None, is_mariadb: false }, job, tables, is_to_create).timed_by(clock)
+        Tables::new(MysqlServer { way, session: None, is_mariadb: false }, job, tables, is_to_create).timed_by(clock)
     }
 }
 
@@ -416,7 +416,7 @@ impl Session {
     }
 }
 
-impl Server {
+impl MysqlServer {
     async fn dial(&mut self) -> Result<Session, DeliveryError> {
         let way = &self.way;
         let broken = |error: String| DeliveryError::failed(Failure::Connection, error);
@@ -487,7 +487,7 @@ impl Server {
     }
 }
 
-impl Driver for Server {
+impl Driver for MysqlServer {
     fn dialect(&self) -> &'static Dialect {
         if self.is_mariadb { &MARIADB } else { &MYSQL }
     }

@@ -56,10 +56,10 @@ const BYTES_MAX: usize = 16 << 20;
 const LATER: Duration = Duration::from_secs(2);
 
 /// A job's tables on a server.
-pub type Postgres = Tables<Server>;
+pub type Postgres = Tables<PostgresServer>;
 
 /// The settings of a connection.
-pub struct ServerSettings {
+pub struct PostgresSettings {
     /// A name or an address.
     pub host: String,
     /// Its port.
@@ -83,8 +83,8 @@ pub struct ServerSettings {
 }
 
 /// A connection to a server.
-pub struct Server {
-    way: ServerSettings,
+pub struct PostgresServer {
+    way: PostgresSettings,
     session: Option<Session>,
 }
 
@@ -103,17 +103,17 @@ impl Drop for Session {
     }
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for PostgresServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Server({}:{})", self.way.host, self.way.port)
+        write!(f, "PostgresServer({}:{})", self.way.host, self.way.port)
     }
 }
 
 impl Postgres {
     /// Creates a target. `is_to_create`: missing tables are created.
-    pub fn at(way: ServerSettings, job: &str, tables: &[Table], is_to_create: bool) -> Postgres {
+    pub fn at(way: PostgresSettings, job: &str, tables: &[Table], is_to_create: bool) -> Postgres {
         let clock = way.clock.clone();
-        Tables::new(Server { way, session: None }, job, tables, is_to_create).timed_by(clock)
+        Tables::new(PostgresServer { way, session: None }, job, tables, is_to_create).timed_by(clock)
     }
 }
 
@@ -421,7 +421,7 @@ fn said(batch: &Batch, step: &Step) -> Option<String> {
     })
 }
 
-impl Server {
+impl PostgresServer {
     async fn dial(&self) -> Result<Session, DeliveryError> {
         let way = &self.way;
         let broken = |error: String| DeliveryError::failed(Failure::Connection, error);
@@ -488,7 +488,7 @@ impl Server {
     }
 }
 
-impl Driver for Server {
+impl Driver for PostgresServer {
     fn dialect(&self) -> &'static Dialect {
         &DIALECT
     }

@@ -16,7 +16,7 @@ use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Class;
 use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::output::mysql::{self, MySql};
-use flatbed_worker::output::postgres::{Postgres, ServerSettings};
+use flatbed_worker::output::postgres::{Postgres, PostgresSettings};
 use flatbed_worker::output::tables::{Claims, Driver, Opening, Tables};
 use flatbed_worker::output::{DeliveryError, Target};
 use flatbed_worker::progress::Progress;
@@ -641,11 +641,11 @@ async fn who_is_stopped_in_a_transaction_holds_nobody_up(place: &mut Scenario<'_
     if matches!(place.engine, Engine::MariaDb(_)) {
         let (addresses, authorities) = (local(), None);
         let way =
-            mysql::ServerSettings { host, port, database, user, password, time_max, addresses, authorities, clock };
+            mysql::MysqlSettings { host, port, database, user, password, time_max, addresses, authorities, clock };
         stopped(place, &job, opening, MySql::at(way, "j", job.mapping.tables(), false)).await;
     } else {
         let (schema, dial, secure) = (None, plain(), None);
-        let way = ServerSettings { host, port, database, schema, user, password, time_max, dial, secure, clock };
+        let way = PostgresSettings { host, port, database, schema, user, password, time_max, dial, secure, clock };
         stopped(place, &job, opening, Postgres::at(way, "j", job.mapping.tables(), false)).await;
     }
 }

@@ -9,7 +9,7 @@ use flatbed_testkit::{soon, until};
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::failure::Failure;
 use flatbed_worker::output::mysql::{self, MySql};
-use flatbed_worker::output::postgres::{Postgres, ServerSettings};
+use flatbed_worker::output::postgres::{Postgres, PostgresSettings};
 use flatbed_worker::output::{DeliveryError, Target};
 use flatbed_worker::peer::Dial;
 
@@ -67,7 +67,7 @@ async fn servers_that_do_not_answer_are_not_waited_for() {
     for (dial, is_silent) in [(plain(), true), (nowhere, false), (chatty, false)] {
         let (host, database, user) = ("127.0.0.1".to_owned(), "d".to_owned(), "u".to_owned());
         let (schema, password, secure, time_max, clock) = (None, None, None, TIME_MAX, manual.clock());
-        let way = ServerSettings { host, port, database, schema, user, password, time_max, dial, secure, clock };
+        let way = PostgresSettings { host, port, database, schema, user, password, time_max, dial, secure, clock };
         let mut target = Postgres::at(way, "j", &[], true);
         let connected = async {
             match is_silent {
@@ -79,7 +79,7 @@ async fn servers_that_do_not_answer_are_not_waited_for() {
     }
     let (host, database, user) = ("127.0.0.1".to_owned(), "d".to_owned(), "u".to_owned());
     let (password, time_max, addresses, authorities, clock) = (None, TIME_MAX, local(), None, manual.clock());
-    let way = mysql::ServerSettings { host, port, database, user, password, time_max, addresses, authorities, clock };
+    let way = mysql::MysqlSettings { host, port, database, user, password, time_max, addresses, authorities, clock };
     let connected = async { connections.push(silent.accept().await.unwrap()) };
     refused(&manual, MySql::at(way, "j", &[], true).begin(1), connected).await;
 }
