@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::checkpoint::Checkpoint;
 use crate::documents;
 use crate::mapping::Mapping;
-use crate::output::http::path::{self, PathError};
+use crate::output::http::path::{self, PathTemplateError};
 use crate::output::s3::key::{KeyPurpose, Template, TemplateError};
 use crate::queue::{DOCUMENT_BYTES_MAX, Entry, EntryState};
 use crate::secret::Redactor;
@@ -156,7 +156,7 @@ impl Import {
                 // The Python worker sent deletions even if they did not name their document.
                 let is_told = at(output, "send_delete_body") == Some(&Value::Bool(true));
                 let checked = path::check(&url, path::PathPurpose::Documents { is_deleted: true, is_told });
-                if matches!(checked, Err(PathError::Lost(_) | PathError::Same)) {
+                if matches!(checked, Err(PathTemplateError::Lost(_) | PathTemplateError::Same)) {
                     self.note("url_template: a deletion would not name its document; none is sent");
                     made.insert("on_delete".to_owned(), "ignore".into());
                 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::attachments::AttachmentsPart;
 use crate::output::BatchLimits;
 use crate::output::body::Format;
-use crate::output::http::path::{self, PathError};
+use crate::output::http::path::{self, PathTemplateError};
 use crate::output::s3::key::{KeyPurpose, Template, TemplateError};
 use crate::output::s3::{OBJECT_BYTES_MAX, ObjectFormat, OnObjectDelete};
 use crate::queue::REPLAYS_MAX;
@@ -228,7 +228,7 @@ impl HttpOutput {
     }
 
     /// Checks that the template fits documents and their deletions.
-    pub fn check(&self) -> Result<(), PathError> {
+    pub fn check(&self) -> Result<(), PathTemplateError> {
         let is_deleted = self.on_delete == OnHttpDelete::Delete;
         path::check(self.parts().1, path::PathPurpose::Documents { is_deleted, is_told: self.send_delete_body })
     }

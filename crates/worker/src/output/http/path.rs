@@ -25,7 +25,7 @@ pub enum PathPurpose {
 
 /// The reason why a template is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PathError {
+pub enum PathTemplateError {
     /// An unbalanced brace, or an empty name.
     #[error("the template has an unbalanced brace, or an empty name")]
     Brace,
@@ -52,17 +52,17 @@ pub enum PathError {
     Attachments,
 }
 
-fn names(template: &str) -> Result<Vec<&str>, PathError> {
+fn names(template: &str) -> Result<Vec<&str>, PathTemplateError> {
     let (mut names, mut rest) = (Vec::new(), template);
     while let Some((before, after)) = rest.split_once('{') {
-        let (name, after) = after.split_once('}').ok_or(PathError::Brace)?;
+        let (name, after) = after.split_once('}').ok_or(PathTemplateError::Brace)?;
         if before.contains('}') || name.contains('{') || name.split('.').any(str::is_empty) {
-            return Err(PathError::Brace);
+            return Err(PathTemplateError::Brace);
         }
         names.push(name);
         rest = after;
     }
-    if rest.contains('}') { Err(PathError::Brace) } else { Ok(names) }
+    if rest.contains('}') { Err(PathTemplateError::Brace) } else { Ok(names) }
 }
 
 /// Returns whether the path is valid in a request for all values of its names, which are percent-encoded.
@@ -85,28 +85,28 @@ pub fn has_members(template: &str) -> bool {
 }
 
 /// Checks that a template fits its purpose.
-pub fn check(template: &str, is_for: PathPurpose) -> Result<(), PathError> {
+pub fn check(template: &str, is_for: PathPurpose) -> Result<(), PathTemplateError> {
     check_names(template, is_for)?;
-    if is_target(template) { Ok(()) } else { Err(PathError::Character) }
+    if is_target(template) { Ok(()) } else { Err(PathTemplateError::Character) }
 }
 
-fn check_names(template: &str, is_for: PathPurpose) -> Result<(), PathError> {
+fn check_names(template: &str, is_for: PathPurpose) -> Result<(), PathTemplateError> {
     let names = names(template)?;
     let has = |wanted: [&str; 2]| names.iter().any(|name| wanted.contains(name));
     let (id, attachment) = (["id", "doc_id"], ["attachment", "attachment_name"]);
     let PathPurpose::Documents { is_deleted, is_told } = is_for else {
-        return if has(id) && has(attachment) { Ok(()) } else { Err(PathError::Attachments) };
+        return if has(id) && has(attachment) { Ok(()) } else { Err(PathTemplateError::Attachments) };
     };
     if let Some(name) = names.iter().find(|name| attachment.contains(name)) {
-        return Err(PathError::Attachment((*name).to_owned()));
+        return Err(PathTemplateError::Attachment((*name).to_owned()));
     }
     if !is_deleted {
         return Ok(());
     }
     let known = ["id", "doc_id", "rev", "seq"];
     match names.iter().find(|name| !known.contains(name)) {
-        Some(member) => Err(PathError::Lost((*member).to_owned())),
-        None if !has(id) && !is_told => Err(PathError::Same),
+        Some(member) => Err(PathTemplateError::Lost((*member).to_owned())),
+        None if !has(id) && !is_told => Err(PathTemplateError::Same),
         None => Ok(()),
     }
 }
@@ -179,8 +179,8 @@ mod tests {
     fn templates_fit_what_they_are_for() {
         let documents = |is_deleted, is_told| PathPurpose::Documents { is_deleted, is_told };
         let (deleted, told, kept) = (documents(true, false), documents(true, true), documents(false, false));
-        let lost = |name: &str| Err(PathError::Lost(name.to_owned()));
-        let attachment = |name: &str| Err(PathError::Attachment(name.to_owned()));
+        let lost = |name: &str| Err(PathTemplateError::Lost(name.to_owned()));
+        let attachment = |name: &str| Err(PathTemplateError::Attachment(name.to_owned()));
         for (template, is_for, expected) in [
             ("/in/{id}", deleted, Ok(())),
             ("/in/{doc_id}?rev={rev}&seq={seq}", deleted, Ok(())),
@@ -189,28 +189,28 @@ mod tests {
             // A mapping may set this member to anything.
             ("/in/{_id}", deleted, lost("_id")),
             ("/{type}/{_id}", kept, Ok(())),
-            ("/in", deleted, Err(PathError::Same)),
-            ("/in?seq={seq}", deleted, Err(PathError::Same)),
+            ("/in", deleted, Err(PathTemplateError::Same)),
+            ("/in?seq={seq}", deleted, Err(PathTemplateError::Same)),
             ("/in", told, Ok(())),
             ("/in", kept, Ok(())),
             ("/{id}/{attachment}", deleted, attachment("attachment")),
             ("/{id}/{attachment_name}", kept, attachment("attachment_name")),
             ("/{id}/{attachment}", PathPurpose::Attachments, Ok(())),
             ("/{type}/{doc_id}?name={attachment_name}", PathPurpose::Attachments, Ok(())),
-            ("/{id}", PathPurpose::Attachments, Err(PathError::Attachments)),
-            ("/{type}/{attachment}", PathPurpose::Attachments, Err(PathError::Attachments)),
+            ("/{id}", PathPurpose::Attachments, Err(PathTemplateError::Attachments)),
+            ("/{type}/{attachment}", PathPurpose::Attachments, Err(PathTemplateError::Attachments)),
         ] {
             assert_eq!(check(template, is_for), expected, "{template} {is_for:?}");
         }
         let members = ["/{id}", "/{doc_id}/{attachment}?{rev}&{seq}", "/{id}/{a.b}", "/x"].map(has_members);
         assert_eq!(members, [false, false, true, false]);
         for template in ["/{id", "/id}", "/{}", "/{a{id}}", "/{id}}", "/{a..b}/{id}", "/{.a}"] {
-            assert_eq!(check(template, kept), Err(PathError::Brace), "{template}");
+            assert_eq!(check(template, kept), Err(PathTemplateError::Brace), "{template}");
         }
         for template in
             ["/{id}\r\nX: y", "/{id} b", "/a\tb", "/{id}\0", "/{id}\u{7f}", "/a<b", "/#{id}", "{id}", "x/{id}", ""]
         {
-            assert_eq!(check(template, kept), Err(PathError::Character), "{template}");
+            assert_eq!(check(template, kept), Err(PathTemplateError::Character), "{template}");
         }
         let odd = "/{a name}/{id}/%20~$!*'();:@&=+,[]?a=\u{e9}&b={id}";
         assert_eq!(check(odd, kept), Ok(()));
