@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::Verified;
+use super::VerifiedToken;
 use crate::credentials::Digest;
 
 /// The newest valid tokens by digest, up to a number. Each is cached until it ends and at most for a time, and all of
