@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flatbed_channels::is_principal;
 use flatbed_store::error::Refusal;
 
-use crate::held::{HeldRights, PrincipalKind};
+use crate::held::{HeldRights, RightsHolder};
 
 /// The principal of a read in a database that may have channels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -29,18 +29,18 @@ pub enum ReadPrincipal {
 
 impl ReadPrincipal {
     /// Returns the name and kind of the principal to look up; `None` if there can be none, or it does not matter.
-    pub(crate) fn principal(&self) -> Option<(Arc<str>, PrincipalKind)> {
+    pub(crate) fn principal(&self) -> Option<(Arc<str>, RightsHolder)> {
         let is_name = |name: &&Arc<str>| !name.is_empty() && is_principal(name);
         match self {
             ReadPrincipal::All => None,
             ReadPrincipal::Principal(name) => {
-                Some((Arc::clone(name), PrincipalKind::Principal)).filter(|(name, _)| is_name(&name))
+                Some((Arc::clone(name), RightsHolder::Principal)).filter(|(name, _)| is_name(&name))
             }
             ReadPrincipal::Account { name, is_member } => {
-                let found = PrincipalKind::Account { is_member: *is_member };
+                let found = RightsHolder::Account { is_member: *is_member };
                 Some((Arc::clone(name), found)).filter(|(name, _)| is_name(&name))
             }
-            ReadPrincipal::Guest => Some((Arc::from(""), PrincipalKind::Principal)),
+            ReadPrincipal::Guest => Some((Arc::from(""), RightsHolder::Principal)),
         }
     }
 

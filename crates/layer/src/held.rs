@@ -141,10 +141,10 @@ impl Fencing {
 }
 
 /// The cache key of a principal: the instance of the database, the name, and the kind.
-pub(crate) type RightsKey = (InstanceId, Arc<str>, PrincipalKind);
+pub(crate) type RightsKey = (InstanceId, Arc<str>, RightsHolder);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum PrincipalKind {
+pub(crate) enum RightsHolder {
     Principal,
     Account { is_member: bool },
 }
@@ -356,7 +356,7 @@ mod tests {
 
     fn in_database(namespace: u64, name: usize) -> RightsKey {
         let record = proto::DatabaseRecord { namespace, ..proto::DatabaseRecord::default() };
-        (InstanceId::from(&record), name.to_string().into(), PrincipalKind::Principal)
+        (InstanceId::from(&record), name.to_string().into(), RightsHolder::Principal)
     }
 
     fn held(channels: usize) -> Arc<HeldRights> {
@@ -378,7 +378,7 @@ mod tests {
         cache.insert(by(16), &held(1), Instant::now());
         assert_eq!(cache.size().0, 14);
         assert!(cache.get(&by(16)).is_some_and(|held| held.since("00000000000000000000").is_some()));
-        let other = (by(16).0, by(16).1, PrincipalKind::Account { is_member: true });
+        let other = (by(16).0, by(16).1, RightsHolder::Account { is_member: true });
         assert!(cache.get(&other).is_none());
     }
 

@@ -17,7 +17,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 
 use crate::asker::ReadPrincipal;
-use crate::held::{Fencing, HeldCache, HeldRights, PrincipalKind, Reading, RightsKey};
+use crate::held::{Fencing, HeldCache, HeldRights, Reading, RightsHolder, RightsKey};
 use crate::instance::Instance;
 use crate::layer::Inner;
 
@@ -195,9 +195,9 @@ async fn read(trx: &Transaction, keys: &Keys, by: &RightsKey, user: UserReading)
         ..HeldRights::default()
     };
     let record = record.map(|record| proto::Principal::decode(&*record)).transpose()?;
-    let record = record.filter(|record| record.exists && (*found_as == PrincipalKind::Principal || record.account));
+    let record = record.filter(|record| record.exists && (*found_as == RightsHolder::Principal || record.account));
     let Some(record) = record else {
-        if *found_as == (PrincipalKind::Account { is_member: true }) {
+        if *found_as == (RightsHolder::Account { is_member: true }) {
             found.held = HeldChannels::everybody();
         }
         return Ok(found);
