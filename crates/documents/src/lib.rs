@@ -1,5 +1,5 @@
-//! Attachments for all surfaces: in a document's JSON, in multipart bodies, and as answers of their own. Feeds as they
-//! are sent.
+//! Documents for all surfaces: ids and revisions in requests; attachments in JSON, in multipart bodies, and as answers of
+//! their own; feeds as they are sent.
 //!
 //! Each surface maps [`DocumentError`] to its own words.
 #![forbid(unsafe_code)]
@@ -9,6 +9,7 @@ mod attached;
 mod attachment;
 mod error;
 mod feed;
+mod history;
 mod interrupted;
 mod open_revs;
 mod related;
@@ -21,6 +22,7 @@ pub use attached::{
 pub use attachment::attachment;
 pub use error::{DocumentError, Result};
 pub use feed::{FeedOutput, FeedWait, feed_page_bytes, gives_way, id_set_bytes};
+pub use history::{HistoryError, check_any_id, history_of, parse_revisions};
 pub use interrupted::{Interrupted, page_bytes};
 pub use open_revs::{Form, ListOptions, open_revs};
 pub use related::{MultipartRelated, header_text, related};

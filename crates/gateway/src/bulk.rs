@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use flatbed_clock::Clock;
-use flatbed_documents::{AttachmentMember, DocumentError, attachment_edits};
+use flatbed_documents::{AttachmentMember, DocumentError, attachment_edits, check_any_id};
 use flatbed_http::Reply;
 use flatbed_layer::json::{Array, Object, Value};
 use flatbed_layer::{DocumentId, Edit, Refusal, RevId};
 use flatbed_service::{Purge, Read, Uploads, Write, json_out};
 use hyper::{StatusCode, header};
 
-use crate::body::{check_id, edit_of, new_id};
+use crate::body::{edit_of, new_id};
 use crate::error::{Failure, Result};
 use crate::local;
 use crate::reply::{json, uncached};
@@ -47,7 +47,7 @@ fn wanted<'e>(doc: Value<'e>, new_edits: bool, clock: &Clock) -> Result<BulkEntr
             }
             edit.id = new_id()?.into();
         }
-        check_id(&edit.id)?;
+        check_any_id(&edit.id)?;
         Ok((edit, written))
     });
     Ok(match made {

@@ -1,14 +1,16 @@
 //! `/{db}/{id}`
 
 use flatbed_channels::Expiry;
-use flatbed_documents::{AttachmentMember, AttachmentOptions, Form, ListOptions, attachment_edits, open_revs, parts};
+use flatbed_documents::{
+    AttachmentMember, AttachmentOptions, Form, ListOptions, attachment_edits, check_any_id, open_revs, parts,
+};
 use flatbed_http::{Reply, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Document, DocumentId, Edit, GetOptions, NotFound, OpenRevs, Refusal, RevId};
 use flatbed_service::{Read, Standing, Uploads, Write, json_out};
 use hyper::{Method, StatusCode, header};
 
-use crate::body::{check_id, edit_of, new_id};
+use crate::body::{edit_of, new_id};
 use crate::error::{Failure, Result};
 use crate::request::{Request, object};
 use crate::state::Gateway;
@@ -168,7 +170,7 @@ pub(crate) async fn post(mut request: Request, name: &str) -> Result<Reply> {
     if edit.id.is_empty() {
         edit.id = new_id()?.into();
     }
-    check_id(&edit.id)?;
+    check_any_id(&edit.id)?;
     if DocumentId::of(&edit.id).is_local() {
         return Err(Failure::bad_request("Invalid doc ID"));
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use flatbed_channels::{Grant, GrantedItem, Grantee, ROLE_PREFIX};
+use flatbed_documents::check_any_id;
 use flatbed_http::Reply;
 use flatbed_layer::channels::{ReadPrincipal, is_principal};
 use flatbed_layer::json::Object;
@@ -10,7 +11,7 @@ use flatbed_layer::{Error as LayerError, Refusal, ResyncAction, ResyncState, Ver
 use flatbed_service::{Administer, Administration};
 use hyper::{Method, StatusCode};
 
-use crate::body::{check_id, edit_of};
+use crate::body::edit_of;
 use crate::error::{Failure, Result};
 use crate::principals::must_have_channels;
 use crate::reply::json;
@@ -80,7 +81,7 @@ pub(crate) async fn dry_run(mut request: Request, db: &str) -> Result<Reply> {
     if edit.id.starts_with('_') {
         return Err(Failure::bad_request("Invalid doc ID"));
     }
-    check_id(&edit.id)?;
+    check_any_id(&edit.id)?;
     let text = match database.route(&edit, &asker).await {
         Ok(verdict) => routed(&verdict),
         Err(LayerError::Refused(Refusal::Rejected { status, reason })) => refused(&format!("{status} {reason}")),

@@ -13,14 +13,15 @@ use hyper::{StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::handlers::bulk::{ENTRIES_MAX, json_body, object, take, too_many};
-use crate::handlers::document::check_any_id;
 use crate::json_out;
 use crate::multipart::{accepts, new_boundary};
 use crate::query::{parameters, switch};
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Body, Request};
 use crate::shown::attachments;
-use flatbed_documents::{self as attached, ATTS_SINCE_MAX, AttachmentOptions, Part, header_text, related};
+use flatbed_documents::{
+    self as attached, ATTS_SINCE_MAX, AttachmentOptions, Part, check_any_id, header_text, related,
+};
 
 /// The largest batch of documents in one read; the layer returns as many as fit.
 const READ_AT_ONCE: usize = 100;

@@ -4,8 +4,8 @@ use flatbed_clock::Clock;
 use flatbed_http::{Pages, Reply, ReplyBody, first_room, shrink, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
-    AttachmentEdit, DESIGN, DocumentId, Edit, EditParts, Error as LayerError, GetOptions, NotFound, REVS_LIMIT_MAX,
-    Reader, Refusal, RevId, check_partitioned_id,
+    AttachmentEdit, DESIGN, DocumentId, Edit, EditParts, Error as LayerError, GetOptions, NotFound, Reader, Refusal,
+    RevId, check_partitioned_id,
 };
 use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{Method, StatusCode, header};
@@ -20,8 +20,8 @@ use crate::reply::page_bytes;
 use crate::request::Request;
 use crate::shown::attachments;
 use flatbed_documents::{
-    self as attached, AttachmentMember, AttachmentOptions, Form, ListOptions, MultipartRelated, attachment_edits,
-    related,
+    self as attached, AttachmentMember, AttachmentOptions, Form, HistoryError, ListOptions, MultipartRelated,
+    attachment_edits, check_any_id, history_of, parse_revisions, related,
 };
 
 parameters! {
@@ -193,9 +193,6 @@ impl ReadParameters {
     }
 }
 
-/// The most ancestors read from `_revisions`; older ones are beyond any limit.
-const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
-
 /// Parses an edit from JSON; `id` is the path's. The caller uploads the returned attachments.
 pub(crate) fn edit_of<'b>(
     bytes: &'b [u8],
@@ -271,11 +268,11 @@ fn edit_of_parts<'b>(
     new_edits: bool,
 ) -> Result<(Edit<'b>, Vec<AttachmentMember<'b>>)> {
     let written = attached::parse_attachments(parts.attachments.take())?;
-    let history = if new_edits { None } else { Some(history_of(&parts)?) };
+    let history = if new_edits { None } else { Some(history_of(&parts).map_err(history_failure)?) };
     let parent = match (parts.rev, &parts.revisions) {
         _ if !new_edits => None,
         // The newest revision of `_revisions` is the parent.
-        (None, Some(revisions)) => Some(newest_of(revisions)?),
+        (None, Some(revisions)) => parse_revisions(revisions).ok_or_else(invalid_revisions)?.into_iter().next(),
         (rev, _) => rev,
     };
     let id = match (id, parts.id) {
@@ -293,43 +290,17 @@ fn edit_of_parts<'b>(
     ))
 }
 
-pub(crate) fn check_any_id(id: &str) -> Result<()> {
-    match DocumentId::of(id).local_name().filter(|local| !local.is_empty()) {
-        Some(local) => flatbed_layer::check_local_id(local)?,
-        None => flatbed_layer::check_document_id(id)?,
-    }
-    Ok(())
+fn invalid_revisions() -> Failure {
+    Failure::new(StatusCode::BAD_REQUEST, "doc_validation", "_revisions is not as CouchDB writes it")
 }
 
-/// Returns a replicated revision and its ancestors, newest first.
-fn history_of(parts: &EditParts<'_>) -> Result<Vec<RevId>> {
-    match (&parts.revisions, &parts.rev) {
-        (Some(revisions), _) => line_of(revisions),
-        (None, Some(rev)) => Ok(vec![rev.clone()]),
-        (None, None) => {
-            Err(Failure::bad_request("When `new_edits: false`, the document needs `_rev` or `_revisions` specified"))
+fn history_failure(error: HistoryError) -> Failure {
+    match error {
+        HistoryError::Malformed => invalid_revisions(),
+        HistoryError::Missing => {
+            Failure::bad_request("When `new_edits: false`, the document needs `_rev` or `_revisions` specified")
         }
     }
-}
-
-/// Parses `_revisions`, newest first.
-fn line_of(revisions: &Value<'_>) -> Result<Vec<RevId>> {
-    let invalid = || Failure::new(StatusCode::BAD_REQUEST, "doc_validation", "_revisions is not as CouchDB writes it");
-    let start: u64 = match revisions.get("start") {
-        Some(Value::Number(start)) => start.parse().map_err(|_| invalid())?,
-        _ => return Err(invalid()),
-    };
-    let Some(Value::Array(ids)) = revisions.get("ids") else { return Err(invalid()) };
-    let rev = |(at, id): (u64, &Value<'_>)| {
-        let generation = start.checked_sub(at).ok_or_else(invalid)?;
-        RevId::from_parts(generation, id.as_str().ok_or_else(invalid)?).map_err(|_| invalid())
-    };
-    let line: Vec<RevId> = (0..).zip(ids).take(REVISIONS_MAX).map(rev).collect::<Result<_>>()?;
-    if line.is_empty() { Err(invalid()) } else { Ok(line) }
-}
-
-fn newest_of(revisions: &Value<'_>) -> Result<RevId> {
-    line_of(revisions)?.into_iter().next().ok_or_else(|| Failure::bad_request("Invalid rev format"))
 }
 
 /// Returns the revision that the query string or headers name.
