@@ -7,11 +7,13 @@
 
 mod attached;
 mod attachment;
+mod base;
 mod error;
 mod feed;
 mod history;
 mod interrupted;
 mod open_revs;
+mod read;
 mod related;
 mod uploading;
 
@@ -20,10 +22,12 @@ pub use attached::{
     check_name, length, parse_attachments, parts, send, send_or_null,
 };
 pub use attachment::attachment;
+pub use base::{BaseError, BaseRevision};
 pub use error::{DocumentError, Result};
 pub use feed::{FeedOutput, FeedWait, feed_page_bytes, gives_way, id_set_bytes};
 pub use history::{HistoryError, check_any_id, history_of, parse_revisions};
 pub use interrupted::{Interrupted, page_bytes};
 pub use open_revs::{Form, ListOptions, open_revs};
+pub use read::read_document;
 pub use related::{MultipartRelated, header_text, related};
 pub use uploading::Uploading;

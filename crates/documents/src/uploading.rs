@@ -1,7 +1,7 @@
 //! Uploads of attachments from a request's body.
 
 use bytes::Bytes;
-use flatbed_http::{FREE_BYTES, RequestBody, UploadRoom};
+use flatbed_http::{FREE_BYTES, Request, RequestBody, UploadRoom};
 use flatbed_layer::{StagedUpload, Upload, is_compressible};
 use flatbed_service::Uploads;
 
@@ -20,6 +20,23 @@ impl Uploading {
     /// Creates an upload without data.
     pub fn new(content_type: &str, is_gzip: bool) -> Uploading {
         Uploading { content_type: content_type.to_owned(), is_gzip, beginning: Vec::new(), under_way: None }
+    }
+
+    /// Uploads the rest of a request's body.
+    ///
+    /// # Errors
+    /// 408 and 400 of the body; those of [`Uploading::add`].
+    pub async fn receive(
+        content_type: &str,
+        is_gzip: bool,
+        request: &mut Request,
+        uploads: &mut Uploads,
+    ) -> Result<StagedUpload> {
+        let mut uploading = Uploading::new(content_type, is_gzip);
+        while let Some(piece) = request.next_piece().await? {
+            uploading.add(piece, &request.body, uploads).await?;
+        }
+        uploading.finish(uploads).await
     }
 
     /// Adds a piece. Waits for upload room once the data exceeds [`FREE_BYTES`].

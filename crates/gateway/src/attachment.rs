@@ -1,9 +1,8 @@
 //! `/{db}/{id}/{attachment}`
 
-use flatbed_documents::{DEFAULT_TYPE, Uploading, check_name};
+use flatbed_documents::{BaseError, BaseRevision, DEFAULT_TYPE, Uploading, check_name};
 use flatbed_http::Reply;
-use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{AttachmentEdit, Edit, Error as LayerError, GetOptions, Reader, Refusal, RevId};
+use flatbed_layer::{AttachmentEdit, Error as LayerError, Refusal, RevId};
 use flatbed_service::{Read, Uploads, Write};
 use hyper::{Method, StatusCode, header};
 
@@ -54,29 +53,11 @@ async fn get(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> 
     }
 }
 
-/// The revision that an attachment is added to.
-struct Base {
-    parent: Option<RevId>,
-    body: Vec<u8>,
-    names: Vec<String>,
-}
-
-async fn base(database: &Reader, id: &str, rev: Option<RevId>) -> Result<Base> {
-    let options = GetOptions { rev: rev.clone(), tombstone: true, ..GetOptions::default() };
-    match (database.get(id, &options).await, rev) {
-        (Ok(document), Some(rev)) => Ok(Base {
-            parent: Some(rev),
-            body: [b"{", document.body.as_slice(), b"}"].concat(),
-            names: document.attachments.into_iter().map(|attachment| attachment.name).collect(),
-        }),
-        (Ok(document), None) if !document.deleted => {
-            Err(Failure::conflict("Cannot modify attachments without a specific rev ID"))
-        }
-        (Ok(_), None) | (Err(LayerError::Refused(Refusal::DocumentNotFound(_))), None) => {
-            Ok(Base { parent: None, body: b"{}".to_vec(), names: Vec::new() })
-        }
-        (Err(LayerError::Refused(Refusal::DocumentNotFound(_))), Some(_)) => Err(Refusal::Conflict.into()),
-        (Err(error), _) => Err(error.into()),
+fn base_failure(error: BaseError) -> Failure {
+    match error {
+        BaseError::Unnamed => Failure::conflict("Cannot modify attachments without a specific rev ID"),
+        BaseError::Missing => Refusal::Conflict.into(),
+        BaseError::Layer(error) => error.into(),
     }
 }
 
@@ -84,7 +65,7 @@ async fn put(mut request: Request, db: &str, id: &str, name: &str) -> Result<Rep
     let database = request.context.database(db, Write).await?;
     let checked = async {
         check_name(name)?;
-        base(&database, id, named_rev(&request)?).await
+        BaseRevision::read(&database, id, named_rev(&request)?).await.map_err(base_failure)
     };
     let base = match checked.await {
         Ok(base) => base,
@@ -99,18 +80,9 @@ async fn put(mut request: Request, db: &str, id: &str, name: &str) -> Result<Rep
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported Content-Encoding"));
     }
     let mut uploads = Uploads::new(&database);
-    let mut uploading = Uploading::new(&content_type, false);
-    while let Some(piece) = request.next_piece().await? {
-        uploading.add(piece, &request.body, &uploads).await?;
-    }
-    let data = uploading.finish(&mut uploads).await?;
-    let mut attachments = vec![(name.to_owned(), AttachmentEdit::Data { content_type, revpos: None, data })];
-    let others = base.names.iter().filter(|other| *other != name);
-    attachments.extend(others.map(|other| (other.clone(), AttachmentEdit::Stub { revpos: None })));
+    let data = Uploading::receive(&content_type, false, &mut request, &mut uploads).await?;
+    let edit = base.edit(id, name, Some(AttachmentEdit::Data { content_type, revpos: None, data }));
     uploads.stage().await?;
-    let body = json::parse(&base.body, &Limits::default()).unwrap_or(Value::Object(Vec::new()));
-    let edit =
-        Edit { id: id.into(), parent: base.parent, history: None, deleted: false, expiry: None, attachments, body };
     let (rev, mut reply) = write(&request, db, &edit).await?;
     uploads.taken();
     reply.status = StatusCode::CREATED;

@@ -3,6 +3,7 @@
 use flatbed_channels::Expiry;
 use flatbed_documents::{
     AttachmentMember, AttachmentOptions, Form, ListOptions, attachment_edits, check_any_id, open_revs, parts,
+    read_document,
 };
 use flatbed_http::{Reply, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
@@ -14,7 +15,7 @@ use crate::body::{edit_of, new_id};
 use crate::error::{Failure, Result};
 use crate::request::{Request, object};
 use crate::state::Gateway;
-use crate::{local, read, reply};
+use crate::{local, reply};
 
 pub(crate) async fn document(state: &Gateway, mut request: Request, name: &str, id: &str) -> Result<Reply> {
     if let Err(refusal) = flatbed_layer::check_document_id(id) {
@@ -56,7 +57,7 @@ async fn get(state: &Gateway, request: Request, name: &str, id: &str) -> Result<
         None => None,
     };
     let options = GetOptions { rev, revs, ..GetOptions::default() };
-    let (mut document, room) = read::document(&database, id, options).await?;
+    let (mut document, room) = read_document(&database, id, options).await?;
     if let (Some(line), Some(limit)) = (&mut document.revisions, query.number("revs_limit")) {
         line.truncate(usize::try_from(limit).unwrap_or(usize::MAX).max(1));
     }

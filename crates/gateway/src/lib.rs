@@ -25,7 +25,6 @@ mod path;
 mod principals;
 mod query;
 mod raw;
-mod read;
 mod reply;
 mod request;
 mod resync;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use flatbed_channels::{Grant, GrantedItem, Grantee};
-use flatbed_documents::{AttachmentOptions, Part};
+use flatbed_documents::{AttachmentOptions, Part, read_document};
 use flatbed_http::{Pages, Reply, ReplyBody, TenantReply, first_room};
 use flatbed_layer::json::Object;
 use flatbed_layer::{GetOptions, Hash, NotFound, OpenRevs, Refusal, RevId, Verdict};
@@ -14,7 +14,6 @@ use sha1::{Digest, Sha1};
 use crate::all_docs::write_access;
 use crate::body::new_id;
 use crate::error::{Failure, Result};
-use crate::read;
 use crate::reply::{empty, json};
 use crate::request::Request;
 
@@ -169,7 +168,7 @@ pub(crate) async fn raw(request: Request, name: &str, id: &str) -> Result<Reply>
         no_body: !include_doc,
         ..GetOptions::default()
     };
-    let (document, room) = read::document(&database, id, options).await?;
+    let (document, room) = read_document(&database, id, options).await?;
     let mut out = Vec::new();
     if include_doc {
         for part in flatbed_documents::parts(&document, &AttachmentOptions::default(), true) {

@@ -13,12 +13,11 @@ use crate::handlers::database::info_text;
 use crate::handlers::document::edit_of;
 use crate::handlers::local;
 use crate::query::encode;
-use crate::reply::page_bytes;
 use crate::request::{Body, Request};
 use crate::request_object::{FunctionBody, FunctionInput, request_object};
 use crate::response;
 use crate::state::State;
-use flatbed_documents::attachment_edits;
+use flatbed_documents::{DocumentError, attachment_edits, read_document};
 
 /// Revisions in the document that a function gets, as in CouchDB.
 const REVISIONS_MAX: usize = 20;
@@ -42,7 +41,7 @@ pub(crate) async fn show(
     let database = request.context.database(name, Read).await?;
     let functions = request.context.design_functions(&database, design).await?;
     let id = id_of(id);
-    let FunctionDocument { document, room } = read_document(&database, id.as_deref()).await?;
+    let FunctionDocument { document, room } = read_function_document(&database, id.as_deref()).await?;
     let tag = tag(&request, functions.rev(), document.as_ref());
     if request.accepts_cached(&tag) {
         return Ok(TenantReply::new(Reply::not_modified(&tag), &HeaderMap::new()));
@@ -70,7 +69,7 @@ pub(crate) async fn update(
     let database = request.context.database(name, Write).await?;
     let functions = request.context.design_functions(&database, design).await?;
     let id = id_of(id);
-    let FunctionDocument { document, room } = read_document(&database, id.as_deref()).await?;
+    let FunctionDocument { document, room } = read_function_document(&database, id.as_deref()).await?;
     let object = object(state, &request, &database, id.as_deref(), function_body(body.as_ref())).await?;
     let (written, answer) = functions.update(update, document.as_ref(), &object).await?;
     drop((document, object, body, functions));
@@ -143,33 +142,24 @@ struct FunctionDocument {
 }
 
 /// Reads a function's document; `None` if it is missing or deleted.
-async fn read_document(database: &Reader, id: Option<&str>) -> Result<FunctionDocument> {
+async fn read_function_document(database: &Reader, id: Option<&str>) -> Result<FunctionDocument> {
     let Some(id) = id else {
         database.exists().await?;
         return Ok(FunctionDocument { document: None, room: None });
     };
-    // Small documents are read without waiting for memory.
-    let mut options = GetOptions { revs: true, conflicts: true, small_only: true, ..GetOptions::default() };
-    let mut room = None;
-    let mut found = database.get(id, &options).await;
-    if let Err(LayerError::Refused(Refusal::LargeDocument)) = found {
-        room = first_room(&Pages::new(true)).await?;
-        options.small_only = false;
-        found = database.get(id, &options).await;
-    }
-    let document = match found {
-        Ok(mut document) => {
+    let options = GetOptions { revs: true, conflicts: true, ..GetOptions::default() };
+    match read_document(database, id, options).await {
+        Ok((mut document, room)) => {
             if let Some(revisions) = &mut document.revisions {
                 revisions.truncate(REVISIONS_MAX);
             }
-            // Counted twice: the document and its JSON text.
-            shrink(&mut room, 2 * page_bytes(1, std::iter::once(&document)));
-            Some(document)
+            Ok(FunctionDocument { document: Some(document), room })
         }
-        Err(LayerError::Refused(Refusal::DocumentNotFound(_))) => None,
-        Err(error) => return Err(error.into()),
-    };
-    Ok(FunctionDocument { document, room })
+        Err(DocumentError::Layer(LayerError::Refused(Refusal::DocumentNotFound(_)))) => {
+            Ok(FunctionDocument { document: None, room: None })
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Attaches a memory reservation to a reply. Large replies wait for memory; if too many wait, answers 503.

@@ -1,8 +1,7 @@
 //! `/{db}/{doc}/{attachment}`
 
 use flatbed_http::{Reply, TenantReply};
-use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{AttachmentEdit, Edit, Error as LayerError, GetOptions, Reader, Refusal, RevId};
+use flatbed_layer::{AttachmentEdit, GetOptions, Reader, Refusal, RevId};
 use flatbed_service::{Read, Uploads, Write, Writer};
 use hyper::{StatusCode, header};
 
@@ -12,7 +11,7 @@ use crate::handlers::partition::{refuse_in_partitioned, without_partition};
 use crate::json_out;
 use crate::query::{encode, revision};
 use crate::request::Request;
-use flatbed_documents::{DEFAULT_TYPE, DocumentError, Uploading, base64, check_name};
+use flatbed_documents::{BaseError, BaseRevision, DEFAULT_TYPE, DocumentError, Uploading, base64, check_name};
 
 pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
     match request.method.as_str() {
@@ -29,29 +28,11 @@ async fn get(database: Reader, request: Request, id: &str, name: &str) -> Result
     Ok(flatbed_documents::attachment(reader, &request)?)
 }
 
-/// The revision that an attachment is added to or removed from.
-struct Base {
-    parent: Option<RevId>,
-    body: Vec<u8>,
-    names: Vec<String>,
-}
-
-async fn base(database: &Reader, id: &str, rev: Option<RevId>) -> Result<Base> {
-    let options = GetOptions { rev: rev.clone(), tombstone: true, ..GetOptions::default() };
-    match (database.get(id, &options).await, rev) {
-        (Ok(document), Some(rev)) => Ok(Base {
-            parent: Some(rev),
-            body: [b"{", document.body.as_slice(), b"}"].concat(),
-            names: document.attachments.into_iter().map(|attachment| attachment.name).collect(),
-        }),
-        (Ok(document), None) if !document.deleted => Err(Refusal::Conflict.into()),
-        (Ok(_), None) | (Err(LayerError::Refused(Refusal::DocumentNotFound(_))), None) => {
-            Ok(Base { parent: None, body: b"{}".to_vec(), names: Vec::new() })
-        }
-        (Err(LayerError::Refused(Refusal::DocumentNotFound(_))), Some(_)) => {
-            Err(Failure::new(StatusCode::CONFLICT, "not_found", "missing_rev"))
-        }
-        (Err(error), _) => Err(error.into()),
+fn base_failure(error: BaseError) -> Failure {
+    match error {
+        BaseError::Unnamed => Refusal::Conflict.into(),
+        BaseError::Missing => Failure::new(StatusCode::CONFLICT, "not_found", "missing_rev"),
+        BaseError::Layer(error) => error.into(),
     }
 }
 
@@ -59,7 +40,7 @@ async fn put(database: Writer, mut request: Request, db: &str, id: &str, name: &
     let checked = async {
         flatbed_layer::check_document_id(id)?;
         check_name(name)?;
-        base(&database, id, named_rev(&request)?).await
+        BaseRevision::read(&database, id, named_rev(&request)?).await.map_err(base_failure)
     };
     let base = match checked.await {
         Ok(base) => base,
@@ -80,19 +61,13 @@ async fn put(database: Writer, mut request: Request, db: &str, id: &str, name: &
     };
     let expected_md5 = request.header(hyper::header::HeaderName::from_static("content-md5")).map(str::to_owned);
     let mut uploads = Uploads::new(&database);
-    let mut uploading = Uploading::new(&content_type, is_gzip);
-    while let Some(piece) = request.next_piece().await? {
-        uploading.add(piece, &request.body, &uploads).await?;
-    }
-    let data = uploading.finish(&mut uploads).await?;
+    let data = Uploading::receive(&content_type, is_gzip, &mut request, &mut uploads).await?;
     if expected_md5.is_some_and(|expected| expected.trim() != base64(&data.sent_md5)) {
         return Err(DocumentError::WrongDigest.into());
     }
-    let mut attachments = vec![(name.to_owned(), AttachmentEdit::Data { content_type, revpos: None, data })];
-    let others = base.names.iter().filter(|other| *other != name);
-    attachments.extend(others.map(|other| (other.clone(), AttachmentEdit::Stub { revpos: None })));
+    let edit = base.edit(id, name, Some(AttachmentEdit::Data { content_type, revpos: None, data }));
     uploads.stage().await?;
-    let rev = write(&database, id, &base, attachments).await?;
+    let rev = database.update(&edit).await?.rev;
     uploads.taken();
     let mut reply = written(StatusCode::CREATED, id, &rev);
     reply.header(header::LOCATION, &format!("{}/{}/{}/{}", request.base(), encode(db), encode(id), encode(name)));
@@ -107,21 +82,12 @@ async fn delete(database: Writer, mut request: Request, id: &str, name: &str) ->
         let refusal = if is_there { Refusal::Conflict } else { Refusal::AttachmentNotFound };
         return Err(refusal.into());
     };
-    let base = base(&database, id, Some(rev)).await?;
-    if !base.names.iter().any(|other| other == name) {
+    let base = BaseRevision::read(&database, id, Some(rev)).await.map_err(base_failure)?;
+    if !base.has(name) {
         return Err(Refusal::AttachmentNotFound.into());
     }
-    let others = base.names.iter().filter(|other| *other != name);
-    let others = others.map(|other| (other.clone(), AttachmentEdit::Stub { revpos: None })).collect();
-    let rev = write(&database, id, &base, others).await?;
+    let rev = database.update(&base.edit(id, name, None)).await?.rev;
     Ok(written(StatusCode::OK, id, &rev))
-}
-
-async fn write(database: &Writer, id: &str, base: &Base, attachments: Vec<(String, AttachmentEdit)>) -> Result<RevId> {
-    let body = json::parse(&base.body, &Limits::default()).unwrap_or(Value::Object(Vec::new()));
-    let parent = base.parent.clone();
-    let edit = Edit { expiry: None, id: id.into(), parent, history: None, deleted: false, attachments, body };
-    Ok(database.update(&edit).await?.rev)
 }
 
 fn written(status: StatusCode, id: &str, rev: &RevId) -> Reply {

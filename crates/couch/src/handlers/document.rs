@@ -1,7 +1,7 @@
 //! `/{db}/{doc}`
 
 use flatbed_clock::Clock;
-use flatbed_http::{Pages, Reply, ReplyBody, first_room, shrink, spawn};
+use flatbed_http::{Reply, ReplyBody, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{
     AttachmentEdit, DESIGN, DocumentId, Edit, EditParts, Error as LayerError, GetOptions, NotFound, Reader, Refusal,
@@ -16,12 +16,11 @@ use crate::handlers::{local, open_revs, post_form, put_related};
 use crate::json_out;
 use crate::multipart::{self, accepts, is_kind};
 use crate::query::{Query, encode, is_not_false, is_ok, parameters, revision, switch, text};
-use crate::reply::page_bytes;
 use crate::request::Request;
 use crate::shown::attachments;
 use flatbed_documents::{
-    self as attached, AttachmentMember, AttachmentOptions, Form, HistoryError, ListOptions, MultipartRelated,
-    attachment_edits, check_any_id, history_of, parse_revisions, related,
+    self as attached, AttachmentMember, AttachmentOptions, DocumentError, Form, HistoryError, ListOptions,
+    MultipartRelated, attachment_edits, check_any_id, history_of, parse_revisions, read_document, related,
 };
 
 parameters! {
@@ -82,8 +81,8 @@ pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
 
 /// Returns a read's result. In a partitioned database an id without a partition is 400, as in CouchDB, which finds no
 /// shard for it.
-async fn check_read<T>(database: &Reader, id: &str, read: flatbed_layer::Result<T>) -> Result<T> {
-    let is_missing = matches!(read, Err(LayerError::Refused(Refusal::DocumentNotFound(_))));
+async fn check_read<T>(database: &Reader, id: &str, read: attached::Result<T>) -> Result<T> {
+    let is_missing = matches!(read, Err(DocumentError::Layer(LayerError::Refused(Refusal::DocumentNotFound(_)))));
     if is_missing && !id.contains(':') && !id.starts_with('_') && database.is_partitioned().await? {
         check_partitioned_id(id)?;
     }
@@ -114,24 +113,13 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
         }
         options.tombstone = true;
     }
-    // Small documents are read without waiting for memory.
-    options.small_only = true;
-    let mut room = None;
-    let document = match database.get(id, &options).await {
-        Err(LayerError::Refused(Refusal::LargeDocument)) => {
-            room = first_room(&Pages::new(true)).await?;
-            options.small_only = false;
-            let document = check_read(&database, id, database.get(id, &options).await).await?;
-            // Counted twice: the document and its JSON text.
-            shrink(&mut room, 2 * page_bytes(1, std::iter::once(&document)));
-            document
-        }
-        document => check_read(&database, id, document).await?,
-    };
+    // Their answers change while the revision stays.
+    let varies = options.revs_info || options.local_seq;
+    let (document, room) = check_read(&database, id, read_document(&database, id, options).await).await?;
     let etag = etag(&document.rev);
     let has_any = |revs: &Option<Vec<RevId>>| revs.as_ref().is_some_and(|revs| !revs.is_empty());
     let has_conflicts = has_any(&document.conflicts) || has_any(&document.deleted_conflicts);
-    let tagged = !options.revs_info && !options.local_seq && !has_conflicts;
+    let tagged = !varies && !has_conflicts;
     if tagged && request.accepts_cached(&etag) {
         return Ok(Reply::not_modified(&etag));
     }
@@ -447,7 +435,7 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     // As in CouchDB, 404 takes precedence over 409.
     let look = GetOptions { no_body: true, ..GetOptions::default() };
     let database = request.context.database(name, Read).await?;
-    check_read(&database, id, database.get(id, &look).await).await?;
+    check_read(&database, id, database.get(id, &look).await.map_err(DocumentError::from)).await?;
     let edit = Edit {
         expiry: None,
         id: id.into(),

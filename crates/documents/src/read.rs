@@ -4,10 +4,13 @@ use flatbed_http::{PagePermit, Pages, first_room, shrink};
 use flatbed_layer::{Document, Error as LayerError, GetOptions, Reader, Refusal};
 
 use crate::error::Result;
-use crate::reply::page_bytes;
+use crate::interrupted::page_bytes;
 
-/// Reads a document, with a memory reservation if it is large; 503 without memory.
-pub(crate) async fn document(database: &Reader, id: &str, mut options: GetOptions) -> Result<(Document, PagePermit)> {
+/// Reads a document, with a memory reservation if it is large.
+///
+/// # Errors
+/// 503 without memory; the layer's errors.
+pub async fn read_document(database: &Reader, id: &str, mut options: GetOptions) -> Result<(Document, PagePermit)> {
     // Small documents are read without waiting for memory.
     options.small_only = true;
     match database.get(id, &options).await {
