@@ -223,15 +223,11 @@ pub(crate) fn redispatch(
 }
 
 async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Target) -> Result<Reply> {
-    if let Err(failure) = refuse_anonymous(state, &request, &target) {
-        request.skip_body().await;
-        return Err(failure);
-    }
+    let allowed = refuse_anonymous(state, &request, &target);
+    request.skip_if_refused(allowed).await?;
     loop {
-        if let Err(failure) = check_access(&request, &target).await {
-            request.skip_body().await;
-            return Err(failure);
-        }
+        let allowed = check_access(&request, &target).await;
+        request.skip_if_refused(allowed).await?;
         let reads = matches!(request.method, Method::GET | Method::HEAD);
         if let Target::EncodedDesign(plain) = target {
             if let Some(redirect) = reads.then(|| document::redirect_design(&request)).flatten() {
@@ -251,8 +247,7 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
         // The shell checks only direct requests to `_session` for forms of other sites, which could sign the user in
         // under another name, so no rewrite may lead there.
         if matches!(target, Target::Session) && !request.method.is_safe() {
-            request.skip_body().await;
-            return Err(insecure());
+            return request.refuse(insecure()).await;
         }
         // A link on another site can reach this target.
         if request.is_foreign && target.changes(&request.method) {

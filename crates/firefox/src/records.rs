@@ -300,13 +300,8 @@ async fn body_of(
     uid: Uid,
     signed: &SignedBody,
 ) -> Result<(Form, flatbed_http::Body)> {
-    let form = match Form::of(request.header(header::CONTENT_TYPE)) {
-        Ok(form) => form,
-        Err(failure) => {
-            request.skip_body().await;
-            return Err(failure);
-        }
-    };
+    let form = Form::of(request.header(header::CONTENT_TYPE));
+    let form = request.skip_if_refused(form).await?;
     let bytes_max = usize::try_from(state.store.limits().max_request_bytes).unwrap_or(usize::MAX);
     let body = request.read_small_body(bytes_max, BODY_MAX).await?;
     signed.check(state, request, uid, &body.bytes)?;

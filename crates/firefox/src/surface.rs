@@ -103,13 +103,8 @@ impl State {
                 None => Ok(reply::whole(StatusCode::NOT_FOUND, None)),
             },
             Target::Of(uid, of) => {
-                let signed = match signed::check(self, &request, uid, &of) {
-                    Ok(signed) => signed,
-                    Err(failure) => {
-                        request.skip_body().await;
-                        return Err(failure);
-                    }
-                };
+                let signed = signed::check(self, &request, uid, &of);
+                let signed = request.skip_if_refused(signed).await?;
                 *user = Some(uid);
                 origin.know();
                 origin.admit(&uid.to_string())?;

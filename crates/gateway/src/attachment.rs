@@ -15,10 +15,7 @@ use crate::request::Request;
 const SAFE_TYPES: &[&str] = &["text/plain", "image/png", "image/jpeg", "image/gif", "image/webp"];
 
 pub(crate) async fn attachment(mut request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
-    if let Err(refusal) = flatbed_layer::check_document_id(id) {
-        request.skip_body().await;
-        return Err(refusal.into());
-    }
+    request.skip_if_refused(flatbed_layer::check_document_id(id)).await?;
     match request.method {
         Method::PUT => put(request, db, id, name).await,
         _ => get(request, db, id, name).await,
@@ -67,17 +64,11 @@ async fn put(mut request: Request, db: &str, id: &str, name: &str) -> Result<Rep
         check_name(name)?;
         BaseRevision::read(&database, id, named_rev(&request)?).await.map_err(base_failure)
     };
-    let base = match checked.await {
-        Ok(base) => base,
-        Err(failure) => {
-            request.skip_body().await;
-            return Err(failure);
-        }
-    };
+    let base = checked.await;
+    let base = request.skip_if_refused(base).await?;
     let content_type = request.header(header::CONTENT_TYPE).unwrap_or(DEFAULT_TYPE).to_owned();
     if !matches!(request.header(header::CONTENT_ENCODING).map(str::trim), None | Some("" | "identity")) {
-        request.skip_body().await;
-        return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported Content-Encoding"));
+        return request.refuse(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported Content-Encoding")).await;
     }
     let mut uploads = Uploads::new(&database);
     let data = Uploading::receive(&content_type, false, &mut request, &mut uploads).await?;

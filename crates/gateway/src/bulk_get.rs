@@ -73,8 +73,7 @@ impl BulkGetEntry {
 pub(crate) async fn bulk_get(mut request: Request, db: &str) -> Result<Reply> {
     let accept = request.header(header::ACCEPT).unwrap_or_default();
     if !accept.contains("multipart/") && !accept.contains("*/*") {
-        request.skip_body().await;
-        return Err(Failure::new(StatusCode::NOT_ACCEPTABLE, "Response is multipart"));
+        return request.refuse(Failure::new(StatusCode::NOT_ACCEPTABLE, "Response is multipart")).await;
     }
     let body = request.json().await?;
     let Some(Value::Array(docs)) = take(object(&body.bytes)?, "docs") else {

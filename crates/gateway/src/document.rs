@@ -18,10 +18,7 @@ use crate::state::Gateway;
 use crate::{local, reply};
 
 pub(crate) async fn document(state: &Gateway, mut request: Request, name: &str, id: &str) -> Result<Reply> {
-    if let Err(refusal) = flatbed_layer::check_document_id(id) {
-        request.skip_body().await;
-        return Err(refusal.into());
-    }
+    request.skip_if_refused(flatbed_layer::check_document_id(id)).await?;
     match request.method {
         Method::PUT => put(request, name, id).await,
         Method::DELETE => delete(request, name, id).await,

@@ -23,10 +23,7 @@ fn conflict() -> Failure {
 
 /// Handles `/{db}/_local/{id}`; `id` is the path after `_local/`.
 pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Result<Reply> {
-    if let Err(refusal) = check_local_id(id) {
-        request.skip_body().await;
-        return Err(refusal.into());
-    }
+    request.skip_if_refused(check_local_id(id)).await?;
     match request.method {
         Method::PUT => put(request, name, id).await,
         Method::DELETE => {

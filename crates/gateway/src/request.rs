@@ -35,8 +35,7 @@ impl Request {
         let kind = kind.trim();
         if !kind.is_empty() && !kind.eq_ignore_ascii_case("application/json") {
             let reason = format!("Invalid content type {kind}");
-            self.skip_body().await;
-            return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason));
+            return self.refuse(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason)).await;
         }
         Ok(())
     }

@@ -94,8 +94,7 @@ impl Gateway {
             return Ok((reply, None));
         }
         if !methods.split(", ").any(|method| method == request.method.as_str()) {
-            request.skip_body().await;
-            return Err(Failure::method(methods));
+            return request.refuse(Failure::method(methods)).await;
         }
         // No part of this process sends requests to this surface, so they get no rights.
         if origin.is_inside {
@@ -103,13 +102,10 @@ impl Gateway {
         }
         let signed_in = match &target {
             _ if is_for_administrators => ClientSignIn { standing: Standing::of_server(), set_cookie: None },
-            Target::Database(name, of) => match self.user(&request, name, of).await {
-                Ok(signed_in) => signed_in,
-                Err(failure) => {
-                    request.skip_body().await;
-                    return Err(failure);
-                }
-            },
+            Target::Database(name, of) => {
+                let signed_in = self.user(&request, name, of).await;
+                request.skip_if_refused(signed_in).await?
+            }
             _ => ClientSignIn { standing: Standing::anonymous(), set_cookie: None },
         };
         let ClientSignIn { standing, set_cookie } = signed_in;
@@ -125,8 +121,7 @@ impl Gateway {
         if let Target::Database(name, of) = &target
             && let Err(failure) = database::must_be_open(self, name, of, &request.method).await
         {
-            request.skip_body().await;
-            return Err(failure);
+            return request.refuse(failure).await;
         }
         let query = Query::parse(request.uri.query())?;
         let context = self.service.context(standing).from_peer(request.peer);
@@ -202,8 +197,7 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
     let is_systems = DatabaseKind::of(name) != DatabaseKind::Ordinary
         || is_replicator_name(name) && request.context.asks_for_replications(name).await?;
     if is_systems {
-        request.skip_body().await;
-        return Err(Failure::no_database(name));
+        return request.refuse(Failure::no_database(name)).await;
     }
     let done = match state.is_for_administrators() {
         true => administrators(state, request, name, of).await,
@@ -220,14 +214,8 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
 async fn users(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Resource) -> Result<Reply> {
     match of {
         Resource::Session => Box::pin(session::of_users(state, *request, name)).await,
-        Resource::Design(_) | Resource::View => {
-            request.skip_body().await;
-            Err(Failure::new(StatusCode::FORBIDDEN, "forbidden"))
-        }
-        Resource::Administration(_) => {
-            request.skip_body().await;
-            Err(Failure::unknown())
-        }
+        Resource::Design(_) | Resource::View => request.refuse(Failure::new(StatusCode::FORBIDDEN, "forbidden")).await,
+        Resource::Administration(_) => request.refuse(Failure::unknown()).await,
         of => Box::pin(documents(state, request, name, of)).await,
     }
 }
@@ -244,10 +232,7 @@ async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &
             request.context.database(name, flatbed_service::Read).await?.exists().await?;
             Err(Failure::not_found("missing"))
         }
-        Resource::Design(_) | Resource::View => {
-            request.skip_body().await;
-            Err(Failure::not_implemented("This route"))
-        }
+        Resource::Design(_) | Resource::View => request.refuse(Failure::not_implemented("This route")).await,
         Resource::Administration(of) => Box::pin(administration(state, *request, name, of)).await,
         of => Box::pin(documents(state, request, name, of)).await,
     }
@@ -277,13 +262,11 @@ async fn administration(state: &Gateway, mut request: Request, name: &str, of: A
     match of {
         Administration::Compact => Box::pin(database::compact(request, name)).await,
         Administration::Vacuum => {
-            request.skip_body().await;
-            Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "Vacuum is temporarily out of order"))
+            request.refuse(Failure::new(StatusCode::NOT_IMPLEMENTED, "Vacuum is temporarily out of order")).await
         }
         Administration::Repair => {
-            request.skip_body().await;
             let reason = "Internal error: _repair endpoint disabled";
-            Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason))
+            request.refuse(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, reason)).await
         }
         Administration::Users => Box::pin(principals::all(request, name, PrincipalKind::User)).await,
         Administration::User(user) => Box::pin(principals::one(request, name, PrincipalKind::User, &user)).await,
@@ -308,9 +291,6 @@ async fn administration(state: &Gateway, mut request: Request, name: &str, of: A
         Administration::Offline => Box::pin(database::set_offline(request, name, true)).await,
         Administration::Online => Box::pin(database::set_offline(request, name, false)).await,
         Administration::Purge => Box::pin(bulk::purge(request, name)).await,
-        _ => {
-            request.skip_body().await;
-            Err(Failure::not_implemented("This route"))
-        }
+        _ => request.refuse(Failure::not_implemented("This route")).await,
     }
 }

@@ -189,6 +189,26 @@ impl Request {
         self.skip(STEP_BYTES).await;
     }
 
+    /// Skips the rest of the body and returns the refusal.
+    ///
+    /// # Errors
+    /// `failure`, always.
+    pub async fn refuse<T, E>(&mut self, failure: E) -> std::result::Result<T, E> {
+        self.skip_body().await;
+        Err(failure)
+    }
+
+    /// Skips the rest of the body if the outcome is a refusal, and returns the outcome.
+    ///
+    /// # Errors
+    /// That of the outcome.
+    pub async fn skip_if_refused<T, E>(&mut self, outcome: std::result::Result<T, E>) -> std::result::Result<T, E> {
+        if outcome.is_err() {
+            self.skip_body().await;
+        }
+        outcome
+    }
+
     async fn skip(&mut self, mut left: usize) {
         let skip = async {
             while let Ok(Some(data)) = self.body.next().await {

@@ -42,21 +42,15 @@ async fn put(database: Writer, mut request: Request, db: &str, id: &str, name: &
         check_name(name)?;
         BaseRevision::read(&database, id, named_rev(&request)?).await.map_err(base_failure)
     };
-    let base = match checked.await {
-        Ok(base) => base,
-        Err(failure) => {
-            request.skip_body().await;
-            return Err(failure);
-        }
-    };
+    let base = checked.await;
+    let base = request.skip_if_refused(base).await?;
     let content_type = request.header(header::CONTENT_TYPE).unwrap_or(DEFAULT_TYPE).to_owned();
     let is_gzip = match request.header(header::CONTENT_ENCODING).map(str::trim) {
         None | Some("" | "identity") => false,
         Some("gzip") => true,
         Some(_) => {
-            request.skip_body().await;
             let reason = "Only gzip and identity content-encodings are supported";
-            return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_ctype", reason));
+            return request.refuse(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_ctype", reason)).await;
         }
     };
     let expected_md5 = request.header(hyper::header::HeaderName::from_static("content-md5")).map(str::to_owned);

@@ -18,10 +18,8 @@ use flatbed_documents::attachment_edits;
 
 /// Reads a body, which must be declared as JSON.
 pub(crate) async fn json_body(request: &mut Request) -> Result<Body> {
-    if let Err(failure) = request.require_json() {
-        request.skip_body().await;
-        return Err(failure.into());
-    }
+    let allowed = request.require_json();
+    request.skip_if_refused(allowed).await?;
     Ok(request.read_body().await?)
 }
 

@@ -35,10 +35,7 @@ pub(crate) async fn root(state: &State, mut request: Request, name: &str) -> Res
             Ok(Reply::json(StatusCode::OK, Vec::new()))
         }
         Method::POST => post(state, request, name).await,
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("DELETE,GET,HEAD,POST"))
-        }
+        _ => request.refuse(Failure::method("DELETE,GET,HEAD,POST")).await,
     }
 }
 
@@ -166,10 +163,8 @@ pub(crate) fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
 
 /// Creates a document with the id of its body or a generated one.
 async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    if let Err(failure) = request.require_json() {
-        request.skip_body().await;
-        return Err(failure.into());
-    }
+    let allowed = request.require_json();
+    request.skip_if_refused(allowed).await?;
     let WriteParameters { batch, new_edits } = request.query.parameters()?;
     let body = request.read_body().await?;
     let (mut edit, written) = edit_of(&body.bytes, None, new_edits, request.context.clock())?;

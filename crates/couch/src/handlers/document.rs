@@ -303,10 +303,7 @@ pub(crate) fn named_rev(request: &Request) -> Result<Option<RevId>> {
 }
 
 async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
-    if let Err(error) = flatbed_layer::check_document_id(id) {
-        request.skip_body().await;
-        return Err(error.into());
-    }
+    request.skip_if_refused(flatbed_layer::check_document_id(id)).await?;
     if is_kind(request.header(header::CONTENT_TYPE).unwrap_or_default(), "multipart/related") {
         return Box::pin(put_related::put(request, name, id)).await;
     }

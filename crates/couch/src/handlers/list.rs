@@ -36,8 +36,7 @@ pub(crate) async fn list(
     let is_head = request.method == Method::HEAD;
     // As in CouchDB, an `OPTIONS` that is no CORS preflight counts as `GET`.
     if !matches!(request.method, Method::GET | Method::HEAD | Method::POST | Method::OPTIONS) {
-        request.skip_body().await;
-        return Err(Failure::method("GET,POST,HEAD"));
+        return request.refuse(Failure::method("GET,POST,HEAD")).await;
     }
     let (list, of, view) = match rest {
         [list, view] => (list, design, view),

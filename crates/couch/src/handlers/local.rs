@@ -23,8 +23,7 @@ const EDITS_BYTES: usize = 1_000_000;
 
 /// Answers `_local` without an id, with any method.
 pub(crate) async fn no_id(mut request: Request) -> Result<Reply> {
-    request.skip_body().await;
-    Err(Failure::bad_request("Invalid _local document id."))
+    request.refuse(Failure::bad_request("Invalid _local document id.")).await
 }
 
 /// Handles `/{db}/_local/{id}`; `id` is the path after `_local/`.
@@ -32,10 +31,7 @@ pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Resu
     if id.is_empty() {
         return no_id(request).await;
     }
-    if let Err(error) = check_local_id(id) {
-        request.skip_body().await;
-        return Err(error.into());
-    }
+    request.skip_if_refused(check_local_id(id)).await?;
     match request.method.as_str() {
         "GET" | "HEAD" => {
             let document = request.context.database(name, Read).await?.get_local(id).await?;
@@ -61,10 +57,7 @@ pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Resu
             let document = document.ok_or_else(|| Failure::not_found("missing"))?;
             Box::pin(destination.write(&request, name, &document.body, Vec::new())).await
         }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("DELETE,GET,HEAD,POST,PUT,COPY"))
-        }
+        _ => request.refuse(Failure::method("DELETE,GET,HEAD,POST,PUT,COPY")).await,
     }
 }
 

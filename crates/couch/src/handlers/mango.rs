@@ -36,10 +36,7 @@ pub(crate) async fn mango(
         Mango::Indexes => indexes::indexes(request, name).await,
         Mango::BulkDelete => indexes::bulk_delete(request, name).await,
         Mango::Index { ddoc, kind, name: index } => indexes::index(request, name, &ddoc, &kind, &index).await,
-        Mango::Unknown => {
-            request.skip_body().await;
-            Err(Failure::not_found("missing"))
-        }
+        Mango::Unknown => request.refuse(Failure::not_found("missing")).await,
     }
 }
 

@@ -35,19 +35,15 @@ pub(crate) async fn partition(
         _ => None,
     };
     if let Some(failure) = refused {
-        request.skip_body().await;
-        return Err(failure);
+        return request.refuse(failure).await;
     }
     let partition = partition.unwrap_or_default();
     let Some(of) = of else { return info(&request, name, &partition).await };
-    if let Err(failure) = check(&request, name, &partition).await {
-        request.skip_body().await;
-        return Err(failure);
-    }
+    let allowed = check(&request, name, &partition).await;
+    request.skip_if_refused(allowed).await?;
     // Other endpoints are dispatched again, and then their methods are checked.
     if let (InDatabase::Mango(_), Some(failure)) = (&of, of.methods().refusal(&request.method)) {
-        request.skip_body().await;
-        return Err(failure);
+        return request.refuse(failure).await;
     }
     match of {
         InDatabase::Mango(what) => Box::pin(mango::mango(state, request, name, what, Some(partition))).await,
@@ -58,24 +54,15 @@ pub(crate) async fn partition(
             within(state, request, &partition, &format!("/{}/_all_docs/queries", encode(name))).await
         }
         // A rewrite may lead here again, so the dispatcher runs it in its loop.
-        InDatabase::DesignCall { kind: DesignCall::Rewrite, .. } => {
-            request.skip_body().await;
-            Err(Failure::not_found("missing"))
-        }
+        InDatabase::DesignCall { kind: DesignCall::Rewrite, .. } => request.refuse(Failure::not_found("missing")).await,
         InDatabase::View { .. } | InDatabase::DesignInfo { .. } | InDatabase::DesignCall { .. } => {
             let parts: Vec<&str> = request.uri.path().split('/').filter(|part| !part.is_empty()).skip(3).collect();
             let path = parts.join("/");
             within(state, request, &partition, &format!("/{}/{path}", encode(name))).await
         }
         // CouchDB also has full-text search within a partition.
-        InDatabase::Later(what @ ("_search" | "_nouveau"), _) => {
-            request.skip_body().await;
-            Err(Failure::not_implemented(what))
-        }
-        _ => {
-            request.skip_body().await;
-            Err(Failure::not_found("missing"))
-        }
+        InDatabase::Later(what @ ("_search" | "_nouveau"), _) => request.refuse(Failure::not_implemented(what)).await,
+        _ => request.refuse(Failure::not_found("missing")).await,
     }
 }
 

@@ -41,8 +41,7 @@ pub(crate) async fn rewrite(
 ) -> Result<RewriteOutcome> {
     request.rewrites += 1;
     if request.rewrites > REWRITES_MAX {
-        request.skip_body().await;
-        return Err(Failure::bad_request("Exceeded rewrite recursion limit"));
+        return request.refuse(Failure::bad_request("Exceeded rewrite recursion limit")).await;
     }
     let database = request.context.database(name, Read).await?;
     let functions = request.context.design_functions(&database, design).await?;

@@ -116,9 +116,8 @@ async fn credentials(state: &State, request: &mut Request) -> Result<Credentials
     let (is_form, is_json) =
         (kind.starts_with("application/x-www-form-urlencoded"), kind.starts_with("application/json"));
     if !is_form && !is_json {
-        request.skip_body().await;
         let reason = "Content-Type must be 'application/x-www-form-urlencoded' or 'application/json'";
-        return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason));
+        return request.refuse(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason)).await;
     }
     let body = request.read_small_body(BODY_BYTES_MAX, state.session_body_max).await?;
     if is_json {

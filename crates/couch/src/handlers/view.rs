@@ -52,10 +52,7 @@ pub(crate) async fn view(mut request: Request, name: &str, design: &str, rest: &
             one(&request, memory, (name, design, view), parameters).await
         }
         [view, "queries"] => several(request, (name, design, view)).await,
-        _ => {
-            request.skip_body().await;
-            Err(Failure::method("GET,POST,HEAD"))
-        }
+        _ => request.refuse(Failure::method("GET,POST,HEAD")).await,
     }
 }
 

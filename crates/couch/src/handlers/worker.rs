@@ -51,8 +51,7 @@ impl From<ApiError> for Failure {
 
 pub(crate) async fn worker(state: &State, mut request: Request, what: WorkerApi) -> Result<Reply> {
     let Some(dispatcher) = state.dispatcher.clone() else {
-        request.skip_body().await;
-        return Err(Failure::not_implemented("_worker"));
+        return request.refuse(Failure::not_implemented("_worker")).await;
     };
     match what {
         WorkerApi::Jobs => answer(dispatcher.list_jobs().await?),
@@ -95,10 +94,7 @@ pub(crate) async fn worker(state: &State, mut request: Request, what: WorkerApi)
             answer(dispatcher.hold_lease(&id, &body, true).await?)
         }
         WorkerApi::Queue(queued) => queue(&dispatcher, request, queued).await,
-        WorkerApi::Job(_) | WorkerApi::Unknown => {
-            request.skip_body().await;
-            Err(Failure::not_found("missing"))
-        }
+        WorkerApi::Job(_) | WorkerApi::Unknown => request.refuse(Failure::not_found("missing")).await,
     }
 }
 
@@ -169,8 +165,7 @@ async fn json_of(request: &mut Request) -> Result<(Value, Body)> {
     if request.header(header::CONTENT_TYPE).is_some()
         && let Err(failure) = request.require_json()
     {
-        request.skip_body().await;
-        return Err(failure.into());
+        return request.refuse(failure.into()).await;
     }
     let body = request.read_body().await?;
     if body.bytes.is_empty() {

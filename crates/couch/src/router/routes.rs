@@ -113,7 +113,7 @@ macro_rules! routes {
                 $($name: &str,)?
             ) -> Result<Reply> {
                 if let Some(failure) = self.methods().refusal(&$request.method) {
-                    return refused(&mut $request, failure).await;
+                    return $request.refuse(failure).await;
                 }
                 match self {
                     $($target => $handler,)+
@@ -137,7 +137,7 @@ routes! {
     Target::Uuids => Route::Uuids, Only("GET"), ByMethod, Nothing => server::uuids(state, &request);
     Target::AllDbs => Route::AllDbs, READ, ByMethod, Databases => Box::pin(server::all_dbs(&request)).await;
     Target::DbsInfo { is_longer: true } => Route::Server, Any, PostReads, Databases =>
-        refused(&mut request, Failure::not_found("missing")).await;
+        request.refuse(Failure::not_found("missing")).await;
     Target::DbsInfo { is_longer: false } => Route::DbsInfo, LISTING, PostReads, Databases =>
         Box::pin(dbs_info::dbs_info(state, *request)).await;
     Target::ActiveTasks => Route::ActiveTasks, READ, ByMethod, ServerAdmin =>
@@ -148,7 +148,7 @@ routes! {
     Target::Replicate => Route::Replicate, POST, ByMethod, User =>
         Box::pin(replicate::replicate(state, *request)).await;
     Target::Scheduler(Scheduler::Unknown) => Route::Scheduler, Any, ByMethod, ServerAdmin =>
-        refused(&mut request, Failure::not_found("missing")).await;
+        request.refuse(Failure::not_found("missing")).await;
     Target::Scheduler(what) => Route::Scheduler, READ, ByMethod, ServerAdmin =>
         Box::pin(scheduler::scheduler(state, &request, &what)).await;
     Target::Worker(what) => Route::Worker, Only(what.methods()), ByMethod, ServerAdmin =>
@@ -178,7 +178,8 @@ routes! {
         Box::pin(setup::reshard(*request, what)).await;
     Target::Utils => Route::Server, READ, ByMethod, Nothing => Box::pin(console::console(state, *request)).await;
     Target::Favicon => Route::Server, READ, ByMethod, Nothing => Box::pin(setup::favicon(*request)).await;
-    Target::Later(what, label) => *label, Any, ByMethod, ServerAdmin => not_implemented(&mut request, what).await;
+    Target::Later(what, label) => *label, Any, ByMethod, ServerAdmin =>
+        request.refuse(Failure::not_implemented(what)).await;
     Target::Database(name, what) =>
         label_of(name, what), Any, what.effect(), in_database(name, what, method, is_replicator) =>
         what.handle(state, request, &name.text).await;
@@ -217,7 +218,7 @@ routes! {
     InDatabase::Local { id } => Route::LocalDocument, Any, ByMethod, needs(Member).in_users(Hidden) =>
         Box::pin(local::document(*request, name, &id)).await;
     InDatabase::LocalAttachment => Route::LocalDocument, Any, ByMethod, needs(Member) =>
-        refused(&mut request, Failure::bad_request("_local documents do not accept attachments.")).await;
+        request.refuse(Failure::bad_request("_local documents do not accept attachments.")).await;
     InDatabase::Endpoint(Endpoint::LocalDocs) => Route::LocalDocs, LISTING, PostReads, needs(Member) =>
         Box::pin(local_docs::list(*request, name)).await;
     InDatabase::LocalQueries => Route::LocalDocs, POST, PostReads, needs(Member) =>
@@ -299,20 +300,21 @@ routes! {
     InDatabase::DesignCall { kind: DesignCall::Rewrite, .. } => Route::DesignFunction, Any, ByMethod, needs(Whole) =>
         Err(Failure::not_found("missing"));
     InDatabase::DesignInfo { is_longer: true, .. } => Route::DesignInfo, Any, ByMethod, needs(Whole) =>
-        refused(&mut request, Failure::method("GET")).await;
+        request.refuse(Failure::method("GET")).await;
     InDatabase::DesignInfo { design, .. } => Route::DesignInfo, Only("GET"), ByMethod, needs(Whole) =>
         Box::pin(maintenance::view_info(*request, name, &design)).await;
     InDatabase::TempView => Route::DatabaseOther, Any, ByMethod, needs(Whole) => {
         let reason = "Temporary views are not supported in CouchDB";
-        refused(&mut request, Failure::new(StatusCode::GONE, "gone", reason)).await
+        request.refuse(Failure::new(StatusCode::GONE, "gone", reason)).await
     };
     InDatabase::Partition { partition, of: None } => Route::DatabaseOther, Any, ByMethod, needs(Whole) =>
         Box::pin(partition::partition(state, *request, name, partition, None)).await;
     InDatabase::Partition { partition, of: Some(of) } => of.route(), Any, of.effect(), needs(Whole) =>
         Box::pin(partition::partition(state, *request, name, partition, Some(*of))).await;
     InDatabase::Later("_sync_shards", label) => *label, Any, ByMethod, needs(ServerAdmin) =>
-        not_implemented(&mut request, "_sync_shards").await;
-    InDatabase::Later(what, label) => *label, Any, ByMethod, needs(Whole) => not_implemented(&mut request, what).await;
+        request.refuse(Failure::not_implemented("_sync_shards")).await;
+    InDatabase::Later(what, label) => *label, Any, ByMethod, needs(Whole) =>
+        request.refuse(Failure::not_implemented(what)).await;
 }
 
 fn label_of(name: &DatabaseName, what: &InDatabase) -> Route {
@@ -342,15 +344,6 @@ fn of_setting(method: &Method, to_read: DatabaseRights) -> DatabaseRights {
 /// Converts the answer of a design document's function. The type [`TenantReply`] makes the shell sandbox it.
 fn sandboxed(reply: Result<TenantReply>) -> Result<Reply> {
     reply.map(Reply::from)
-}
-
-async fn refused(request: &mut Request, failure: Failure) -> Result<Reply> {
-    request.skip_body().await;
-    Err(failure)
-}
-
-async fn not_implemented(request: &mut Request, what: &str) -> Result<Reply> {
-    refused(request, Failure::not_implemented(what)).await
 }
 
 impl IdKind {

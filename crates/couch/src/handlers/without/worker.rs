@@ -9,6 +9,5 @@ use crate::state::State;
 
 /// Refuses every request, as a server without a dispatcher does.
 pub(crate) async fn worker(_: &State, mut request: Request, _: WorkerApi) -> Result<Reply> {
-    request.skip_body().await;
-    Err(Failure::not_implemented("_worker"))
+    request.refuse(Failure::not_implemented("_worker")).await
 }
