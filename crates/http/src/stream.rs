@@ -8,9 +8,46 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-macro_rules! each {
-    ($of:expr, $kind:ident { $($variant:ident),* }, $inner:ident => $call:expr) => {
-        match $of { $($kind::$variant($inner) => $call,)* }
+/// Makes an enum of streams a stream: each method is that of the variant's stream.
+macro_rules! delegate {
+    ($kind:ident { $($variant:ident),* }) => {
+        impl AsyncRead for $kind {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                into: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                match self.get_mut() { $($kind::$variant(inner) => Pin::new(inner).poll_read(context, into),)* }
+            }
+        }
+
+        impl AsyncWrite for $kind {
+            fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+                match self.get_mut() { $($kind::$variant(inner) => Pin::new(inner).poll_write(context, from),)* }
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                from: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                match self.get_mut() {
+                    $($kind::$variant(inner) => Pin::new(inner).poll_write_vectored(context, from),)*
+                }
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                match self { $($kind::$variant(inner) => inner.is_write_vectored(),)* }
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() { $($kind::$variant(inner) => Pin::new(inner).poll_flush(context),)* }
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() { $($kind::$variant(inner) => Pin::new(inner).poll_shutdown(context),)* }
+            }
+        }
     };
 }
 
@@ -50,69 +87,8 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Transport {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), Transport { Tcp, Unix }, inner => Pin::new(inner).poll_read(context, into))
-    }
-}
-
-impl AsyncWrite for Transport {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        each!(self.get_mut(), Transport { Tcp, Unix }, inner => Pin::new(inner).poll_write(context, from))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        from: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        each!(self.get_mut(), Transport { Tcp, Unix }, inner => Pin::new(inner).poll_write_vectored(context, from))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        each!(self, Transport { Tcp, Unix }, inner => inner.is_write_vectored())
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), Transport { Tcp, Unix }, inner => Pin::new(inner).poll_flush(context))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), Transport { Tcp, Unix }, inner => Pin::new(inner).poll_shutdown(context))
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_read(context, into))
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_write(context, from))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        from: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_write_vectored(context, from))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        each!(self, Stream { Plain, Tls }, inner => inner.is_write_vectored())
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_flush(context))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), Stream { Plain, Tls }, inner => Pin::new(inner).poll_shutdown(context))
-    }
-}
+delegate!(Transport { Tcp, Unix });
+delegate!(Stream { Plain, Tls });
 
 #[cfg(test)]
 mod tests {
