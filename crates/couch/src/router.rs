@@ -9,17 +9,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flatbed_auth::proxy;
-use flatbed_http::{Answer, Client, InsidePrincipal, Origin, Recheck, Rejection, Reply, Surface, spawn};
+use flatbed_documents::while_allowed;
+use flatbed_http::{Answer, Client, InsidePrincipal, Origin, Rejection, Reply, Surface, spawn};
 use flatbed_layer::{Error as LayerError, REPLICATOR, USERS};
 use flatbed_replicator::Owner;
 use flatbed_service::configuration::AuthSettings;
 use flatbed_service::{
-    AccessError, Administer, Claims, Context, IdentifiedRequest, Maintain, PartsWatch, Read, ReadWhole, RightsWatch,
-    SignInError, Standing,
+    AccessError, Administer, Claims, Context, IdentifiedRequest, Maintain, Read, ReadWhole, SignInError, Standing,
 };
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
-use tokio::time::Instant;
 
 use crate::error::{Failure, Result};
 use crate::handlers::document;
@@ -119,8 +118,7 @@ impl Surface for State {
             let settings = self.service.configuration().now();
             let request = Box::new(Request::new(request, query, context, settings));
             let reply = run(self, request, target).await?;
-            let parts = watch.parts().map(part_check);
-            Ok(reply.while_checked(rights_lost(watch), parts))
+            Ok(while_allowed(reply, watch))
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&self.health.tell(failure)));
         if reply.status == StatusCode::UNAUTHORIZED
@@ -183,21 +181,6 @@ pub(crate) fn claims<'r>(request: &'r flatbed_http::Request, settings: &AuthSett
         connection: request.sender,
         is_secure: request.is_secure,
     }
-}
-
-/// Grace period for feeds to send the reason of their end.
-const CUT_AFTER: Duration = Duration::from_millis(250);
-
-/// Returns the check that runs before each part of an answer, and the time since when it is valid.
-fn part_check(parts: PartsWatch) -> (Recheck, Instant) {
-    let since = parts.since();
-    (Box::new(move |judged_by| Box::pin(parts.is_whole(judged_by))), since)
-}
-
-/// Resolves when the reader has lost its rights.
-async fn rights_lost(mut watch: RightsWatch) {
-    watch.lost().await;
-    tokio::time::sleep(CUT_AFTER).await;
 }
 
 /// Runs the handler. A writing request continues when its client disconnects, so that a commit in flight is not

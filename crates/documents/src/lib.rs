@@ -1,5 +1,5 @@
 //! Documents for all surfaces: ids and revisions in requests; attachments in JSON, in multipart bodies, and as answers of
-//! their own; feeds as they are sent.
+//! their own; feeds as they are sent; the end of answers whose reader loses its rights.
 //!
 //! Each surface maps [`DocumentError`] to its own words.
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ mod interrupted;
 mod open_revs;
 mod read;
 mod related;
+mod revocation;
 mod uploading;
 
 pub use attached::{
@@ -30,4 +31,5 @@ pub use interrupted::{Interrupted, page_bytes};
 pub use open_revs::{Form, ListOptions, open_revs};
 pub use read::read_document;
 pub use related::{MultipartRelated, header_text, related};
+pub use revocation::while_allowed;
 pub use uploading::Uploading;

@@ -1,15 +1,14 @@
 //! Dispatches a request to its handler and converts the result to an answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use flatbed_channels::PrincipalKind;
-use flatbed_http::{Answer, Client, Origin, Recheck, Rejection, Reply, Surface, spawn};
+use flatbed_documents::while_allowed;
+use flatbed_http::{Answer, Client, Origin, Rejection, Reply, Surface, spawn};
 use flatbed_layer::{DatabaseKind, is_replicator_name};
-use flatbed_service::{PartsWatch, RightsWatch, Standing};
+use flatbed_service::Standing;
 use hyper::{Method, StatusCode, header};
-use tokio::time::Instant;
 
 use crate::error::{Failure, Result};
 use crate::path::{Administration, Path, Resource, Target};
@@ -128,8 +127,7 @@ impl Gateway {
         let watch = context.rights_watch();
         let request = Box::new(Request::new(request, query, context));
         let reply = run(self, request, target).await.unwrap_or_else(|failure| failed(&failure));
-        let parts = watch.parts().map(part_check);
-        let mut reply = reply.while_checked(rights_lost(watch), parts);
+        let mut reply = while_allowed(reply, watch);
         if let Some(cookie) = set_cookie
             && !reply.headers.contains_key(header::SET_COOKIE)
         {
@@ -154,21 +152,6 @@ impl Gateway {
         found?;
         session::sign_in(self, request, name, of).await
     }
-}
-
-/// Grace period for feeds to send the reason of their end.
-const CUT_AFTER: Duration = Duration::from_millis(250);
-
-/// Returns the check that runs before each part of an answer, and the time since when it is valid.
-fn part_check(parts: PartsWatch) -> (Recheck, Instant) {
-    let since = parts.since();
-    (Box::new(move |judged_by| Box::pin(parts.is_whole(judged_by))), since)
-}
-
-/// Resolves when the reader has lost its rights.
-async fn rights_lost(mut watch: RightsWatch) {
-    watch.lost().await;
-    tokio::time::sleep(CUT_AFTER).await;
 }
 
 /// Runs the handler. A writing request continues when its client disconnects, so that a commit in flight is not
