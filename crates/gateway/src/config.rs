@@ -4,7 +4,7 @@ use flatbed_channels::{PrincipalKind, PrincipalRequest};
 use flatbed_http::{Reply, TenantReply};
 use flatbed_layer::json::{self, Object, Value};
 use flatbed_layer::{ChannelsOptions, CreateOptions, Error as LayerError, Refusal};
-use flatbed_service::{Administer, Own};
+use flatbed_service::{Administer, Administration, Own};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
@@ -106,6 +106,23 @@ impl Configuration {
         configuration.sync = configuration.sync.filter(|source| !source.trim().is_empty());
         Ok(configuration)
     }
+
+    /// Applies all members but the sync function.
+    async fn apply(&self, request: &Request, database: &Administration) -> Result<()> {
+        if let Some(limit) = self.revs_limit {
+            database.set_revs_limit(limit).await?;
+        }
+        for (role, body) in &self.roles {
+            put(request, database, PrincipalKind::Role, PrincipalRequest::Put(role), body).await?;
+        }
+        for (user, body) in &self.users {
+            put(request, database, PrincipalKind::User, PrincipalRequest::Put(user), body).await?;
+        }
+        if let Some(is_offline) = self.offline {
+            database.set_offline(is_offline).await?;
+        }
+        Ok(())
+    }
 }
 
 fn principals(members: Vec<(std::borrow::Cow<'_, str>, Value<'_>)>) -> Result<Vec<(String, Vec<u8>)>> {
@@ -123,7 +140,8 @@ fn principals(members: Vec<(std::borrow::Cow<'_, str>, Value<'_>)>) -> Result<Ve
 
 pub(crate) async fn create(mut request: Request, name: &str) -> Result<Reply> {
     let body = request.body().await?;
-    let Configuration { sync, revs_limit, offline, users, roles } = Configuration::parse(&body.bytes)?;
+    let mut configuration = Configuration::parse(&body.bytes)?;
+    let sync = configuration.sync.take();
     let options = CreateOptions { channels: Some(ChannelsOptions { sync }), ..CreateOptions::default() };
     let created = request.context.database(name, Own).await?.create(&options).await;
     created.map_err(|error| match error {
@@ -137,18 +155,9 @@ pub(crate) async fn create(mut request: Request, name: &str) -> Result<Reply> {
         error => error.into(),
     })?;
     let database = request.context.database(name, Administer).await?;
-    if let Some(limit) = revs_limit {
-        database.set_revs_limit(limit).await?;
-    }
-    for (role, body) in &roles {
-        put(&request, &database, PrincipalKind::Role, PrincipalRequest::Put(role), body).await?;
-    }
-    for (user, body) in &users {
-        put(&request, &database, PrincipalKind::User, PrincipalRequest::Put(user), body).await?;
-    }
-    if offline == Some(true) {
-        database.set_offline(true).await?;
-    }
+    // A new database is online.
+    configuration.offline = configuration.offline.filter(|is_offline| *is_offline);
+    configuration.apply(&request, &database).await?;
     Ok(empty(StatusCode::CREATED))
 }
 
@@ -157,20 +166,9 @@ pub(crate) async fn config(mut request: Request, name: &str) -> Result<Reply> {
     let database = request.context.database(name, Administer).await?;
     if request.method == Method::PUT {
         let body = request.body().await?;
-        let Configuration { sync, revs_limit, offline, users, roles } = Configuration::parse(&body.bytes)?;
-        database.set_sync_function(sync.as_deref()).await?;
-        if let Some(limit) = revs_limit {
-            database.set_revs_limit(limit).await?;
-        }
-        for (role, body) in &roles {
-            put(&request, &database, PrincipalKind::Role, PrincipalRequest::Put(role), body).await?;
-        }
-        for (user, body) in &users {
-            put(&request, &database, PrincipalKind::User, PrincipalRequest::Put(user), body).await?;
-        }
-        if let Some(offline) = offline {
-            database.set_offline(offline).await?;
-        }
+        let configuration = Configuration::parse(&body.bytes)?;
+        database.set_sync_function(configuration.sync.as_deref()).await?;
+        configuration.apply(&request, &database).await?;
         return Ok(empty(StatusCode::CREATED));
     }
     must_have_channels(&database).await?;
