@@ -16,8 +16,8 @@ use flatbed_worker::source::{HttpSource, Source, SourceError};
 use hyper::header::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job};
-use crate::s3::{into, once, target};
+use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job, once};
+use crate::s3::{into, target};
 use crate::server::{Request, plain, serve};
 
 /// Objects by key: type, digest and text.

@@ -1,15 +1,13 @@
 use std::sync::Mutex;
 
-use flatbed_clock::Clock;
-use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
+use flatbed_worker::connect::{AnyTarget, Secrets, connect};
 use flatbed_worker::documents::{Connections, Document, read};
-use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::run::{Counts, RunEnd, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::fake::FakeQueue;
-use crate::server::{Request, Response, plain, serve};
+use crate::server::{Request, Response, reach, serve};
 
 /// A database with three documents, and its `_local` documents.
 fn answer(request: &Request, local: &Mutex<Option<Value>>) -> Response {
@@ -76,21 +74,7 @@ async fn documents_of_worker_become_a_job_that_runs() {
         let Document::Job(job) = read(job.to_string().as_bytes()).unwrap() else { panic!() };
         let job = connections.resolve(&job).unwrap();
         for round in 0..2 {
-            let connected = connect(
-                &job,
-                &Reach {
-                    secrets: secrets.clone(),
-                    files: Some(directory.path().to_owned()),
-                    turns: Turns::default(),
-                    dial: plain(),
-                    secure: std::sync::Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
-                    addresses: crate::server::local(),
-                    authorities: Vec::new(),
-                    local: None,
-                    clock: Clock::system(),
-                },
-            )
-            .unwrap();
+            let connected = connect(&job, &reach(secrets.clone(), Some(directory.path().to_owned()))).unwrap();
             let (queue, (_stop, stopping)) = (FakeQueue::default(), watch::channel(false));
             let runner = Runner::new(
                 &job,

@@ -14,7 +14,6 @@ use flatbed_testkit::{PATIENCE, soon, until};
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Class;
-use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::output::mysql::{self, MySql};
 use flatbed_worker::output::postgres::{Postgres, PostgresSettings};
 use flatbed_worker::output::tables::{Claims, Driver, Opening, Tables};
@@ -24,8 +23,8 @@ use flatbed_worker::run::{Counts, RunEnd, Runner};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job, redactor};
-use crate::server::{local, plain};
+use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job, once, redactor};
+use crate::server::{local, plain, reach};
 use crate::servers::{PASSWORD, Server};
 
 enum Engine {
@@ -165,27 +164,17 @@ impl<'e> Scenario<'e> {
             Engine::Sqlite(directory) => Some(directory.path().to_owned()),
             Engine::Postgres(_) | Engine::MariaDb(_) => None,
         };
+        let secrets = Secrets { directory: None, variables: variables.into() };
         let reach = Reach {
-            secrets: Secrets { directory: None, variables: variables.into() },
-            files,
-            turns: Turns::default(),
-            dial: plain(),
             secure: Arc::new(|_, _| Box::pin(async { Err("without TLS".to_owned()) })),
-            addresses: local(),
-            authorities: Vec::new(),
-            local: None,
-            clock: Clock::system(),
+            ..reach(secrets, files)
         };
         connect(job, &reach).unwrap().target
     }
 
     async fn once_with<T: Target>(&mut self, job: &Description, target: T) -> (RunEnd, Counts, T) {
         self.epoch += 1;
-        let (_stop, stopping) = watch::channel(false);
-        let (source, queue) = (self.source.clone(), self.queue.clone());
-        let runner = Runner::new(job, source, target, queue, redactor(), stopping, self.epoch).once();
-        let (end, counts, _, target, _) = soon(runner.run()).await;
-        (end, counts, target.unwrap())
+        soon(once(job, &self.source, target, &self.queue, self.epoch)).await
     }
 
     async fn once(&mut self, job: &Description) -> (RunEnd, Counts) {

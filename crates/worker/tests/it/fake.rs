@@ -14,7 +14,7 @@ use flatbed_worker::failure::Failure;
 use flatbed_worker::output::{BatchLimits, Delivery, DeliveryError, Target};
 use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
-use flatbed_worker::run::{Queue, QueueError, ReplayRequest, ReplayResult};
+use flatbed_worker::run::{Counts, Queue, QueueError, ReplayRequest, ReplayResult, RunEnd, Runner};
 use flatbed_worker::secret::{Redactor, Secret, SecretRef};
 use flatbed_worker::source::{PageLimits, Source, SourceError};
 use serde_json::{Value, json};
@@ -357,4 +357,18 @@ pub(crate) fn job(output_type: &str, output: Value, mapping: Value, system: Valu
 pub(crate) fn redactor() -> Redactor {
     let secret = Secret::of(&SecretRef::File("x".to_owned()), b"hunter2").unwrap();
     Redactor::new([&secret], [])
+}
+
+/// Runs a job to the end of its source, and returns the target.
+pub(crate) async fn once<T: Target>(
+    job: &Description,
+    source: &FakeSource,
+    target: T,
+    queue: &FakeQueue,
+    epoch: u64,
+) -> (RunEnd, Counts, T) {
+    let (_stop, stopping) = watch::channel(false);
+    let runner = Runner::new(job, source.clone(), target, queue.clone(), redactor(), stopping, epoch).once();
+    let (end, counts, _, target, _) = runner.run().await;
+    (end, counts, target.unwrap())
 }

@@ -11,15 +11,15 @@ use flatbed_worker::checkpoint::Seq;
 use flatbed_worker::documents::{ChangesFeed, SourceType};
 use flatbed_worker::output::lines::Lines;
 use flatbed_worker::peer::{Peer, PeerError};
-use flatbed_worker::run::{RunEnd, Runner};
+use flatbed_worker::run::RunEnd;
 use flatbed_worker::source::{HttpSource, PageLimits, Source, SourceError};
 use hyper::header::HeaderMap;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
-use crate::fake::{FakeQueue, FakeSource, redactor};
+use crate::fake::{FakeQueue, FakeSource, once};
 use crate::server::{Request, plain, serve};
 
 fn source(url: &str, feed: Value) -> HttpSource {
@@ -216,12 +216,10 @@ async fn deletions_of_what_a_new_target_never_had_are_left_out() {
             panic!()
         };
         let job = flatbed_worker::documents::Connections::default().resolve(&job).unwrap();
-        let (_stop, stopping) = watch::channel(false);
         let target = Lines::new(Vec::new(), Vec::new());
-        let runner = Runner::new(&job, source.clone(), target, FakeQueue::default(), redactor(), stopping, 1);
-        let (end, _, _, target, _) = runner.once().run().await;
+        let (end, _, target) = once(&job, source, target, &FakeQueue::default(), 1).await;
         assert_eq!(end, RunEnd::Done);
-        let text = String::from_utf8(target.unwrap().into_inner().unwrap()).unwrap();
+        let text = String::from_utf8(target.into_inner().unwrap()).unwrap();
         text.lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned())
             .collect::<Vec<_>>()

@@ -12,14 +12,13 @@ use flatbed_worker::output::http::{Http, HttpSettings};
 use flatbed_worker::output::{Delivery, DeliveryError, DeliveryState, Target};
 use flatbed_worker::peer::Peer;
 use flatbed_worker::rows::Product;
-use flatbed_worker::run::{Counts, RunEnd, Runner};
+use flatbed_worker::run::{Counts, RunEnd};
 use flatbed_worker::source::{HttpSource, PageLimits, Source, SourceError};
 use hyper::Method;
 use hyper::header::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
-use crate::fake::{FakeQueue, FakeSource, job, redactor};
+use crate::fake::{FakeQueue, FakeSource, job, once};
 use crate::server::{Request, Response, plain, serve};
 
 fn peer(url: &str) -> Peer {
@@ -119,10 +118,8 @@ async fn an_endpoint_that_refuses_is_busy_and_breaks_off() {
     }
     source.write("poison", json!({"n": 0}));
     source.write("gone", Value::Null);
-    let (_stop, stopping) = watch::channel(false);
     let target = Http::new(peer(&url), ways(), Vec::new(), 4);
-    let (end, counts, ..) =
-        Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 9).once().run().await;
+    let (end, counts, _) = once(&job, &source, target, &queue, 9).await;
     assert_eq!(
         (end, Counts { outages: 0, ..counts }),
         (RunEnd::Done, Counts { delivered: 41, queued: 1, ..Counts::default() })
@@ -165,10 +162,8 @@ async fn what_does_not_answer_is_an_outage() {
     source.write("a", json!({}));
     let nobody = "http://127.0.0.1:9".to_owned();
     for (url, says) in [(url, "more than 64 kB"), (nobody, "refused")] {
-        let (_stop, stopping) = watch::channel(false);
         let target = Http::new(peer(&url), ways(), Vec::new(), 4);
-        let (end, ..) =
-            Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 1).once().run().await;
+        let (end, ..) = once(&job, &source, target, &queue, 1).await;
         let RunEnd::GaveUp(reason) = end else { panic!("{end:?}") };
         assert!(reason.contains(says), "{reason}");
     }
@@ -182,9 +177,8 @@ async fn a_long_answer_means_what_its_status_says() {
     let job = job("http", json!({"id": "out", "url": "http://h/{id}"}), Value::Null, json!({}));
     let (source, queue) = (FakeSource::default(), FakeQueue::default());
     source.write("a", json!({}));
-    let (_stop, stopping) = watch::channel(false);
     let target = Http::new(peer(&url), ways(), Vec::new(), 4);
-    let (_, counts, ..) = Runner::new(&job, source, target, queue.clone(), redactor(), stopping, 1).once().run().await;
+    let (_, counts, _) = once(&job, &source, target, &queue, 1).await;
     assert_eq!((counts.delivered, requests.lock().unwrap().len()), (1, 1));
     assert!(queue.documents().is_empty());
 }

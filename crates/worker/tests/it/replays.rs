@@ -13,7 +13,7 @@ use flatbed_worker::run::{ReplayRequest, RunEnd, Runner};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::fake::{FakeQueue, FakeSource, job, redactor};
+use crate::fake::{FakeQueue, FakeSource, job, once, redactor};
 
 struct Scenario {
     _directory: tempfile::TempDir,
@@ -193,9 +193,7 @@ async fn no_entry_goes_before_what_it_brought_is_kept() {
     let job = job("cloud", json!({"id": "out", "provider": "stdout"}), json!(null), system);
     let (source, queue, disk) = (FakeSource::default(), FakeQueue::default(), Arc::<Mutex<Disk>>::default());
     let run = async || {
-        let (_stop, stopping) = watch::channel(false);
-        let runner = Runner::new(&job, source.clone(), OnDisk(disk.clone()), queue.clone(), redactor(), stopping, 1);
-        let (end, counts, ..) = runner.once().run().await;
+        let (end, counts, _) = once(&job, &source, OnDisk(disk.clone()), &queue, 1).await;
         (end, counts.replayed)
     };
     source.write("a", json!({"n": 1}));

@@ -12,12 +12,12 @@ use flatbed_worker::output::lines::Lines;
 use flatbed_worker::output::sqlite::Sqlite;
 use flatbed_worker::output::{Delivery, DeliveryError, Target};
 use flatbed_worker::progress::Progress;
-use flatbed_worker::run::{Counts, RunEnd, Runner};
+use flatbed_worker::run::{RunEnd, Runner};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job, redactor};
+use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job, once, redactor};
 
 fn into_sqlite(system: Value) -> Description {
     let mapping = json!({"source": {"match": {"t": "order"}}, "tables": [
@@ -53,19 +53,6 @@ fn expected(source: &FakeSource, queue: &FakeQueue) -> BTreeMap<i64, (String, i6
 
 fn order(k: i64, items: usize) -> Value {
     json!({"t": "order", "k": k, "items": vec!["x"; items]})
-}
-
-async fn once<T: flatbed_worker::output::Target>(
-    job: &Description,
-    source: &FakeSource,
-    target: T,
-    queue: &FakeQueue,
-    epoch: u64,
-) -> (RunEnd, Counts, T) {
-    let (_stop, stopping) = watch::channel(false);
-    let runner = Runner::new(job, source.clone(), target, queue.clone(), redactor(), stopping, epoch).once();
-    let (end, counts, _, target, _) = runner.run().await;
-    (end, counts, target.unwrap())
 }
 
 #[tokio::test]

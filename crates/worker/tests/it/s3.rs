@@ -5,11 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use flatbed_client::Url;
-use flatbed_clock::Clock;
 use flatbed_testkit::until;
 use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::{Connections, Description, Document, read};
-use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::output::s3::sign::{CanonicalRequest, Signer, encode_key, hash, timestamp};
 use flatbed_worker::output::{Delivery, DeliveryState, Target};
 use flatbed_worker::peer::{Bounds, Peer};
@@ -21,23 +19,13 @@ use hyper::header::HeaderMap;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job, redactor};
+use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job, once, redactor};
 use crate::server::{Request, plain, serve};
 
 fn reach(id: &str, key: &str) -> Reach {
     let variables = [("FLATBED_WORKER_ID", id), ("FLATBED_WORKER_KEY", key)];
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    Reach {
-        secrets: Secrets { directory: None, variables },
-        files: None,
-        turns: Turns::default(),
-        dial: plain(),
-        secure: std::sync::Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
-        addresses: crate::server::local(),
-        authorities: Vec::new(),
-        local: None,
-        clock: Clock::system(),
-    }
+    crate::server::reach(Secrets { directory: None, variables }, None)
 }
 
 /// Creates a job into the bucket `b` at a server, with further members of its output.
@@ -52,19 +40,6 @@ pub(crate) fn into(url: &str, members: Value, system: Value) -> Description {
 
 pub(crate) fn target(job: &Description) -> AnyTarget {
     connect(job, &reach("AKID", "key")).unwrap().target
-}
-
-pub(crate) async fn once<T: Target>(
-    job: &Description,
-    source: &FakeSource,
-    target: T,
-    queue: &FakeQueue,
-    epoch: u64,
-) -> (RunEnd, Counts, T) {
-    let (_stop, stopping) = watch::channel(false);
-    let runner = Runner::new(job, source.clone(), target, queue.clone(), redactor(), stopping, epoch).once();
-    let (end, counts, _, target, _) = runner.run().await;
-    (end, counts, target.unwrap())
 }
 
 fn delivery(id: &str, seq: &str, state: DeliveryState) -> Delivery {

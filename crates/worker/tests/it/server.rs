@@ -1,8 +1,12 @@
 //! A small HTTP/1.1 server that answers by a function, one connection after another.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use flatbed_client::Url;
+use flatbed_clock::Clock;
+use flatbed_worker::connect::{Reach, Secrets};
+use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::peer::{Addresses, Dial, Stream};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -80,4 +84,19 @@ pub(crate) fn plain() -> Dial {
             Ok(Box::new(stream) as Box<dyn Stream>)
         })
     })
+}
+
+/// Returns the servers of this machine, without TLS.
+pub(crate) fn reach(secrets: Secrets, files: Option<PathBuf>) -> Reach {
+    Reach {
+        secrets,
+        files,
+        turns: Turns::default(),
+        dial: plain(),
+        secure: Arc::new(|_, stream| Box::pin(async { Ok(stream) })),
+        addresses: local(),
+        authorities: Vec::new(),
+        local: None,
+        clock: Clock::system(),
+    }
 }
