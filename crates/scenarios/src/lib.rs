@@ -96,6 +96,13 @@ impl Store {
         self.serve_on(self.layer().await, options).await
     }
 
+    /// Starts a server with the default options and creates the database `db`.
+    pub async fn serve_database(&self) -> Running {
+        let server = self.serve(ServerOptions::default()).await;
+        server.ok("PUT", "/db", Value::Null).await;
+        server
+    }
+
     /// Like [`Store::serve`], on an existing layer.
     pub async fn serve_on(&self, layer: Layer, options: impl Into<Options>) -> Running {
         let Options { server, replicator, worker } = options.into();

@@ -13,8 +13,7 @@ use serde_json::{Value, json};
 const NULL: Value = Value::Null;
 
 async fn serve(design: Value) -> Option<Running> {
-    let server = store()?.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", NULL).await;
+    let server = store()?.serve_database().await;
     server.ok("PUT", "/db/_design/d", design).await;
     Some(server)
 }

@@ -6,15 +6,14 @@ use flatbed_layer::Database;
 use flatbed_layer::check::check_database;
 use flatbed_testkit::until;
 
-use crate::support::{Answer, Client, Running, ServerOptions, Store, soon};
+use crate::support::{Answer, Client, Running, Store, soon};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
 const KIND: (&str, &str) = ("content-type", "a/b");
 
 async fn serve(store: &Store) -> (Running, Client) {
-    let server = store.serve(ServerOptions::default()).await;
-    assert_eq!(server.call("PUT", "/db", "").await.status, 201);
+    let server = store.serve_database().await;
     let client = server.connect().await;
     (server, client)
 }

@@ -6,12 +6,6 @@ use flatbed_layer::LayerOptions;
 use flatbed_testkit::until;
 use serde_json::{Value, json};
 
-async fn serve(store: &Store) -> Running {
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", Value::Null).await;
-    server
-}
-
 /// Returns a JSON list that repeats one revision `count` times.
 fn names(count: usize) -> String {
     format!("[{}]", vec!["\"1-a\""; count].join(","))
@@ -26,7 +20,7 @@ async fn counter_value(server: &Running, name: &str) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_of_revisions_are_bounded() {
-    let server = serve(&Store::new()).await;
+    let server = Store::new().serve_database().await;
     server.ok("PUT", "/db/d", json!({"a": 1})).await;
     for path in ["/db/_revs_diff", "/db/_missing_revs"] {
         let answer = server.call("POST", path, &format!("{{\"d\":{},\"e\":[]}}", names(99_999))).await;
@@ -56,7 +50,7 @@ async fn lists_of_revisions_are_bounded() {
 /// The histories are long enough that branches share records.
 #[tokio::test(flavor = "multi_thread")]
 async fn revisions_are_found_wherever_they_lie() {
-    let server = serve(&Store::new()).await;
+    let server = Store::new().serve_database().await;
     let trunk: Vec<String> = (0..300).rev().map(|at| format!("{at:032x}")).collect();
     let line = |branch: usize| -> Vec<String> {
         let own = (0..branch).rev().map(|at| format!("{branch:016x}{at:016x}"));
@@ -146,7 +140,7 @@ async fn a_bulk_is_validated_in_few_calls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn design_documents_are_counted_once_a_request() {
-    let server = serve(&Store::new()).await;
+    let server = Store::new().serve_database().await;
     server.ok("PUT", "/db/_design/a", json!({})).await;
     server.ok("PUT", "/db/b", json!({})).await;
     let queries = vec![json!({"limit": 0}); 500];
@@ -161,7 +155,7 @@ async fn design_documents_are_counted_once_a_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_mean_what_stands_in_them_and_in_the_path() {
-    let server = serve(&Store::new()).await;
+    let server = Store::new().serve_database().await;
     for id in ["a", "b", "c"] {
         server.ok("PUT", &format!("/db/{id}"), json!({})).await;
     }
@@ -187,7 +181,7 @@ async fn queries_mean_what_stands_in_them_and_in_the_path() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_local_document_has_one_name() {
-    let server = serve(&Store::new()).await;
+    let server = Store::new().serve_database().await;
     server.ok("PUT", "/db/_local/victim", json!({"a": 1})).await;
     let others = json!([{"_id": "_local/_local/victim", "a": 2}]);
     assert_eq!(server.ok("POST", "/db/_bulk_docs", json!({"docs": others})).await[0]["ok"], true);
@@ -213,7 +207,7 @@ async fn a_local_document_has_one_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn local_documents_of_one_request_go_together() {
-    let server = serve(&Store::new()).await;
+    let server = Store::new().serve_database().await;
     let mut docs = Vec::new();
     for at in 0..300 {
         docs.push(json!({"_id": format!("_local/{at}"), "a": at}));

@@ -37,8 +37,7 @@ async fn files_are_cached_until_they_change() {
 #[tokio::test]
 async fn the_keys_of_a_document() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", Value::Null).await;
+    let server = store.serve_database().await;
     server.ok("PUT", "/db/a%2Fb", json!({"n": {"m": 1}})).await;
     let page = server.ok("GET", "/db/_raw_keys?id=a%2Fb", Value::Null).await;
     let keys = page["keys"].as_array().unwrap();

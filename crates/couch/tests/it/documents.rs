@@ -16,8 +16,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn encodings_of_bodies() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    assert_eq!(server.call("PUT", "/db", "").await.status, 201);
+    let server = store.serve_database().await;
     // One connection, so an unread body would corrupt the next answer.
     let mut client = server.connect().await;
     let compressed = [("content-encoding", "gzip")];
@@ -41,8 +40,7 @@ async fn encodings_of_bodies() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tombstone_that_is_put() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let rev = server.call("PUT", "/db/d", "{}").await.text("rev");
     let deleted = server.call("PUT", "/db/d", &format!(r#"{{"_rev":"{rev}","_deleted":true,"why":1}}"#)).await;
     // CouchDB answers a DELETE with the `location` of a PUT.
@@ -77,8 +75,7 @@ async fn bombs_and_bodies_that_are_too_large() {
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_and_places() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let mut client = server.connect().await;
     let made = client.call("PUT", "/db/_design%2Fx", &[("x-forwarded-proto", "https")], b"{}").await;
     assert_eq!((made.status, made.header("location")), (201, Some("https://localhost/db/_design%2Fx")));
@@ -108,8 +105,7 @@ async fn conditions_and_places() {
 #[tokio::test(flavor = "multi_thread")]
 async fn large_answers_come_whole() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let long = "x".repeat(3_000_000);
     for id in ["a", "b", "c"] {
         assert_eq!(server.call("PUT", &format!("/db/{id}"), &format!("{{\"long\":\"{long}\"}}")).await.status, 201);
@@ -142,8 +138,7 @@ async fn large_answers_come_whole() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bulk_get_of_tombstones_ancestors_and_nonsense() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let first = server.call("PUT", "/db/live", r#"{"n":1}"#).await.text("rev");
     let second = server.call("PUT", &format!("/db/live?rev={first}"), r#"{"n":2}"#).await.text("rev");
     let gone = server.call("PUT", "/db/gone", "{}").await.text("rev");
@@ -172,8 +167,7 @@ async fn bulk_get_of_tombstones_ancestors_and_nonsense() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_goes_on_when_its_client_hangs_up() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     for number in 0..20 {
         let mut client = server.connect().await;
         let headers = [("expect", "100-continue"), ("content-length", "2")];
@@ -194,8 +188,7 @@ async fn a_write_goes_on_when_its_client_hangs_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_there_yet_says_so() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     server.call("PUT", "/parts?partitioned=true", "").await;
     // Design documents with full-text indexes are stored.
     let design = r#"{"indexes":{"x":{"analyzer":"standard","index":"function (doc) {}"}},
@@ -225,8 +218,7 @@ async fn what_is_not_there_yet_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_revisions_keep_their_order() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let rev = server.call("PUT", "/db/there", "{}").await.text("rev");
     let asked = r#"{"z":["3-b","1-a","2-c"],"there":["3-b","1-a"],"a":["2-d","2-a"]}"#;
     let there = format!(r#""there":{{"missing":["1-a","3-b"],"possible_ancestors":["{rev}"]}}"#);
@@ -241,8 +233,7 @@ async fn missing_revisions_keep_their_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_members_that_stand_twice_the_last_counts() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let get = async |path: &str| server.call("GET", path, "").await.json();
     assert_eq!(server.call("PUT", "/db/x", r#"{"_id":"y","_id":"x","a":1,"a":2}"#).await.status, 201);
     assert_eq!(get("/db/x").await["a"], 2);
@@ -276,8 +267,7 @@ async fn of_members_that_stand_twice_the_last_counts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_of_another_replica_in_the_line() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let mut client = server.connect().await;
     let related = [("content-type", "multipart/related; boundary=\"abc\"")];
     let parts = b"--abc\r\nContent-Type: application/json\r\n\r\n{\"_attachments\":{\"a\":{\"follows\":true}}}\r\n\
@@ -323,8 +313,7 @@ async fn a_revision_of_another_replica_in_the_line() {
 #[tokio::test(flavor = "multi_thread")]
 async fn copies_from_and_to_local_documents() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     server.ok("PUT", "/db/_local/a", json!({"v": 1})).await;
     server.ok("PUT", "/db/attached", json!({"v": 2, "_attachments": {"a": {"data": ""}}})).await;
     let mut client = server.connect().await;
@@ -373,8 +362,7 @@ async fn copies_from_and_to_local_documents() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_of_no_document() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     server.call("PUT", "/_users", "").await;
     let rev = "1-967a00dff5e02add41819138abb3284d";
     let bare = json!({"_rev": rev});

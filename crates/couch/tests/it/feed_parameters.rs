@@ -1,12 +1,11 @@
 //! Parameters of `_changes`, with CouchDB's error texts.
 
-use crate::support::{Running, ServerOptions, Store, soon};
+use crate::support::{Running, Store, soon};
 use serde_json::Value;
 
 /// Starts a server with a database of documents `a` to `f`.
 async fn serve_filled(store: &Store) -> Running {
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     for id in ["a", "b", "c", "d", "e", "f"] {
         assert_eq!(server.call("PUT", &format!("/db/{id}"), "{\"n\":1}").await.status, 201);
     }
@@ -130,8 +129,7 @@ async fn where_a_feed_begins() {
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_come_with_attachments_and_conflicts() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let attached = r#"{"_attachments":{"t.txt":{"content_type":"text/plain","data":"aGVsbG8="}}}"#;
     assert_eq!(server.call("PUT", "/db/a", attached).await.status, 201);
     for rev in ["1-aa", "1-bb"] {

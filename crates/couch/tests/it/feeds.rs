@@ -37,8 +37,7 @@ async fn what_one_server_writes_another_tells() {
 #[tokio::test(flavor = "multi_thread")]
 async fn longpoll_waits_for_the_first_change() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let since = server.call("PUT", "/db/a", "{}").await;
     assert_eq!(since.status, 201);
     let mut feed = server.connect().await;
@@ -65,8 +64,7 @@ async fn longpoll_waits_for_the_first_change() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_are_couchdbs() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let none = server.call("GET", "/db/_changes", "").await;
     let seq = none.text("last_seq");
     assert_eq!(none.body, format!("{{\"results\":[\n\n],\n\"last_seq\":\"{seq}\",\"pending\":0}}\n"));
@@ -109,8 +107,7 @@ async fn lines_are_couchdbs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_feed_begins_at_once() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     server.call("PUT", "/db/a", "{}").await;
     for path in ["/db/_changes?since=now", "/_db_updates?since=now", "/db/_changes?filter=_design&since=0"] {
         for feed in ["continuous", "eventsource"] {
@@ -130,8 +127,7 @@ async fn a_feed_begins_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sizes_of_chunks_have_no_letters() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     for length in 1..20 {
         server.call("PUT", &format!("/db/{}", "x".repeat(length)), "{}").await;
     }
@@ -161,8 +157,7 @@ async fn sizes_of_chunks_have_no_letters() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stops_tells_its_feeds() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     server.call("PUT", "/db/a", "{}").await;
     let (mut continuous, mut longpoll) = (server.connect().await, server.connect().await);
     continuous.send("GET", "/db/_changes?feed=continuous&heartbeat=20", &[], b"").await;

@@ -9,8 +9,7 @@ use crate::support::{ServerOptions, Store};
 async fn writes_beyond_the_bound_are_insufficient_storage() {
     // A cluster estimates sizes from a sample.
     let Some(store) = Store::on_an_engine() else { return };
-    let unbound = store.serve(ServerOptions::default()).await;
-    unbound.ok("PUT", "/db", Value::Null).await;
+    let unbound = store.serve_database().await;
     // Random text, because bodies are compressed. The reserve is a quarter of the limit.
     let mut state = 1_u32;
     let letters = std::iter::repeat_with(|| {

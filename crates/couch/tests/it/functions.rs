@@ -28,8 +28,7 @@ async fn numbered(server: &Running, count: u64) {
 #[tokio::test]
 async fn filters() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", NULL).await;
+    let server = store.serve_database().await;
     let filters = json!({
         "filters": {
             "even": "function (doc) { return doc.n % 2 === 0; }",
@@ -95,8 +94,7 @@ async fn filters() {
 #[tokio::test]
 async fn leaves_are_filtered() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", NULL).await;
+    let server = store.serve_database().await;
     design(&server, json!({"filters": {"a": "function (doc) { return doc.branch === 'a'; }"}})).await;
     for branch in ["a", "b"] {
         let doc = json!({"_rev": format!("1-{branch}"), "branch": branch});
@@ -113,8 +111,7 @@ async fn leaves_are_filtered() {
 #[tokio::test]
 async fn feeds_that_wait_are_filtered() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", NULL).await;
+    let server = store.serve_database().await;
     design(&server, json!({"filters": {"even": "function (doc) { return doc.n % 2 === 0; }"}})).await;
     let since = server.ok("GET", "/db/_changes", NULL).await["last_seq"].as_str().unwrap().to_owned();
     let path = format!("/db/_changes?filter=d/even&since={since}&heartbeat=100");

@@ -3,13 +3,12 @@
 
 use flatbed_layer::check::check_database;
 
-use crate::support::{Answer, Client, Running, ServerOptions, Store};
+use crate::support::{Answer, Client, Running, Store};
 
 const RELATED: (&str, &str) = ("content-type", "multipart/related; boundary=\"abc\"");
 
 async fn serve(store: &Store) -> (Running, Client) {
-    let server = store.serve(ServerOptions::default()).await;
-    assert_eq!(server.call("PUT", "/db", "").await.status, 201);
+    let server = store.serve_database().await;
     let client = server.connect().await;
     (server, client)
 }

@@ -3,14 +3,13 @@
 use serde_json::{Value, json};
 
 use super::store;
-use crate::support::{Running, ServerOptions};
+use crate::support::Running;
 
 const NULL: Value = Value::Null;
 const TOGETHER: &str = "`keys` is incompatible with `key`, `start_key` and `end_key`";
 
 async fn serve() -> Option<Running> {
-    let server = store()?.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", NULL).await;
+    let server = store()?.serve_database().await;
     for (id, n) in [("a", 1), ("b", 2), ("c", 3), ("_local/a", 9)] {
         server.ok("PUT", &format!("/db/{id}"), json!({"n": n})).await;
     }

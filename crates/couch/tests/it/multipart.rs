@@ -39,8 +39,7 @@ async fn data(client: &mut Client, path: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn data_that_follows() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let mut client = server.connect().await;
     // By order without a header; by name in another order; a name in another encoding; equal data.
     let order = body(&follows(&["a", "b/c"]), &[("", "one"), ("", "two")]);
@@ -96,8 +95,7 @@ async fn no_upload_stays(database: &Database) {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_what_is_refused_nothing_stays() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let rev = server.call("PUT", "/db/there", r#"{"_attachments":{"i":{"data":"b25l"}}}"#).await.text("rev");
     let layer = store.layer().await;
     let one = follows(&["a"]);
@@ -217,8 +215,7 @@ async fn post(client: &mut Client, path: &str, fields: &[(&str, &str)]) -> Answe
 #[tokio::test(flavor = "multi_thread")]
 async fn forms_of_a_page() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let mut client = server.connect().await;
     let document = r#"{"v":1,"_attachments":{"old":{"data":"b25l"},"kept":{"data":"b25l"}}}"#;
     let first = client.call("PUT", "/db/d", &[], document.as_bytes()).await.text("rev");
@@ -299,8 +296,7 @@ async fn forms_of_a_page() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_of_revisions() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let mut client = server.connect().await;
     put(&mut client, "/db/d", &body(&follows(&["a"]), &[("", "data")])).await;
     client.call("PUT", "/db/plain", &[], b"{}").await;
@@ -325,8 +321,7 @@ async fn lists_of_revisions() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_documents() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     let mut client = server.connect().await;
     let rev = put(&mut client, "/db/d", &body(&follows(&["a"]), &[("", "data")])).await.text("rev");
     client.call("PUT", "/db/plain", &[], b"{}").await;

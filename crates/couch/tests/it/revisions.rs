@@ -3,14 +3,13 @@
 use flatbed_layer::check::check_database;
 use serde_json::{Value, json};
 
-use crate::support::{ServerOptions, Store};
+use crate::support::Store;
 
 /// CouchDB decodes a hash of 32 bytes, and refuses one that is not hexadecimal.
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_two_bytes_that_are_no_digits() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    assert_eq!(server.call("PUT", "/db", "").await.status, 201);
+    let server = store.serve_database().await;
     let own = server.call("PUT", "/db/d", "{}").await.text("rev");
     for rev in [format!("1-{}", "g".repeat(32)), format!("7-{}z", "0".repeat(31))] {
         let document = json!({"_id": "d", "_rev": rev}).to_string();
@@ -61,8 +60,7 @@ async fn thirty_two_bytes_that_are_no_digits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn winners_among_hashes_of_any_form() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    assert_eq!(server.call("PUT", "/db", "").await.status, 201);
+    let server = store.serve_database().await;
     let of = |digits: &str| format!("1-{}", digits.repeat(32 / digits.len()));
     // Revisions in ascending order.
     let ranks =

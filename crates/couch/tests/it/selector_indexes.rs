@@ -162,8 +162,7 @@ async fn names_that_are_none_and_names_that_are_two() {
 #[tokio::test]
 async fn wrong_definitions_are_refused_as_find_refuses_selectors() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", NULL).await;
+    let server = store.serve_database().await;
     let mut deep = json!(1);
     for _ in 0..120 {
         deep = json!({"$not": {"a": deep}});

@@ -68,8 +68,7 @@ fn is_sandboxed(answer: &Answer, what: &str) {
 #[tokio::test]
 async fn all_are_sandboxed() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", Value::Null).await;
+    let server = store.serve_database().await;
     let mut headers: Map<String, Value> = FORBIDDEN.iter().map(|&name| (name.to_owned(), json!("forged"))).collect();
     headers.extend([("Content-Type".to_owned(), json!("text/html")), ("X-Mine".to_owned(), json!("mine"))]);
     let headers = Value::Object(headers).to_string();
@@ -137,8 +136,7 @@ async fn all_are_sandboxed() {
 #[tokio::test]
 async fn attachments_are_sandboxed() {
     let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", Value::Null).await;
+    let server = store.serve_database().await;
     let mut client = server.connect().await;
     for (kind, sent) in [
         ("text/html", "text/html"),

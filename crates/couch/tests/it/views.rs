@@ -13,8 +13,7 @@ const NULL: Value = Value::Null;
 
 /// Serves a database `db` with `count` numbered documents and a design document.
 async fn serve(documents: usize, design: Value) -> Option<Running> {
-    let server = store()?.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", NULL).await;
+    let server = store()?.serve_database().await;
     for begin in (0..documents).step_by(1_000) {
         let docs: Vec<Value> = (begin..documents.min(begin + 1_000))
             .map(|n| json!({"_id": format!("{n:06}"), "n": n, "tens": n / 10, "text": "x".repeat(300)}))

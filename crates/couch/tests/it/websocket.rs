@@ -113,8 +113,7 @@ impl Socket {
 }
 
 async fn with_database(store: &Store) -> Running {
-    let server = store.serve(ServerOptions::default()).await;
-    server.call("PUT", "/db", "").await;
+    let server = store.serve_database().await;
     server
 }
 

@@ -356,8 +356,7 @@ async fn read_until(stream: &mut TcpStream, text: &str, times: usize) -> String 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_pipelines_and_resets_ends_its_request() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", Value::Null).await;
+    let server = store.serve_database().await;
     let target = "/db/_changes?feed=longpoll&since=now HTTP/1.1\r\nhost: localhost\r\n";
     let plain = format!("GET {target}\r\n");
     let chunked = format!(
@@ -392,8 +391,7 @@ async fn a_client_that_pipelines_and_resets_ends_its_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pipelined_requests_are_answered_after_a_long_one() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", Value::Null).await;
+    let server = store.serve_database().await;
     for count in [1, 300] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         let feed = "GET /db/_changes?feed=longpoll&since=now HTTP/1.1\r\nhost: localhost\r\n\r\n";

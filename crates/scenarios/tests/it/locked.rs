@@ -32,8 +32,7 @@ async fn set_lock(database: &Database, is_locked: bool) {
 async fn requests_wait_for_the_end_of_a_short_lock() {
     const WRITERS: usize = 16;
     let Some(store) = Store::on_an_engine() else { return };
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", Value::Null).await;
+    let server = store.serve_database().await;
     let rev = server.ok("PUT", "/db/old", json!({})).await["rev"].as_str().unwrap().to_owned();
     let (mut feed, mut rest) = (server.connect().await, String::new());
     feed.send("GET", "/db/_changes?feed=continuous&since=now&heartbeat=1000", &[], b"").await;

@@ -11,8 +11,7 @@ use tokio::net::{TcpSocket, TcpStream};
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeats_come_while_a_filter_passes_nothing() {
     let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
-    server.ok("PUT", "/db", Value::Null).await;
+    let server = store.serve_database().await;
     // Ten pages.
     for part in 0..4 {
         let documents: Vec<Value> = (0..500).map(|n| json!({ "_id": format!("{part}-{n}") })).collect();
