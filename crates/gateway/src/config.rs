@@ -2,7 +2,7 @@
 
 use flatbed_channels::{PrincipalKind, PrincipalRequest};
 use flatbed_http::{Reply, TenantReply};
-use flatbed_layer::json::{self, Object, Value};
+use flatbed_layer::json::{self, Value};
 use flatbed_layer::{ChannelsOptions, CreateOptions, Error as LayerError, Refusal};
 use flatbed_service::{Administer, Administration, Own};
 use hyper::{Method, StatusCode, header};
@@ -174,14 +174,13 @@ pub(crate) async fn config(mut request: Request, name: &str) -> Result<Reply> {
     must_have_channels(&database).await?;
     let function = database.sync_function().await?.unwrap_or_default();
     let revs_limit = database.revs_limit().await?;
-    let text = Object::text(|object| {
+    Ok(reply::object(StatusCode::OK, |object| {
         object.string("name", name).string("bucket", name);
         if let Some(source) = &function.source {
             object.string("sync", source);
         }
         object.number("revs_limit", revs_limit);
-    });
-    Ok(reply::json(StatusCode::OK, text))
+    }))
 }
 
 /// Handles `_config/sync`, the function's source. `DELETE` restores the default function.

@@ -8,7 +8,7 @@ use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::path::{Administration, Resource};
-use crate::reply::{empty, json};
+use crate::reply::{self, empty, json};
 use crate::request::Request;
 use crate::state::Gateway;
 use crate::{config, document};
@@ -17,7 +17,7 @@ use crate::{config, document};
 const NAMES_AT_ONCE: usize = 1_000;
 
 pub(crate) fn welcome(state: &Gateway) -> Reply {
-    let text = Object::text(|object| {
+    reply::object(StatusCode::OK, |object| {
         let version = format!("Flatbed/{}", state.version);
         if state.is_for_administrators() {
             object.bool("ADMIN", true);
@@ -25,8 +25,7 @@ pub(crate) fn welcome(state: &Gateway) -> Reply {
         object.string("couchdb", "Welcome");
         object.object("vendor").string("name", "Couchbase Sync Gateway").string("version", &state.version);
         object.string("version", &version);
-    });
-    json(StatusCode::OK, text)
+    })
 }
 
 /// Lists the databases that this surface serves.
@@ -127,10 +126,9 @@ fn info_text(name: &str, info: &DatabaseInfo, is_offline: bool) -> Vec<u8> {
 pub(crate) async fn ensure_full_commit(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
     let info = request.context.database(name, Read).await?.info().await?;
-    let text = Object::text(|object| {
+    Ok(reply::object(StatusCode::CREATED, |object| {
         object.number("instance_start_time", info.created_at_ms.saturating_mul(1_000)).bool("ok", true);
-    });
-    Ok(json(StatusCode::CREATED, text))
+    }))
 }
 
 /// Starts the removal of superseded revisions' bodies in the background, so the answer has no count.

@@ -1,20 +1,19 @@
 //! `/{db}/_local/{id}`: checkpoints.
 
 use flatbed_http::Reply;
-use flatbed_layer::json::{self, Object, Value};
+use flatbed_layer::json::{self, Value};
 use flatbed_layer::{EditParts, LocalDocument, Refusal, RevId, check_local_id, local_id};
 use flatbed_service::{Read, Write};
 use hyper::{Method, StatusCode};
 
 use crate::error::{Failure, Result};
-use crate::reply::{empty, json as reply_json};
+use crate::reply::{self, empty};
 use crate::request::{Request, object};
 
 pub(crate) fn written(status: StatusCode, id: &str, rev: &str) -> Reply {
-    let text = Object::text(|object| {
+    reply::object(status, |object| {
         object.string("id", id).bool("ok", true).string("rev", rev);
-    });
-    reply_json(status, text)
+    })
 }
 
 fn conflict() -> Failure {
@@ -47,11 +46,10 @@ pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Resu
         _ => {
             let database = request.context.database(name, Read).await?;
             let document = database.get_local(id).await?.ok_or_else(|| Failure::not_found("missing"))?;
-            let text = Object::text(|object| {
+            Ok(reply::object(StatusCode::OK, |object| {
                 object.string("_id", &local_id(id)).string("_rev", &format!("0-{}", document.revision));
                 object.members(&document.body);
-            });
-            Ok(reply_json(StatusCode::OK, text))
+            }))
         }
     }
 }

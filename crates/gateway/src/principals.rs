@@ -184,7 +184,7 @@ pub(crate) async fn channels(request: Request, db: &str, name: &str) -> Result<R
     let found = database.principal(PrincipalKind::User, inner(name, PrincipalKind::User)).await?;
     let PrincipalWithRights { held, .. } = found.ok_or_else(|| Failure::not_found("missing"))?;
     let incarnation = database.update_seq().await?.incarnation();
-    let text = json::Object::text(|object| {
+    Ok(reply::object(StatusCode::OK, |object| {
         object.string("name", name);
         let mut channels = object.object("all_channels");
         for (channel, since) in held.channels() {
@@ -195,6 +195,5 @@ pub(crate) async fn channels(request: Request, db: &str, name: &str) -> Result<R
         for (role, since) in held.roles() {
             roles.string(role, &Seq::new(incarnation, since.0).to_string());
         }
-    });
-    Ok(reply::json(StatusCode::OK, text))
+    }))
 }

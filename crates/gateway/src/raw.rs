@@ -14,7 +14,7 @@ use sha1::{Digest, Sha1};
 use crate::all_docs::write_access;
 use crate::body::new_id;
 use crate::error::{Failure, Result};
-use crate::reply::{empty, json};
+use crate::reply::{self, empty, json};
 use crate::request::Request;
 
 /// The largest number of edges in a shown tree; more are 413.
@@ -86,7 +86,7 @@ pub(crate) async fn channels(request: Request, name: &str, id: &str) -> Result<R
     let database = request.context.database(name, Administer).await?;
     let found = database.routings(&[id.to_owned()]).await?.into_iter().next().flatten();
     let routing = found.ok_or_else(missing)?;
-    let text = Object::text(|object| {
+    Ok(reply::object(StatusCode::OK, |object| {
         object.string("_id", id);
         json_out::rev(&routing.rev, object.place("_rev"));
         json_out::seq(&routing.seq, object.place("seq"));
@@ -98,8 +98,7 @@ pub(crate) async fn channels(request: Request, name: &str, id: &str) -> Result<R
         if let Some(writer) = &routing.verdict.writer {
             object.string("writer", name_of(writer));
         }
-    });
-    Ok(json(StatusCode::OK, text))
+    }))
 }
 
 /// Hashes a name as Sync Gateway does for redaction: SHA-1 of salt and name, in hexadecimal digits.

@@ -2,6 +2,7 @@
 
 pub(crate) use flatbed_documents::{Interrupted, page_bytes};
 use flatbed_http::{Reply, ReplyBody, Sender};
+use flatbed_layer::json::Object;
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, StatusCode};
 
@@ -16,6 +17,10 @@ pub(crate) fn empty(status: StatusCode) -> Reply {
 
 pub(crate) fn json(status: StatusCode, text: Vec<u8>) -> Reply {
     plain(Reply::json(status, text))
+}
+
+pub(crate) fn object(status: StatusCode, write: impl FnOnce(&mut Object<'_>)) -> Reply {
+    plain(Reply::object(status, write))
 }
 
 /// Returns a streamed JSON answer.

@@ -14,7 +14,7 @@ use hyper::{Method, StatusCode};
 use crate::body::edit_of;
 use crate::error::{Failure, Result};
 use crate::principals::must_have_channels;
-use crate::reply::json;
+use crate::reply::{self, json};
 use crate::request::{Request, object};
 
 /// The id of a document without one. `_sync` writes nothing, so it need not be unique.
@@ -43,7 +43,7 @@ pub(crate) async fn resync(mut request: Request, db: &str) -> Result<Reply> {
 
 async fn state(database: &Administration) -> Result<Reply> {
     let state = database.resync_state().await?;
-    let text = Object::text(|object| {
+    Ok(reply::object(StatusCode::OK, |object| {
         let status = match &state {
             None => "completed",
             Some(ResyncState { is_stopped: true, .. }) => "stopped",
@@ -57,8 +57,7 @@ async fn state(database: &Administration) -> Result<Reply> {
             object.number("docs_processed", documents).number("docs_changed", changed);
             object.number("docs_refused", refused).number("begun_at_ms", begun_at_ms);
         }
-    });
-    Ok(json(StatusCode::OK, text))
+    }))
 }
 
 /// Handles `_sync`: returns the channels, grants and expiry that the function would assign if an administrator (or

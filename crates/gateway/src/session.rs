@@ -13,7 +13,7 @@ use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
 use crate::path::Resource;
-use crate::reply::{empty, json};
+use crate::reply::{self, empty, json};
 use crate::request::{Request, object};
 use crate::state::Gateway;
 
@@ -144,14 +144,13 @@ pub(crate) async fn channels_of(gateway: &Gateway, request: &Request, database: 
 
 /// Returns the answer about an anonymous client.
 pub(crate) fn anonymous() -> Reply {
-    let text = Object::text(|object| {
+    reply::object(StatusCode::OK, |object| {
         object.array("authentication_handlers").string("default").string("cookie");
         object.bool("ok", true);
         let mut user = object.object("userCtx");
         user.object("channels").end();
         user.null("name");
-    });
-    json(StatusCode::OK, text)
+    })
 }
 
 /// Handles `_session` at the users' port.
@@ -238,12 +237,11 @@ pub(crate) async fn begin_for(mut request: Request, database: &str) -> Result<Re
     };
     let begun = request.context.begin_user_session(database, name, lasts).await?;
     let UserSession { id, ends_at_ms } = begun.ok_or_else(|| Failure::not_found(format!("No such user {name:?}")))?;
-    let text = Object::text(|object| {
+    Ok(reply::object(StatusCode::OK, |object| {
         object.string("session_id", &id);
         object.string("expires", &Expiry::At(ends_at_ms / 1_000).shown().unwrap_or_default());
         object.string("cookie_name", COOKIE);
-    });
-    Ok(json(StatusCode::OK, text))
+    }))
 }
 
 /// Handles `_session/{id}` at the administrators' port, and beneath a user.

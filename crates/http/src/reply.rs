@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flatbed_flatten::json::Object;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
@@ -490,6 +491,11 @@ impl Reply {
             Reply { status, headers: HeaderMap::new(), body: ReplyBody::Full(Some(text.into())), held: None };
         reply.json_headers();
         reply
+    }
+
+    /// Returns an answer with a JSON object, whose members `write` adds.
+    pub fn object(status: StatusCode, write: impl FnOnce(&mut Object<'_>)) -> Self {
+        Reply::json(status, Object::text(write))
     }
 
     /// Returns 304 with its tag.

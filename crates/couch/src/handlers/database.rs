@@ -199,8 +199,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
 pub(crate) async fn ensure_full_commit(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
     let created_at_ms = request.context.database(name, Read).await?.created_at_ms().await?;
-    let out = Object::text(|object| {
+    Ok(Reply::object(StatusCode::CREATED, |object| {
         object.bool("ok", true).string("instance_start_time", &(created_at_ms / 1000).to_string());
-    });
-    Ok(Reply::json(StatusCode::CREATED, out))
+    }))
 }

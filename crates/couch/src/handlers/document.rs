@@ -2,7 +2,7 @@
 
 use flatbed_clock::Clock;
 use flatbed_http::{Reply, ReplyBody, spawn};
-use flatbed_layer::json::{self, Limits, Object, Value};
+use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
     AttachmentEdit, DESIGN, DocumentId, Edit, EditParts, Error as LayerError, GetOptions, NotFound, Reader, Refusal,
     RevId, check_partitioned_id,
@@ -348,10 +348,9 @@ pub(crate) async fn write_put(request: &Request, name: &str, edit: &Edit<'_>) ->
 pub(crate) async fn write_one(database: &Writer, edit: &Edit<'_>, batch: bool) -> Result<Reply> {
     let updated = database.update(edit).await?;
     if batch {
-        let out = Object::text(|object| {
+        return Ok(Reply::object(StatusCode::ACCEPTED, |object| {
             object.bool("ok", true).string("id", &edit.id);
-        });
-        return Ok(Reply::json(StatusCode::ACCEPTED, out));
+        }));
     }
     Ok(written(&edit.id, &updated.rev))
 }

@@ -86,7 +86,7 @@ pub(crate) async fn view_cleanup(mut request: Request, name: &str) -> Result<Rep
 
 pub(crate) async fn view_info(request: Request, name: &str, design: &str) -> Result<Reply> {
     let info = request.context.database(name, Read).await?.view_info(&design_id(design)).await?;
-    let out = Object::text(|object| {
+    Ok(Reply::object(StatusCode::OK, |object| {
         let mut index = object.string("name", design).object("view_index");
         let mut pending = index.object("updates_pending");
         pending.number("minimum", info.pending).number("preferred", info.pending).number("total", info.pending);
@@ -116,8 +116,7 @@ pub(crate) async fn view_info(request: Request, name: &str, design: &str) -> Res
             set_aside.end();
         }
         index.end();
-    });
-    Ok(Reply::json(StatusCode::OK, out))
+    }))
 }
 
 pub(crate) async fn security(state: &State, mut request: Request, name: &str) -> Result<Reply> {

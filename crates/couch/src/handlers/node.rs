@@ -26,14 +26,14 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
     match what {
         Node::Incomplete => Err(Failure::bad_request("Incomplete path to _node request")),
         Node::Other(node) => Err(Failure::not_found(format!("no such node: {node}"))),
-        Node::Name => Ok(object(|object| {
+        Node::Name => Ok(Reply::object(StatusCode::OK, |object| {
             object.string("name", NODE);
         })),
         Node::Config => {
             let is_unused = request.query.flag("unused")?;
             let now = request.context.server().await?.configuration().now();
             let shown = if is_unused { now.shown_unused() } else { now.shown() };
-            Ok(object(|object| {
+            Ok(Reply::object(StatusCode::OK, |object| {
                 for (section, values) in &shown {
                     write_values(values, object.object(section.as_str()));
                 }
@@ -61,7 +61,7 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
         }
         Node::Versions => {
             request.context.server().await?;
-            Ok(object(|object| {
+            Ok(Reply::object(StatusCode::OK, |object| {
                 let mut collation = object.object("collation_driver");
                 collation.string("name", "icu4x").string("collator_version", &flatbed_layer::collator_version());
                 collation.end();
@@ -71,10 +71,6 @@ pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Res
         Node::Restart => Err(Failure::not_implemented("_restart")),
         Node::Unknown => Err(Failure::not_found("no_db_file")),
     }
-}
-
-fn object(write: impl FnOnce(&mut Object<'_>)) -> Reply {
-    Reply::json(StatusCode::OK, Object::text(write))
 }
 
 fn write_values(values: &BTreeMap<String, String>, mut object: Object<'_>) {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use flatbed_http::Reply;
-use flatbed_layer::json::Object;
 use flatbed_layer::{Reader, check_partition, check_partitioned_id};
 use flatbed_service::Read;
 use hyper::{Method, StatusCode};
@@ -119,13 +118,12 @@ async fn info(request: &Request, name: &str, partition: &str) -> Result<Reply> {
     check_partition(partition)?;
     let info =
         request.context.database(name, Read).await?.partition_info(partition).await?.ok_or_else(not_partitioned)?;
-    let text = Object::text(|object| {
+    Ok(Reply::object(StatusCode::OK, |object| {
         object.string("db_name", name);
         object.object("sizes").number("active", info.active_size_bytes).number("external", info.external_size_bytes);
         object.string("partition", partition).number("doc_count", info.doc_count);
         object.number("doc_del_count", info.doc_del_count);
-    });
-    Ok(Reply::json(StatusCode::OK, text))
+    }))
 }
 
 fn not_partitioned() -> Failure {

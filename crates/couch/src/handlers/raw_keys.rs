@@ -1,7 +1,6 @@
 //! `/{db}/_raw_keys`: the storage keys of a document, for inspection. Flatbed's extension.
 
 use flatbed_http::Reply;
-use flatbed_layer::json::Object;
 use flatbed_service::Purge;
 use hyper::StatusCode;
 
@@ -20,7 +19,7 @@ pub(crate) async fn raw_keys(mut request: Request, name: &str) -> Result<Reply> 
     let after = after.transpose()?;
     // The right to purge, which server administrators have.
     let page = request.context.database(name, Purge).await?.stored_keys(id, after.as_deref()).await?;
-    let text = Object::text(|object| {
+    Ok(Reply::object(StatusCode::OK, |object| {
         let mut keys = object.array("keys");
         for stored in &page.keys {
             let mut row = keys.object();
@@ -33,8 +32,7 @@ pub(crate) async fn raw_keys(mut request: Request, name: &str) -> Result<Reply> 
             Some(next) => object.string("next", &digits_of(next)),
             None => object.null("next"),
         };
-    });
-    Ok(Reply::json(StatusCode::OK, text))
+    }))
 }
 
 fn digits_of(bytes: &[u8]) -> String {

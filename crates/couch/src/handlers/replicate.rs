@@ -1,7 +1,7 @@
 //! `POST /_replicate`.
 
 use flatbed_http::Reply;
-use flatbed_layer::json::{Limits, Object, Value, parse};
+use flatbed_layer::json::{Limits, Value, parse};
 use flatbed_replicator::{Error, ReplicateRefusal, SPEC_BYTES_MAX, Spec};
 use hyper::StatusCode;
 
@@ -65,19 +65,17 @@ pub(crate) async fn replicate(state: &State, mut request: Request) -> Result<Rep
         return Ok(local_id(StatusCode::ACCEPTED, &job.id));
     }
     let outcome = job.ended().await.map_err(|error| failure(&error))?;
-    let out = Object::text(|object| {
+    Ok(Reply::object(StatusCode::OK, |object| {
         object.bool("ok", true);
         if outcome.no_changes {
             object.bool("no_changes", true);
         }
         object.members(&outcome.members);
-    });
-    Ok(Reply::json(StatusCode::OK, out))
+    }))
 }
 
 fn local_id(status: StatusCode, id: &str) -> Reply {
-    let out = Object::text(|object| {
+    Reply::object(status, |object| {
         object.bool("ok", true).string("_local_id", id);
-    });
-    Reply::json(status, out)
+    })
 }

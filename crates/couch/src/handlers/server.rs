@@ -21,21 +21,19 @@ const FEATURES: [&str; 3] = ["partitioned", "scheduler", "flatbed"];
 const NAMES_MAX: usize = 1_000;
 
 pub(crate) fn welcome(state: &State) -> Reply {
-    let out = Object::text(|object| {
+    Reply::object(StatusCode::OK, |object| {
         object.string("couchdb", "Welcome");
         object.string("version", COUCHDB_VERSION).string("git_sha", "").string("uuid", state.service.uuid());
         object.array("features").strings(FEATURES.iter().copied());
         object.object("vendor").string("name", "Flatbed").string("version", &state.version);
-    });
-    Reply::json(StatusCode::OK, out)
+    })
 }
 
 pub(crate) async fn up(state: &State) -> Reply {
     if let Some(status) = state.service.configuration().now().maintenance {
-        let out = Object::text(|object| {
+        return Reply::object(StatusCode::NOT_FOUND, |object| {
             object.string("status", status);
         });
-        return Reply::json(StatusCode::NOT_FOUND, out);
     }
     state.health.up(&state.service).await
 }

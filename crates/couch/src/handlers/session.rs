@@ -39,7 +39,7 @@ fn show(state: &State, request: &Request) -> Result<Reply> {
     if is_anonymous && is_true(&request.query, "basic")? {
         return Err(Failure::unauthorized("Please login."));
     }
-    let out = Object::text(|object| {
+    Ok(Reply::object(StatusCode::OK, |object| {
         let mut context = object.bool("ok", true).object("userCtx");
         context.string_or_null("name", principal.name.as_deref());
         context.array("roles").strings(principal.roles.iter().map(String::as_str));
@@ -49,8 +49,7 @@ fn show(state: &State, request: &Request) -> Result<Reply> {
         if let Some(handler) = principal.signed_in.handler() {
             info.string("authenticated", handler);
         }
-    });
-    Ok(Reply::json(StatusCode::OK, out))
+    }))
 }
 
 /// Returns the names of this machine that the page and the request use, if they differ: such as `localhost` and
@@ -76,11 +75,10 @@ async fn begin(state: &State, request: &mut Request) -> Result<Reply> {
     if state.service.is_open() {
         // Without administrators every client is one, with any name and password, as with Basic authentication. There
         // is no session to sign, and a replicator without a cookie continues with its credentials.
-        let out = Object::text(|object| {
+        return Ok(Reply::object(StatusCode::OK, |object| {
             object.bool("ok", true).string_or_null("name", None);
             object.array("roles").strings(request.context.principal().roles.iter().map(String::as_str));
-        });
-        return Ok(Reply::json(StatusCode::OK, out));
+        }));
     }
     let auth = state.service.configuration().now();
     match state.service.begin_session(&credentials, &claims(request, &auth.auth)).await {

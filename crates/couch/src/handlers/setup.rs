@@ -23,11 +23,10 @@ const DATABASES_MAX: usize = 100;
 pub(crate) async fn membership(mut request: Request) -> Result<Reply> {
     request.skip_body().await;
     request.context.server().await?;
-    let text = Object::text(|object| {
+    Ok(Reply::object(StatusCode::OK, |object| {
         object.array("all_nodes").string(NODE);
         object.array("cluster_nodes").string(NODE);
-    });
-    Ok(Reply::json(StatusCode::OK, text))
+    }))
 }
 
 /// Handles `/_cluster_setup` as a single node, whatever the number of processes.
@@ -39,12 +38,9 @@ pub(crate) async fn cluster_setup(mut request: Request) -> Result<Reply> {
     let value = request.query.json(&["ensure_dbs_exist"])?;
     let databases = databases_of(value.as_ref())?;
     let state = if are_there(&request, &databases).await? { "single_node_enabled" } else { "single_node_disabled" };
-    Ok(Reply::json(
-        StatusCode::OK,
-        Object::text(|object| {
-            object.string("state", state);
-        }),
-    ))
+    Ok(Reply::object(StatusCode::OK, |object| {
+        object.string("state", state);
+    }))
 }
 
 async fn set_up(request: &Request, setup: &Value<'_>) -> Result<Reply> {

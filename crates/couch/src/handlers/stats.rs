@@ -151,37 +151,34 @@ pub(crate) fn system(state: &State) -> Reply {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let began = gauge("process_start_time_seconds");
     let uptime = if began > 0.0 { (now - began).max(0.0) as u64 } else { 0 };
-    Reply::json(
-        StatusCode::OK,
-        Object::text(|object| {
-            object.number("uptime", uptime);
-            let memory = gauge("process_resident_memory_bytes") as u64;
-            let mut of_memory = object.object("memory");
-            of_memory.number("other", 0).number("atom", 0).number("atom_used", 0);
-            of_memory.number("processes", memory).number("processes_used", memory);
-            of_memory.number("binary", 0).number("code", 0).number("ets", 0);
-            of_memory.end();
-            object.number("run_queue", 0).number("run_queue_dirty_cpu", 0).number("ets_table_count", 0);
-            object.object("bt_engine_cache").number("memory", 0).number("size", 0);
-            object.number("context_switches", 0).number("reductions", 0);
-            object.number("garbage_collection_count", 0).number("words_reclaimed", 0);
-            object.number("io_input", count(&families, "flatbed_received_bytes"));
-            object.number("io_output", count(&families, "flatbed_sent_bytes"));
-            object.number("os_proc_count", 0).number("stale_proc_count", 0);
-            object.number("process_count", gauge("process_threads") as u64);
-            // Only the operating system bounds the number of threads.
-            object.number("process_limit", 0);
-            let mut queues = object.object("message_queues");
-            queues.object("couch_file").end();
-            queues.object("couch_db_updater").end();
-            queues.number("couch_server", 0).number("index_server", 0);
-            queues.number("rexi_buffer", 0).number("rexi_server", 0);
-            queues.end();
-            object.number("internal_replication_jobs", 0);
-            object.object("distribution").end();
-            object.object("distribution_events").end();
-        }),
-    )
+    Reply::object(StatusCode::OK, |object| {
+        object.number("uptime", uptime);
+        let memory = gauge("process_resident_memory_bytes") as u64;
+        let mut of_memory = object.object("memory");
+        of_memory.number("other", 0).number("atom", 0).number("atom_used", 0);
+        of_memory.number("processes", memory).number("processes_used", memory);
+        of_memory.number("binary", 0).number("code", 0).number("ets", 0);
+        of_memory.end();
+        object.number("run_queue", 0).number("run_queue_dirty_cpu", 0).number("ets_table_count", 0);
+        object.object("bt_engine_cache").number("memory", 0).number("size", 0);
+        object.number("context_switches", 0).number("reductions", 0);
+        object.number("garbage_collection_count", 0).number("words_reclaimed", 0);
+        object.number("io_input", count(&families, "flatbed_received_bytes"));
+        object.number("io_output", count(&families, "flatbed_sent_bytes"));
+        object.number("os_proc_count", 0).number("stale_proc_count", 0);
+        object.number("process_count", gauge("process_threads") as u64);
+        // Only the operating system bounds the number of threads.
+        object.number("process_limit", 0);
+        let mut queues = object.object("message_queues");
+        queues.object("couch_file").end();
+        queues.object("couch_db_updater").end();
+        queues.number("couch_server", 0).number("index_server", 0);
+        queues.number("rexi_buffer", 0).number("rexi_server", 0);
+        queues.end();
+        object.number("internal_replication_jobs", 0);
+        object.object("distribution").end();
+        object.object("distribution_events").end();
+    })
 }
 
 #[cfg(test)]
