@@ -110,7 +110,7 @@ impl Store {
         let server = bind(Options { server, replicator, worker }, layer).await.expect("a free port");
         let address = server.addresses()[0];
         let (stop, stopped) = oneshot::channel::<()>();
-        Running { address, stop, task: serve(server, stopped) }
+        Running { address, stop, task: serve(server, stopped), store: self.0.clone() }
     }
 }
 
@@ -359,12 +359,14 @@ impl Default for ServerOptions {
     }
 }
 
-/// A running server; it runs until [`Running::stop`].
+/// A running server and its store; it runs until [`Running::stop`].
 pub struct Running {
     /// The address of its listener.
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
+    /// Keeps the store until the server has ended.
+    store: Storage,
 }
 
 impl Running {
@@ -423,7 +425,9 @@ impl Running {
 
     /// Stops the server and waits for its end.
     pub async fn stop(self) {
-        soon(self.begin_to_stop()).await.expect("the server ends");
+        let Running { stop, task, store: _store, .. } = self;
+        let _ = stop.send(());
+        soon(task).await.expect("the server ends");
     }
 }
 

@@ -25,8 +25,7 @@ async fn status(client: &mut Client, method: &str, path: &str, headers: &[(&str,
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_an_administrator_others_may_do_little() {
-    let store = Store::new();
-    let server = store.serve(with_admin()).await;
+    let server = Store::new().serve(with_admin()).await;
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/db", &[RIGHT], b"").await.status, 201);
     for path in ["/", "/_up", "/_session", "/_uuids"] {

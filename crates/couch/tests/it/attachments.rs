@@ -36,8 +36,7 @@ async fn is_clean(database: &Database) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ranges() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve(&Store::new()).await;
     // Spans several chunks.
     let data: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
     assert_eq!(client.call("PUT", "/db/d/a", &[KIND], &data).await.status, 201);
@@ -80,8 +79,7 @@ async fn ranges() {
 /// Sizes of a database and of a partition include attachments, and `sizes.file` is at least `sizes.active`.
 #[tokio::test(flavor = "multi_thread")]
 async fn sizes() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve(&Store::new()).await;
     assert_eq!(server.call("PUT", "/parts?partitioned=true", "").await.status, 201);
     let bytes = vec![b'x'; 100_000];
     for (database, id, of) in [("db", "d", "/db"), ("parts", "p:d", "/parts/_partition/p")] {
@@ -417,8 +415,7 @@ async fn of_an_empty_name() {
 /// As in CouchDB: a stored page may be hostile.
 #[tokio::test(flavor = "multi_thread")]
 async fn browsers_run_nothing_of_them() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve(&Store::new()).await;
     let page = b"<script>fetch('/_all_dbs')</script>";
     assert_eq!(client.call("PUT", "/db/d/page", &[("content-type", "text/html")], page).await.status, 201);
     assert_eq!(client.call("PUT", "/db/e/a", &[KIND], b"0123456789").await.status, 201);

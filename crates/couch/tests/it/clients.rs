@@ -11,8 +11,7 @@ const NULL: Value = Value::Null;
 
 #[tokio::test]
 async fn a_post_may_mean_another_method() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let mut client = server.connect().await;
     let mut send = async |method: &str, path: &str, meant: &str, body: &str| {
         client.call(method, path, &[("x-http-method-override", meant)], body.as_bytes()).await
@@ -34,8 +33,7 @@ async fn a_post_may_mean_another_method() {
 
 #[tokio::test]
 async fn a_request_keeps_the_id_that_its_client_gives() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let mut client = server.connect().await;
     let mut id = async |given: &str| {
         let answer = client.call("GET", "/", &[("x-couch-request-id", given)], b"").await;
@@ -49,8 +47,7 @@ async fn a_request_keeps_the_id_that_its_client_gives() {
 
 #[tokio::test]
 async fn every_answer_has_couchdbs_headers() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let mut client = server.connect().await;
     let welcome = server.ok("GET", "/", Value::Null).await;
     let name = format!("CouchDB/{} (Flatbed/", welcome["version"].as_str().expect("a version"));
@@ -94,8 +91,7 @@ async fn every_answer_has_couchdbs_headers() {
 
 #[tokio::test]
 async fn a_selected_feed_shows_fields() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let doc = json!({"_id": "a", "n": 1, "name": {"first": "x", "last": "y"}, "list": [5, 6]});
     server.ok("POST", "/db/_bulk_docs", json!({"docs": [doc, {"_id": "b", "n": 2}]})).await;
     let ask = async |query: &str, fields: Value| {
@@ -131,8 +127,7 @@ async fn a_selected_feed_shows_fields() {
 
 #[tokio::test]
 async fn functions_answer_as_couchdbs() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let design = json!({
         "views": {"v": {"map": "function (doc) { emit(doc._id); }"}},
         "shows": {
@@ -174,8 +169,7 @@ async fn functions_answer_as_couchdbs() {
 
 #[tokio::test]
 async fn a_design_document_of_an_unknown_language_is_saved() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     for views in [json!({"v": {"map": ""}}), json!({"v": {"map": "m", "reduce": "_average"}})] {
         let saved = server.ok("POST", "/db", json!({"_id": "_design/e", "language": "erlang", "views": views})).await;
         server.ok("DELETE", &format!("/db/_design/e?rev={}", saved["rev"].as_str().unwrap()), NULL).await;
@@ -189,8 +183,7 @@ async fn a_design_document_of_an_unknown_language_is_saved() {
 
 #[tokio::test]
 async fn ids_without_a_partition_are_refused() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     server.ok("PUT", "/parts?partitioned=true", NULL).await;
     let rev = "1-00000000000000000000000000000000";
     for (path, body) in [
@@ -221,8 +214,7 @@ async fn ids_without_a_partition_are_refused() {
 
 #[tokio::test]
 async fn an_illegal_id_of_a_bulk_get_is_a_row_of_its_own() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     server.ok("PUT", "/parts?partitioned=true", NULL).await;
     for (path, id) in [("/db/x", "x"), ("/parts/a:b", "a:b")] {
         server.ok("PUT", path, json!({"_id": id})).await;
@@ -257,8 +249,7 @@ async fn an_illegal_id_of_a_bulk_get_is_a_row_of_its_own() {
 
 #[tokio::test]
 async fn all_or_nothing_writes_nothing() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let rev = "1-00000000000000000000000000000000";
     let docs = json!([{"_id": "a"}, {"_id": "b", "_rev": rev}]);
     let ask = async |more: Value| {
@@ -285,8 +276,7 @@ async fn all_or_nothing_writes_nothing() {
 
 #[tokio::test]
 async fn a_copy_goes_nowhere_else() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     server.ok("PUT", "/db/a", json!({"n": 1})).await;
     let mut client = server.connect().await;
     for from in ["a", "_local/a"] {
@@ -302,8 +292,7 @@ async fn a_copy_goes_nowhere_else() {
 
 #[tokio::test]
 async fn functions_of_an_unknown_language_do_not_run() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let design = |language: &str| {
         json!({
             "language": language,
@@ -355,8 +344,7 @@ async fn functions_of_an_unknown_language_do_not_run() {
 
 #[tokio::test]
 async fn numbers_and_separators_of_query_strings() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let views = json!({"views": {"v": {"map": "function (doc) { emit(doc._id); }"}}});
     server.ok("PUT", "/db/_design/d", views).await;
     for path in ["_all_docs", "_design_docs", "_design/d/_view/v"] {

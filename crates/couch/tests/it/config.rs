@@ -31,8 +31,7 @@ async fn two(store: &Store) -> (Running, Running) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_are_set_shown_and_removed() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     for (method, path, body, status, expected) in [
         ("GET", "/mine", "", 200, json!({})),
@@ -84,8 +83,7 @@ async fn values_are_set_shown_and_removed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_setting_without_an_effect_is_stored_with_a_warning() {
-    let store = Store::new();
-    let (one, other) = two(&store).await;
+    let (one, other) = two(&Store::new()).await;
     let mut client = one.connect().await;
     let answer = config(&mut client, "PUT", "/couchdb/max_dbs_open", "\"5\"").await;
     assert_eq!((answer.status, answer.json()), (200, json!("")));
@@ -156,8 +154,7 @@ async fn a_setting_that_does_not_persist_is_of_one_process() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_server_knows_administrators_within_a_second() {
-    let store = Store::new();
-    let (one, other) = two(&store).await;
+    let (one, other) = two(&Store::new()).await;
     let (mut one, mut another) = (one.connect().await, other.connect().await);
     const ANNA: (&str, &str) = ("authorization", "Basic YW5uYTpwdw==");
     assert_eq!(another.call("GET", "/_all_dbs", &[ANNA], b"").await.status, 401);
@@ -189,8 +186,7 @@ async fn an_open_server_is_closed_by_its_first_administrator() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn origins_are_allowed_while_servers_run() {
-    let store = Store::new();
-    let (one, other) = two(&store).await;
+    let (one, other) = two(&Store::new()).await;
     let (mut one, mut other) = (one.connect().await, other.connect().await);
     let origin = ("origin", "https://app.example");
     let allowed = |answer: Answer| answer.header("access-control-allow-origin").map(str::to_owned);
@@ -209,8 +205,7 @@ async fn origins_are_allowed_while_servers_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tools_find_their_feet() {
-    let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
+    let server = Store::new().serve(ServerOptions::default()).await;
     let node = json!("flatbed@localhost");
     assert_eq!(server.ok("GET", "/_membership", json!(null)).await["all_nodes"], json!([node]));
     assert_eq!(server.ok("GET", "/_node/_local", json!(null)).await["name"], node);
@@ -278,8 +273,7 @@ fn limits_have_the_names_that_the_shell_knows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn couchdbs_limits_of_sizes_hold() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
     let document = json!({"text": "x".repeat(5_000)}).to_string();
@@ -316,8 +310,7 @@ async fn couchdbs_limits_of_sizes_hold() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_are_made_by_the_algorithm_of_the_settings() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     let ids = async |client: &mut Client, algorithm: &str| -> Vec<String> {
         let set = value(client, "PUT", "/uuids/algorithm", &json!(algorithm).to_string()).await;
@@ -345,8 +338,7 @@ async fn ids_are_made_by_the_algorithm_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_databases_are_as_open_as_the_settings_say() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/closed", &[ROOT], b"").await.status, 201);
     assert_eq!(value(&mut client, "PUT", "/couchdb/default_security", "\"everyone\"").await.0, 200);
@@ -365,8 +357,7 @@ async fn new_databases_are_as_open_as_the_settings_say() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_in_maintenance_asks_for_no_requests() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     for (mode, status) in [("true", "maintenance_mode"), ("nolb", "nolb")] {
         let set = value(&mut client, "PUT", "/couchdb/maintenance_mode", &json!(mode).to_string()).await;
@@ -382,8 +373,7 @@ async fn a_server_in_maintenance_asks_for_no_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_passwords_follow_the_rules_of_the_settings() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     let status = client.call("PUT", "/_users", &[ROOT], b"").await.status;
     assert!(status == 201 || status == 412, "{status}");
@@ -404,8 +394,7 @@ async fn new_passwords_follow_the_rules_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_have_the_limits_of_the_settings() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/db?partitioned=true", &[ROOT], b"").await.status, 201);
     let documents: Vec<Value> = (0..30).map(|at| json!({"_id": format!("p:{at:02}")})).collect();
@@ -447,8 +436,7 @@ async fn queries_have_the_limits_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replications_have_the_options_of_the_settings() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     for path in ["/a", "/a/doc", "/b", "/c"] {
         let body = if path == "/a/doc" { "{}" } else { "" };
@@ -469,8 +457,7 @@ async fn replications_have_the_options_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_partition_takes_no_documents() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/db?partitioned=true", &[ROOT], b"").await.status, 201);
     assert_eq!(value(&mut client, "PUT", "/couchdb/max_partition_size", "\"1000\"").await, (200, json!("0")));
@@ -495,8 +482,7 @@ async fn a_full_partition_takes_no_documents() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plus_in_a_path_is_as_the_settings_say() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
     let headers = [ROOT, ("content-type", "application/json")];
@@ -544,8 +530,7 @@ async fn places_are_of_the_headers_that_the_settings_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn feeds_wait_as_long_as_the_settings_say() {
-    let store = Store::new();
-    let server = store.serve(guarded()).await;
+    let server = Store::new().serve(guarded()).await;
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
     assert_eq!(value(&mut client, "PUT", "/httpd/changes_timeout", "\"1\"").await, (200, json!("60000")));

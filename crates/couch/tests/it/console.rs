@@ -6,8 +6,7 @@ use crate::support::{ServerOptions, Store};
 
 #[tokio::test]
 async fn files_are_cached_until_they_change() {
-    let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
+    let server = Store::new().serve(ServerOptions::default()).await;
     let bare = server.call("GET", "/_utils", "").await;
     assert_eq!((bare.status, bare.header("location")), (301, Some("_utils/")));
     for file in flatbed_console::files() {
@@ -36,8 +35,7 @@ async fn files_are_cached_until_they_change() {
 
 #[tokio::test]
 async fn the_keys_of_a_document() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     server.ok("PUT", "/db/a%2Fb", json!({"n": {"m": 1}})).await;
     let page = server.ok("GET", "/db/_raw_keys?id=a%2Fb", Value::Null).await;
     let keys = page["keys"].as_array().unwrap();

@@ -54,8 +54,7 @@ fn deleted(id: &str, rev: &str) -> Value {
 
 #[tokio::test]
 async fn what_has_ended_is_found_by_no_read() {
-    let store = Store::new();
-    let (_server, mut client) = without_sweeper(&store).await;
+    let (_server, mut client) = without_sweeper(&Store::new()).await;
     let client = &mut client;
     let past = now_ms() / 1_000 - 5;
     let first = root(client, "PUT", "/db/over", &json!({"channels": "A", "n": 1})).await["rev"].clone();
@@ -191,8 +190,7 @@ async fn create_expired(client: &mut Client, id: &str, upon: EditKind, has_other
 /// An expired document stays expired after any write, as do its ancestors.
 #[tokio::test]
 async fn what_has_ended_does_not_come_back() {
-    let store = Store::new();
-    let (_server, mut client) = without_sweeper(&store).await;
+    let (_server, mut client) = without_sweeper(&Store::new()).await;
     let client = &mut client;
     for upon in [EditKind::Nothing, EditKind::Tombstone, EditKind::Document] {
         let id = &*format!("{upon:?}");
@@ -220,8 +218,7 @@ async fn what_has_ended_does_not_come_back() {
 /// A replicated stub may refer to an attachment of any existing revision, but not of an expired one or its ancestors.
 #[tokio::test]
 async fn stubs_stand_for_nothing_that_has_ended() {
-    let store = Store::new();
-    let (_server, mut client) = without_sweeper(&store).await;
+    let (_server, mut client) = without_sweeper(&Store::new()).await;
     let client = &mut client;
     for upon in [EditKind::Nothing, EditKind::Tombstone, EditKind::Document] {
         for has_other_leaf in [false, true] {
@@ -251,8 +248,7 @@ async fn stubs_stand_for_nothing_that_has_ended() {
 /// Each row is checked when it is read. Views stop showing a document at its expiry, and open feeds continue.
 #[tokio::test]
 async fn rows_go_with_their_second() {
-    let store = Store::new();
-    let (server, mut client) = without_sweeper(&store).await;
+    let (server, mut client) = without_sweeper(&Store::new()).await;
     let client = &mut client;
     let map = "function (doc) { if (doc.n) { emit(doc.n, 'x'); emit(doc.n, 'y'); } }";
     let views = json!({"views": {"v": {"map": map, "reduce": "_count"}}});

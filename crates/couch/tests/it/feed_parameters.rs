@@ -29,8 +29,7 @@ fn has_seq(rows: &Value) -> Vec<bool> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn some_rows_carry_their_sequence() {
-    let store = Store::new();
-    let server = serve_filled(&store).await;
+    let server = serve_filled(&Store::new()).await;
     let get = |query: &str| {
         let path = format!("/db/_changes?{query}");
         let server = &server;
@@ -52,8 +51,7 @@ async fn some_rows_carry_their_sequence() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_are_refused_as_couchdb_refuses_them() {
-    let store = Store::new();
-    let server = serve_filled(&store).await;
+    let server = serve_filled(&Store::new()).await;
     for (query, reason) in [
         ("limit=-1", "The limit value should be a non-negative integer"),
         ("limit=x", "The limit parameter should be a non-negative integer"),
@@ -75,8 +73,7 @@ async fn numbers_are_refused_as_couchdb_refuses_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_all_that_can_come_does_not_wait() {
-    let store = Store::new();
-    let server = serve_filled(&store).await;
+    let server = serve_filled(&Store::new()).await;
     for feed in ["normal", "longpoll", "continuous", "live", "eventsource"] {
         // With heartbeats it would never time out.
         let path = format!("/db/_changes?feed={feed}&limit=0&heartbeat=true");
@@ -103,8 +100,7 @@ async fn who_has_all_that_can_come_does_not_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_a_feed_begins() {
-    let store = Store::new();
-    let server = serve_filled(&store).await;
+    let server = serve_filled(&Store::new()).await;
     let all = server.call("GET", "/db/_changes", "").await.json();
     let third = all["results"][2]["seq"].as_str().unwrap().to_owned();
     let header = [("last-event-id", third.as_str())];
@@ -128,8 +124,7 @@ async fn where_a_feed_begins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_come_with_attachments_and_conflicts() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let attached = r#"{"_attachments":{"t.txt":{"content_type":"text/plain","data":"aGVsbG8="}}}"#;
     assert_eq!(server.call("PUT", "/db/a", attached).await.status, 201);
     for rev in ["1-aa", "1-bb"] {
@@ -154,8 +149,7 @@ async fn documents_come_with_attachments_and_conflicts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_tail_some_rows_carry_their_sequence_too() {
-    let store = Store::new();
-    let server = serve_filled(&store).await;
+    let server = serve_filled(&Store::new()).await;
     let mut feed = server.connect().await;
     feed.send("GET", "/db/_changes?feed=continuous&since=now&heartbeat=20&seq_interval=2&limit=4", &[], b"").await;
     soon(feed.head()).await;

@@ -367,8 +367,7 @@ async fn who_may_not_write_learns_nothing_by_trying() {
 /// Also for a user named in `_security`: the next request is refused, as if the user were deleted.
 #[tokio::test]
 async fn a_disabled_user_who_is_a_member_is_refused() {
-    let store = Store::new();
-    let (layer, _server, mut client) = served(&store).await;
+    let (layer, _server, mut client) = served(&Store::new()).await;
     root(&mut client, "PUT", "/db/seen", &json!({"channels": ["!"]})).await;
     let write = |is_disabled| PrincipalWrite {
         kind: PrincipalKind::User,
@@ -419,8 +418,7 @@ async fn a_disabled_user_who_is_a_member_is_refused() {
 /// tell. After the user is enabled again, the feed resumes without gaps.
 #[tokio::test]
 async fn a_feed_ends_with_its_readers_user() {
-    let store = Store::new();
-    let (layer, server, mut client) = served(&store).await;
+    let (layer, server, mut client) = served(&Store::new()).await;
     let database = layer.database("db");
     for name in ["member", "ann"] {
         let user = |is_disabled| PrincipalWrite { is_new: false, is_disabled, ..user_of(name, "A") };
@@ -458,8 +456,7 @@ async fn a_feed_ends_with_its_readers_user() {
 /// any user of the database with channels may read it.
 #[tokio::test]
 async fn a_feed_ends_with_what_its_reader_was_to_the_database() {
-    let store = Store::new();
-    let (layer, server, mut client) = served(&store).await;
+    let (layer, server, mut client) = served(&Store::new()).await;
     layer.database("db").put_principal(&user_of("member", "A")).await.unwrap();
     root(&mut client, "PUT", "/db/mine", &json!({"channels": ["A"]})).await;
     root(&mut client, "PUT", "/db/others", &json!({"channels": ["B"]})).await;

@@ -295,8 +295,7 @@ async fn forms_of_a_page() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_of_revisions() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let mut client = server.connect().await;
     put(&mut client, "/db/d", &body(&follows(&["a"]), &[("", "data")])).await;
     client.call("PUT", "/db/plain", &[], b"{}").await;
@@ -320,8 +319,7 @@ async fn lists_of_revisions() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_documents() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let mut client = server.connect().await;
     let rev = put(&mut client, "/db/d", &body(&follows(&["a"]), &[("", "data")])).await.text("rev");
     client.call("PUT", "/db/plain", &[], b"{}").await;

@@ -64,8 +64,7 @@ fn refused(answer: &Answer) -> Option<(u16, String, String)> {
 
 #[tokio::test]
 async fn booleans_are_read_as_couchdb_reads_them() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let file = json!({"content_type": "text/plain", "data": "aGk="});
     server.ok("PUT", "/db/a", json!({"_attachments": {"f": file}})).await;
     let other = json!({"_id": "a", "_rev": "1-00000000000000000000000000000000"});
@@ -155,8 +154,7 @@ const REFUSED: &[(&str, &str, &str, &str, &str)] = &[
 
 #[tokio::test]
 async fn others_are_refused_as_couchdb_refuses_them() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     server.ok("PUT", "/db/a", json!({})).await;
     let views = json!({"views": {"v": {"map": "function (doc) { emit(doc._id); }"}}});
     server.ok("PUT", "/db/_design/d", views).await;
@@ -170,8 +168,7 @@ async fn others_are_refused_as_couchdb_refuses_them() {
 
 #[tokio::test]
 async fn what_is_on_stays_on() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     server.ok("PUT", "/db/a", json!({})).await;
     for query in ["revs=true", "revs=true&revs=false", "revs=True&revs=true"] {
         assert!(server.ok("GET", &format!("/db/a?{query}"), NULL).await["_revisions"].is_object(), "{query}");

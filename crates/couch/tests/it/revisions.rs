@@ -8,8 +8,7 @@ use crate::support::Store;
 /// CouchDB decodes a hash of 32 bytes, and refuses one that is not hexadecimal.
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_two_bytes_that_are_no_digits() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let own = server.call("PUT", "/db/d", "{}").await.text("rev");
     for rev in [format!("1-{}", "g".repeat(32)), format!("7-{}z", "0".repeat(31))] {
         let document = json!({"_id": "d", "_rev": rev}).to_string();

@@ -90,8 +90,7 @@ async fn with_users(store: &Store) -> (Running, Client) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_path_and_method_is_for_whom_the_table_says() {
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     root(&mut client, "PUT", "/_replicator", &Value::Null).await;
     let security = json!({"admins": {"roles": ["boss"]}, "members": {"names": ["named"], "roles": ["team"]}});
     let mut wrong = Vec::new();
@@ -137,8 +136,7 @@ async fn each_path_and_method_is_for_whom_the_table_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn require_valid_user() {
     const WANTED: (u16, &str) = (401, "Authentication required.");
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     root(&mut client, "PUT", "/_replicator", &Value::Null).await;
     root(&mut client, "PUT", "/db", &Value::Null).await;
     // Public without these settings.
@@ -190,8 +188,7 @@ async fn require_valid_user() {
 /// With `[chttpd] admin_only_all_dbs` off, CouchDB shows all names and statistics of databases to everyone.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_databases_are_everyones_where_the_settings_say_so() {
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     for (name, security) in [("open", json!({})), ("team", json!({"members": {"roles": ["team"]}}))] {
         root(&mut client, "PUT", &format!("/{name}"), &Value::Null).await;
         root(&mut client, "PUT", &format!("/{name}/_security"), &security).await;
@@ -278,8 +275,7 @@ const OF_REPLICATIONS: [&str; 3] = [
 /// A forbidden database and a missing one have the same status, headers and body.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_without_access_do_not_learn_which_databases_there_are() {
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     let team = json!({"members": {"roles": ["team"]}});
     for (name, made, security) in [
         ("open", Value::Null, json!({})),
@@ -331,8 +327,7 @@ async fn users_without_access_do_not_learn_which_databases_there_are() {
 /// As in CouchDB, an anonymous reader of views of `_users` gets 403, not 401.
 #[tokio::test(flavor = "multi_thread")]
 async fn views_of_users_are_forbidden() {
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     let design = json!({
         "views": {"v": {"map": "function (doc) { emit(doc.name); }"}},
         "lists": {"l": "function () { while (getRow()); return 'x'; }"},
@@ -361,8 +356,7 @@ async fn views_of_users_are_forbidden() {
 /// Registering an administrator's name fails like an existing name, and only the configured password signs in.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_administrators_are_not_registered() {
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     let config = "/_node/_local/_config";
     root(&mut client, "PUT", &format!("{config}/couchdb/users_db_security_editable"), &json!("true")).await;
     root(&mut client, "PUT", "/_users/_security", &json!({})).await;
@@ -429,8 +423,7 @@ async fn names_of_administrators_are_not_registered() {
 /// Followers of all kinds, and their lines.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_lose_their_feeds_with_their_rights() {
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     root(&mut client, "PUT", "/db", &Value::Null).await;
     root(&mut client, "PUT", "/db/_security", &json!({"members": {"roles": ["team"]}})).await;
     root(&mut client, "PUT", "/db/a", &json!({})).await;
@@ -474,8 +467,7 @@ async fn followers_lose_their_feeds_with_their_rights() {
 /// By password and by session. A user with the same roles keeps the feed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_who_is_deleted_loses_their_feeds() {
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     make_user(&mut client, "colleague", &["team"]).await;
     root(&mut client, "PUT", "/db", &Value::Null).await;
     root(&mut client, "PUT", "/db/_security", &json!({"members": {"roles": ["team"]}})).await;
@@ -512,8 +504,7 @@ async fn a_user_who_is_deleted_loses_their_feeds() {
 /// An anonymous feed ends when `require_valid_user` is set; a signed-in one continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_without_a_name_lose_their_feeds_where_one_is_wanted() {
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     root(&mut client, "PUT", "/db", &Value::Null).await;
     root(&mut client, "PUT", "/db/_security", &json!({})).await;
     let follow = async |authorization: Option<&str>| {
@@ -542,8 +533,7 @@ async fn followers_without_a_name_lose_their_feeds_where_one_is_wanted() {
 /// Writes continue if the writer's user document changes without losing rights. A former administrator is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_go_on_beside_changes_of_who_makes_them() {
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     root(&mut client, "PUT", "/db", &Value::Null).await;
     let security = json!({"members": {"roles": ["team"]}, "admins": {"names": ["boss"]}});
     root(&mut client, "PUT", "/db/_security", &security).await;
@@ -572,8 +562,7 @@ async fn writes_go_on_beside_changes_of_who_makes_them() {
 /// A rewrite gives its author no right beyond those of a database administrator, whichever user follows the link.
 #[tokio::test(flavor = "multi_thread")]
 async fn rewrites_do_what_their_author_may() {
-    let store = Store::new();
-    let (server, mut client) = with_users(&store).await;
+    let (server, mut client) = with_users(&Store::new()).await;
     let security = json!({"admins": {"roles": ["boss"]}, "members": {"roles": ["team"]}});
     for path in ["/db", "/_replicator", "/a%2F_replicator"] {
         root(&mut client, "PUT", path, &Value::Null).await;

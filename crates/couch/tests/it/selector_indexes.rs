@@ -50,8 +50,7 @@ async fn filled(server: &Running, selectors: &Value) {
 
 #[tokio::test]
 async fn a_feed_of_an_index_is_that_of_its_selector() {
-    let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
+    let server = Store::new().serve(ServerOptions::default()).await;
     let selectors = json!({
         "threes": {"n": 3},
         "gone": {"_deleted": true},
@@ -116,8 +115,7 @@ async fn a_feed_of_an_index_is_that_of_its_selector() {
 
 #[tokio::test]
 async fn names_that_are_none_and_names_that_are_two() {
-    let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
+    let server = Store::new().serve(ServerOptions::default()).await;
     let long = "n".repeat(200);
     filled(&server, &json!({"threes": {"n": 3}, &long: {}})).await;
     built(&server, "/db/_changes?filter=_index/threes").await;
@@ -161,8 +159,7 @@ async fn names_that_are_none_and_names_that_are_two() {
 
 #[tokio::test]
 async fn wrong_definitions_are_refused_as_find_refuses_selectors() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let mut deep = json!(1);
     for _ in 0..120 {
         deep = json!({"$not": {"a": deep}});
@@ -218,8 +215,7 @@ async fn wrong_definitions_are_refused_as_find_refuses_selectors() {
 
 #[tokio::test]
 async fn queries_do_not_know_of_it() {
-    let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
+    let server = Store::new().serve(ServerOptions::default()).await;
     filled(&server, &json!({"threes": {"n": 3}})).await;
     built(&server, "/db/_changes?filter=_index/threes").await;
     let listed = server.ok("GET", "/db/_index", NULL).await;

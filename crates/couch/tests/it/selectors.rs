@@ -16,8 +16,7 @@ fn ids(changes: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn feeds_are_selected() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let docs: Vec<Value> = (0..10).map(|n| json!({"_id": format!("doc{n}"), "n": n})).collect();
     server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
     let selected = json!({"selector": {"n": {"$gt": 6}}});
@@ -58,8 +57,7 @@ async fn feeds_are_selected() {
 
 #[tokio::test]
 async fn selectors_beyond_their_bounds_are_refused() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let regexes: Vec<Value> = (0..600).map(|n| json!({"a": {"$regex": format!("^(\\w{n}a){{1,30}}$")}})).collect();
     let large: Vec<u32> = (0..50_000).collect();
     let mut deep = json!(1);

@@ -53,8 +53,7 @@ async fn who(client: &mut Client, cookie: &str) -> (u16, Option<String>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_changed_is_another_at_once() {
     const ANNA: (&str, &str) = ("authorization", "Basic YW5uYTpwdw==");
-    let store = Store::new();
-    let server = store.serve(with_admin()).await;
+    let server = Store::new().serve(with_admin()).await;
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/_users", &[ADMIN], b"").await.status, 201);
     let text = String::from_utf8(user("anna", "pw", "s", None)).unwrap();
@@ -170,8 +169,7 @@ fn compressed(text: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_begins_by_a_body_that_is_compressed() {
-    let store = Store::new();
-    let server = store.serve(with_admin()).await;
+    let server = Store::new().serve(with_admin()).await;
     const GZIP: (&str, &str) = ("content-encoding", "gzip");
     let right = br#"{"name":"admin","password":"password"}"#;
     let large = [right.as_slice(), &[b' '; 1 << 20]].concat();
@@ -255,8 +253,7 @@ async fn a_rotated_secret_renews_what_the_old_one_has_signed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_passwords_are_few_and_their_address_is_locked_out() {
-    let store = Store::new();
-    let server = store.serve(with_admin()).await;
+    let server = Store::new().serve(with_admin()).await;
     let mut client = server.connect().await;
     let session = cookie(&sign_in(&mut client, "admin", "password").await);
     for at in 0..5 {
@@ -284,8 +281,7 @@ async fn wrong_passwords_are_few_and_their_address_is_locked_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_administrators_nothing_is_signed() {
-    let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
+    let server = Store::new().serve(ServerOptions::default()).await;
     let answer = sign_in(&mut server.connect().await, "anna", "s3cret").await;
     assert_eq!((answer.status, answer.header("set-cookie")), (200, None), "{answer:?}");
     assert_eq!(answer.body.trim_end(), r#"{"ok":true,"name":null,"roles":["_admin"]}"#);

@@ -73,8 +73,7 @@ async fn value_of(client: &mut Client, path: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_setting_does_what_the_page_says() {
-    let store = Store::new();
-    let server = store.serve(ServerOptions::default()).await;
+    let server = Store::new().serve(ServerOptions::default()).await;
     let mut client = server.connect().await;
     for row in rows("") {
         let (path, name) = (path(&row), format!("{}/{}", row.section, row.key));

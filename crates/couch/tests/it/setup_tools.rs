@@ -46,8 +46,7 @@ async fn set_up(client: &mut Client, tool: &str, content_type: &str) -> Vec<Answ
 
 #[tokio::test(flavor = "multi_thread")]
 async fn livesync_sets_a_server_up() {
-    let store = Store::new();
-    let server = serve(&store).await;
+    let server = serve(&Store::new()).await;
     let mut client = server.connect().await;
     let answers = set_up(&mut client, "obsidian-livesync", "application/json").await;
     assert_eq!(answers.len(), 11);
@@ -88,8 +87,7 @@ async fn livesync_sets_a_server_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn add_cors_to_couchdb_admits_pages() {
-    let store = Store::new();
-    let server = serve(&store).await;
+    let server = serve(&Store::new()).await;
     let mut client = server.connect().await;
     let answers = set_up(&mut client, "add-cors-to-couchdb", "text/plain;charset=UTF-8").await;
     assert_eq!(answers[0].json()["cluster_nodes"], json!(["flatbed@localhost"]));

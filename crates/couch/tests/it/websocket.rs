@@ -112,15 +112,9 @@ impl Socket {
     }
 }
 
-async fn with_database(store: &Store) -> Running {
-    let server = store.serve_database().await;
-    server
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn each_row_is_a_message() {
-    let store = Store::new();
-    let server = with_database(&store).await;
+    let server = Store::new().serve_database().await;
     server.call("PUT", "/db/a", "{\"text\":\"two\\nlines\"}").await;
     let path = "/db/_changes?feed=websocket&include_docs=true&heartbeat=20&limit=3";
     let mut socket = Socket::open(&server, path, &[]).await;
@@ -157,8 +151,7 @@ async fn each_row_is_a_message() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn long_rows_come_in_fragments() {
-    let store = Store::new();
-    let server = with_database(&store).await;
+    let server = Store::new().serve_database().await;
     let data = "QUJD".repeat(100_000);
     let body = format!("{{\"_attachments\":{{\"a\":{{\"content_type\":\"image/png\",\"data\":\"{data}\"}}}}}}");
     assert_eq!(server.call("PUT", "/db/a", &body).await.status, 201);
@@ -175,7 +168,7 @@ async fn long_rows_come_in_fragments() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_handshake_is_refused() {
     let store = Store::new();
-    let server = with_database(&store).await;
+    let server = store.serve_database().await;
     let path = "/db/_changes?feed=websocket";
     let plain = server.call("GET", path, "").await;
     assert_eq!((plain.status, plain.header("upgrade")), (426, Some("websocket")));

@@ -95,8 +95,7 @@ async fn documents_of_further_databases_are_worked_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_forge_no_owners_there_and_see_no_credentials() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     for path in ["/_users", "/x%2F_replicator", "/a", "/secret"] {
         ok(&server, "PUT", path, Value::Null).await;
     }

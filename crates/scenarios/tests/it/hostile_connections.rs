@@ -59,8 +59,7 @@ async fn is_alone(server: &Running) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_nobody_takes_are_few_and_their_connection_is_cut() {
-    let store = Store::new();
-    let server = with_documents(&store, Duration::from_millis(1_600)).await;
+    let server = with_documents(&Store::new(), Duration::from_millis(1_600)).await;
     // A window that is closed from the start, and one that is open for the first byte: hyper then takes a whole piece.
     for window in [0, 1] {
         for path in ["/db/medium0", "/db/large0", "/db/_all_docs?include_docs=true", "/db/_changes?include_docs=true"] {
@@ -105,8 +104,7 @@ async fn answers_that_nobody_takes_are_few_and_their_connection_is_cut() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_reads_in_the_end_gets_all() {
-    let store = Store::new();
-    let server = with_documents(&store, Duration::from_secs(20)).await;
+    let server = with_documents(&Store::new(), Duration::from_secs(20)).await;
     let (mut requests, connection) = http2(&server, 1_000).await;
     let mut answers = Vec::new();
     for n in 0..200 {
@@ -266,8 +264,7 @@ fn headers() -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn floods_of_frames_end_their_connection_or_do_nothing() {
-    let store = Store::new();
-    let server = with_documents(&store, Duration::from_secs(1)).await;
+    let server = with_documents(&Store::new(), Duration::from_secs(1)).await;
     let begin = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[])].concat();
     let many = |one: &dyn Fn(u32) -> Vec<u8>| (0..20_000).flat_map(one).collect::<Vec<u8>>();
     let ask = |stream| frame(1, 0x5, stream, &headers());
@@ -310,8 +307,7 @@ async fn floods_of_frames_end_their_connection_or_do_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pipelined_requests_wait_for_their_reader() {
-    let store = Store::new();
-    let server = with_documents(&store, Duration::from_secs(2)).await;
+    let server = with_documents(&Store::new(), Duration::from_secs(2)).await;
     let answered =
         |route: &'static str| format!("flatbed_requests_total{{route=\"{route}\",method=\"GET\",status=\"200\"}}");
     // As many answers as the system buffers, and a few more.
@@ -355,8 +351,7 @@ async fn read_until(stream: &mut TcpStream, text: &str, times: usize) -> String 
 /// The bytes of the next request must not hide from the server that the client has left.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_pipelines_and_resets_ends_its_request() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let target = "/db/_changes?feed=longpoll&since=now HTTP/1.1\r\nhost: localhost\r\n";
     let plain = format!("GET {target}\r\n");
     let chunked = format!(
@@ -390,8 +385,7 @@ async fn a_client_that_pipelines_and_resets_ends_its_request() {
 /// The server reads the bytes of the next requests while it answers one. It answers them afterwards, in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn pipelined_requests_are_answered_after_a_long_one() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     for count in [1, 300] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         let feed = "GET /db/_changes?feed=longpoll&since=now HTTP/1.1\r\nhost: localhost\r\n\r\n";

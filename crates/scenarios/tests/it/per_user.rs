@@ -144,8 +144,7 @@ async fn the_work_for_users_is_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_prefix_gives_all_users_another_database() {
-    let store = Store::new();
-    let server = store.serve(enabled()).await;
+    let server = Store::new().serve(enabled()).await;
     ok(&server, "PUT", "/_users", Value::Null).await;
     add(&server, "anna").await;
     until_open_to(&server, ANNA, json!(["anna"])).await;
@@ -218,8 +217,7 @@ async fn a_server_with_an_administrator_has_its_system_databases_from_the_start(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_administrator_brings_the_system_databases() {
-    let store = Store::new();
-    let server = store.serve(with_system_databases(options_without_admin())).await;
+    let server = Store::new().serve(with_system_databases(options_without_admin())).await;
     assert_eq!(server.json("GET", "/_users", Value::Null).await.0, 404);
     server.ok("PUT", "/_node/_local/_config/admins/admin", json!("password")).await;
     for path in ["/_users", "/_replicator"] {

@@ -31,8 +31,7 @@ async fn ids(server: &Running, database: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn some_documents_only() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     for database in ["a", "_replicator"] {
         server.ok("PUT", &format!("/{database}"), Value::Null).await;
     }
@@ -97,8 +96,7 @@ async fn some_documents_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_function_begins_anew() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     server.ok("PUT", "/a", Value::Null).await;
     let docs: Vec<Value> = ["x1", "y1", "x2", "y2"].map(|id| json!({"_id": id, "kind": id[..1]})).to_vec();
     server.ok("POST", "/a/_bulk_docs", json!({"docs": docs})).await;
@@ -156,8 +154,7 @@ async fn another_function_begins_anew() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn targets_checkpoints_and_winners() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     for database in ["a", "_replicator"] {
         server.ok("PUT", &format!("/{database}"), Value::Null).await;
     }

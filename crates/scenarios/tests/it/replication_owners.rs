@@ -30,8 +30,7 @@ async fn until_owners_are_gone(server: &Running) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_is_called_so_later_inherits_no_replications() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     for path in ["/_users", "/_replicator", "/a", "/b"] {
         ok(&server, "PUT", path, Value::Null).await;
     }
@@ -94,8 +93,7 @@ async fn whoever_is_called_so_later_inherits_no_replications() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_stays_who_they_are_where_users_are_replicated() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     for path in ["/_users", "/_replicator", "/a", "/b"] {
         ok(&server, "PUT", path, Value::Null).await;
     }
@@ -140,8 +138,7 @@ async fn an_owner_stays_who_they_are_where_users_are_replicated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_anybody_wrote_does_not_go_on_once_there_is_an_administrator() {
-    let store = Store::new();
-    let server = store.serve(options_without_admin()).await;
+    let server = Store::new().serve(options_without_admin()).await;
     for path in ["/_replicator", "/a", "/b", "/c"] {
         server.ok("PUT", path, Value::Null).await;
     }
@@ -181,8 +178,7 @@ async fn what_anybody_wrote_does_not_go_on_once_there_is_an_administrator() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_runs_with_the_rights_of_its_owner() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     for path in ["/_replicator", "/a"] {
         assert_eq!(asked(&server, &[ADMIN], "PUT", path, Value::Null).await.status, 201);
     }
@@ -241,8 +237,7 @@ async fn where_everyone_is_an_administrator_documents_are_nobodys() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_anybody_began_ends_once_there_is_an_administrator() {
-    let store = Store::new();
-    let server = store.serve(options_without_admin()).await;
+    let server = Store::new().serve(options_without_admin()).await;
     for path in ["/a", "/b"] {
         server.ok("PUT", path, Value::Null).await;
     }

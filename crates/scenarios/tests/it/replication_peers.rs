@@ -107,8 +107,7 @@ fn source(path: &str) -> PeerAnswer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_that_answers_nonsense_fails_clearly() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     let doc = |id: &str, rev: &str, revisions: Value| {
         let doc = json!({"_id": id, "_rev": rev, "_revisions": revisions});
         PeerAnswer::Json(200, json!({"results": [{"id": "x", "docs": [{"ok": doc}]}]}))
@@ -220,8 +219,7 @@ async fn a_source_that_answers_nonsense_fails_clearly() {
 /// The job must write what it has checked: readers may differ on repeated members or spellings.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_names_a_member_twice_fails_the_job() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     let row = |doc: &str| format!(r#"{{"results":[{{"id":"x","docs":[{{"ok":{doc}}}]}}]}}"#);
     let line = r#""_revisions":{"start":1,"ids":["abc"]}"#;
     let docs = [
@@ -302,8 +300,7 @@ async fn a_peer_that_names_a_member_twice_fails_the_job() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_continuous_source_that_does_not_move_on_is_asked_no_faster() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     let asked = Arc::new(AtomicU32::new(0));
     let counted = asked.clone();
     // It answers an empty feed at once instead of waiting.
@@ -339,8 +336,7 @@ async fn a_continuous_source_that_does_not_move_on_is_asked_no_faster() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_asks_for_what_it_was_not_told_of_does_not_get_it() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     server.ok("PUT", "/a", Value::Null).await;
     server.ok("PUT", "/a/public", json!({})).await;
     server.ok("PUT", "/a/private", json!({})).await;
@@ -390,8 +386,7 @@ async fn counted_source() -> (String, Arc<AtomicU32>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sequences_and_addresses_have_a_bound() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     server.ok("PUT", "/_replicator", Value::Null).await;
     server.ok("PUT", "/t", Value::Null).await;
     let long = "s".repeat(12_000);
@@ -456,8 +451,7 @@ async fn jobs_that_are_asked_for_at_once_have_a_bound() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_that_is_too_long_is_failed() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     server.ok("PUT", "/_replicator", Value::Null).await;
     let (url, begun) = counted_source().await;
     let long = json!({"source": url, "target": "t", "create_target": true, "pad": "x".repeat(1_100_000)});
@@ -500,8 +494,7 @@ async fn an_end_that_cannot_be_noted_is_not_worked_for_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_asked_for_at_once_is_bounded_in_bytes() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     server.ok("PUT", "/t", Value::Null).await;
     let longest = Arc::new(AtomicU32::new(0));
     let seen = longest.clone();
@@ -537,8 +530,7 @@ async fn what_is_asked_for_at_once_is_bounded_in_bytes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_becomes_too_large_a_tree_is_asked_for_in_parts() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     server.ok("PUT", "/t", Value::Null).await;
     let never = peer(|_, path, _| match path {
         _ if path.starts_with("/_changes") => {
@@ -601,8 +593,7 @@ async fn count_of(server: &Running, database: &str) -> Value {
 /// As in CouchDB, which shows non-string sequences as strings.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_is_listed_once_its_start_is_known() {
-    let store = Store::new();
-    let server = store.serve(options()).await;
+    let server = Store::new().serve(options()).await;
     let (_shut, never) = watch::channel(false);
     for (since, start) in [(json!("5-x"), "5-x"), (json!(7), "7"), (Value::Null, "0")] {
         let (open, is_open) = watch::channel(false);

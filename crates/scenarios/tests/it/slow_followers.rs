@@ -10,8 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeats_come_while_a_filter_passes_nothing() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     // Ten pages.
     for part in 0..4 {
         let documents: Vec<Value> = (0..500).map(|n| json!({ "_id": format!("{part}-{n}") })).collect();
