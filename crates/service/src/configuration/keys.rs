@@ -312,6 +312,10 @@ fn set<T>(place: &mut T, value: Result<T, SettingError>) -> SettingResult {
     Ok(())
 }
 
+fn set_parsed<T>(place: &mut T, text: &str, parse: impl Fn(&str) -> Result<T, SettingError>) -> SettingResult {
+    set(place, parse(text))
+}
+
 fn flag(text: &str) -> Result<bool, SettingError> {
     match text {
         "true" => Ok(true),
