@@ -35,296 +35,95 @@ pub(crate) struct Setting {
     pub storage: bool,
 }
 
-/// All settings, in the order of the help text.
-pub(crate) const SETTINGS: &[Setting] = &[
-    Setting {
-        key: "cluster_file",
-        value: "FILE",
-        help: "FoundationDB cluster file; embedded:NAME@DIRECTORY in it opens the embedded engine",
-        storage: true,
-    },
-    Setting {
-        key: "fdb_library",
-        value: "PATH",
-        help: "libfdb_c.so to load for a real cluster [where the system's loader finds it]",
-        storage: true,
-    },
-    Setting {
-        key: "data_dir",
-        value: "DIR",
-        help: "directory of the embedded engine, without a cluster file [flatbed-data]",
-        storage: true,
-    },
-    Setting { key: "root", value: "NAME", help: "prefix of all keys, so that several share a cluster", storage: true },
-    Setting {
-        key: "listen",
-        value: "ADDR",
-        help: "addresses to serve, separated by commas: host:port, https://host:port, unix:PATH[?mode=660] [127.0.0.1:5984]",
-        storage: false,
-    },
-    Setting {
-        key: "tls_certificate",
-        value: "FILE",
-        help: "PEM file of the certificate chain for https; reread when it changes",
-        storage: false,
-    },
-    Setting { key: "tls_key", value: "FILE", help: "PEM file of its key", storage: false },
-    Setting {
-        key: "proxy_protocol_from",
-        value: "ADDRS",
-        help: "addresses, blocks such as 10.0.0.0/8, or unix, whose connections begin with the PROXY protocol",
-        storage: false,
-    },
-    Setting {
-        key: "forwarded_from",
-        value: "ADDRS",
-        help: "the same, of proxies whose headers state the client",
-        storage: false,
-    },
-    Setting {
-        key: "forwarded_header",
-        value: "NAME",
-        help: "the header of these proxies: x-forwarded-for or forwarded [x-forwarded-for]",
-        storage: false,
-    },
-    Setting {
-        key: "unlimited",
-        value: "ADDRS",
-        help: "clients without limits by address [127.0.0.0/8,::1,unix]",
-        storage: false,
-    },
-    Setting {
-        key: "connections",
-        value: "N",
-        help: "most connections, up to 1000000, bounded by the file descriptors less 512 [20000]",
-        storage: false,
-    },
-    Setting {
-        key: "limits",
-        value: "NAME=N,...",
-        help: "limits of a client, such as requests_by_address=500,head_seconds=10",
-        storage: false,
-    },
-    Setting { key: "console", value: "false", help: "serve no console at /_utils/ [true]", storage: false },
-    Setting {
-        key: "run_bytes",
-        value: "N",
-        help: "pack a new database's fields into runs of about N bytes, 0 to 60000; 0 is one key a field [8000]",
-        storage: false,
-    },
-    Setting {
-        key: "document_bytes_max",
-        value: "N",
-        help: "largest document, in bytes of JSON, up to 8000000 [8000000]",
-        storage: false,
-    },
-    Setting {
-        key: "database_bytes_max",
-        value: "N",
-        help: "largest database, in bytes of documents, attachments and views; 0 is no limit [0]",
-        storage: false,
-    },
-    Setting {
-        key: "view_rows_max",
-        value: "N",
-        help: "most rows of a document in the views of a design document, up to 200000 [50000]",
-        storage: true,
-    },
-    Setting {
-        key: "view_bytes_max",
-        value: "N",
-        help: "most bytes of these rows, up to 64000000 [64000000]",
-        storage: true,
-    },
-    Setting {
-        key: "view_row_bytes_max",
-        value: "N",
-        help: "most bytes of JSON in the key and value of one such row, up to 16000000 [8500000]",
-        storage: true,
-    },
-    Setting {
-        key: "local_bytes_max",
-        value: "N",
-        help: "most bytes of a database's local documents, an eighth of them for anonymous clients [536870912]",
-        storage: true,
-    },
-    Setting {
-        key: "replication_ca",
-        value: "FILE",
-        help: "PEM file of further authorities that replications and jwks of [syncstorage] trust, beside Mozilla's",
-        storage: false,
-    },
-    Setting {
-        key: "replication_allow",
-        value: "LIST",
-        help: "internal addresses, networks and hosts that replications of ordinary users may reach",
-        storage: false,
-    },
-    Setting {
-        key: "replication_jobs",
-        value: "N",
-        help: "most replications that run or wait for a retry in this process; ordinary users have at most 4 of 5 [500]",
-        storage: false,
-    },
-    Setting { key: "replication_user_jobs", value: "N", help: "the same for one ordinary user [20]", storage: false },
-    Setting {
-        key: "replication_user_documents",
-        value: "N",
-        help: "most unfinished _replicator documents of such a user; a further one fails [100]",
-        storage: false,
-    },
-    Setting {
-        key: "worker",
-        value: "true",
-        help: "run jobs of the changes worker, documents of _worker, in this process; without a value, --worker [false]",
-        storage: false,
-    },
-    Setting {
-        key: "worker_files",
-        value: "DIR",
-        help: "directory to which jobs write files and SQLite databases; without it they write none",
-        storage: false,
-    },
-    Setting {
-        key: "worker_secrets",
-        value: "DIR",
-        help: "directory of the secrets that jobs name as file:NAME",
-        storage: false,
-    },
-    Setting {
-        key: "worker_allow",
-        value: "LIST",
-        help: "internal addresses, networks and hosts that jobs may reach beside the internet",
-        storage: false,
-    },
-    Setting {
-        key: "worker_jobs",
-        value: "N",
-        help: "most jobs that run in this process, 1 to 1000 [100]",
-        storage: false,
-    },
-    Setting {
-        key: "worker_memory_mb",
-        value: "N",
-        help: "memory for the documents of these jobs together, in MB, 128 to 1048576 [512]",
-        storage: false,
-    },
-    Setting {
-        key: "worker_lease_seconds",
-        value: "N",
-        help: "silence after which a process loses its jobs to another, 3 to 600 [15]",
-        storage: false,
-    },
-    Setting {
-        key: "syncstorage_listen",
-        value: "ADDR",
-        help: "addresses to serve Firefox Sync, as in --listen; without it or a path, it is not served",
-        storage: false,
-    },
-    Setting {
-        key: "syncstorage_path",
-        value: "PATH",
-        help: "a path of --listen to serve Firefox Sync at, such as /sync",
-        storage: false,
-    },
-    Setting {
-        key: "syncstorage_public_url",
-        value: "URL",
-        help: "URL by which devices know it, with a proxy's path, such as https://example.org/sync [as in Host]",
-        storage: false,
-    },
-    Setting {
-        key: "syncstorage_master_secret_file",
-        value: "FILE",
-        help: "file of the secret that signs its tokens, unless FLATBED_SYNCSTORAGE_MASTER_SECRET has it",
-        storage: false,
-    },
-    Setting {
-        key: "syncstorage_accounts",
-        value: "ID,...",
-        help: "ids of the Mozilla accounts that may sync (the log has those of refused accounts); * is all",
-        storage: false,
-    },
-    Setting {
-        key: "syncstorage_first_users",
-        value: "N",
-        help: "the first accounts may sync, up to this number of users, at most 1000 [0]",
-        storage: false,
-    },
-    Setting {
-        key: "syncstorage_jwks",
-        value: "URL",
-        help: "URL or file of the accounts' signing keys [https://oauth.accounts.firefox.com/v1/jwks]",
-        storage: false,
-    },
-    Setting {
-        key: "syncstorage_issuer",
-        value: "TEXT",
-        help: "issuer in the accounts' tokens [https://accounts.firefox.com]",
-        storage: false,
-    },
-    Setting {
-        key: "syncstorage_token_seconds",
-        value: "N",
-        help: "validity of a token, 60 to 86400 [3600]",
-        storage: false,
-    },
-    Setting {
-        key: "syncstorage_limits",
-        value: "NAME=N,...",
-        help: "limits of devices' requests, such as max_post_records=100,quota_bytes=1000000000",
-        storage: false,
-    },
-    Setting {
-        key: "gateway_listen",
-        value: "ADDR",
-        help: "addresses to serve Sync Gateway's API to users, as in --listen; without it, it is not served",
-        storage: false,
-    },
-    Setting {
-        key: "admin_listen",
-        value: "ADDR",
-        help: "addresses to serve it to administrators, without authentication: loopback addresses and unix sockets only",
-        storage: false,
-    },
-    Setting {
-        key: "admin_listen_anywhere",
-        value: "true",
-        help: "allow other addresses there, if a firewall keeps strangers out [false]",
-        storage: false,
-    },
-    Setting {
-        key: "log_file",
-        value: "FILE",
-        help: "file for the log, which the server rotates; without it, the log goes to stderr",
-        storage: false,
-    },
-    Setting {
-        key: "log_file_bytes",
-        value: "N",
-        help: "size at which the log file is rotated; 0 leaves that to others [100000000]",
-        storage: false,
-    },
-    Setting {
-        key: "log_files",
-        value: "N",
-        help: "most log files, the current one included, 1 to 1000 [5]",
-        storage: false,
-    },
-    Setting { key: "log_format", value: "FORMAT", help: "text or json [text]", storage: true },
-    Setting {
-        key: "log_level",
-        value: "LEVEL",
-        help: "error, warn, info, debug, trace, or a list such as info,flatbed_layer=debug [info]",
-        storage: true,
-    },
-    Setting {
-        key: "redact",
-        value: "HOW",
-        help: "redact user names, document ids and quotations of them in the log: none, mark or hide [none]",
-        storage: true,
-    },
-];
+/// Makes the table. A row is `OF KEY = PLACEHOLDER: HELP`. `OF` is `storage` if commands that only open the storage
+/// accept the setting too, else `server`.
+macro_rules! settings {
+    (@is_of_storage storage) => { true };
+    (@is_of_storage server) => { false };
+    ($($of:ident $key:literal = $value:literal: $help:literal;)+) => {
+        /// All settings, in the order of the help text.
+        pub(crate) const SETTINGS: &[Setting] = &[
+            $(Setting { key: $key, value: $value, help: $help, storage: settings!(@is_of_storage $of) },)+
+        ];
+    };
+}
+
+settings! {
+    storage "cluster_file" = "FILE":
+        "FoundationDB cluster file; embedded:NAME@DIRECTORY in it opens the embedded engine";
+    storage "fdb_library" = "PATH": "libfdb_c.so to load for a real cluster [where the system's loader finds it]";
+    storage "data_dir" = "DIR": "directory of the embedded engine, without a cluster file [flatbed-data]";
+    storage "root" = "NAME": "prefix of all keys, so that several share a cluster";
+    server "listen" = "ADDR":
+        "addresses to serve, separated by commas: host:port, https://host:port, unix:PATH[?mode=660] [127.0.0.1:5984]";
+    server "tls_certificate" = "FILE": "PEM file of the certificate chain for https; reread when it changes";
+    server "tls_key" = "FILE": "PEM file of its key";
+    server "proxy_protocol_from" = "ADDRS":
+        "addresses, blocks such as 10.0.0.0/8, or unix, whose connections begin with the PROXY protocol";
+    server "forwarded_from" = "ADDRS": "the same, of proxies whose headers state the client";
+    server "forwarded_header" = "NAME": "the header of these proxies: x-forwarded-for or forwarded [x-forwarded-for]";
+    server "unlimited" = "ADDRS": "clients without limits by address [127.0.0.0/8,::1,unix]";
+    server "connections" = "N": "most connections, up to 1000000, bounded by the file descriptors less 512 [20000]";
+    server "limits" = "NAME=N,...": "limits of a client, such as requests_by_address=500,head_seconds=10";
+    server "console" = "false": "serve no console at /_utils/ [true]";
+    server "run_bytes" = "N":
+        "pack a new database's fields into runs of about N bytes, 0 to 60000; 0 is one key a field [8000]";
+    server "document_bytes_max" = "N": "largest document, in bytes of JSON, up to 8000000 [8000000]";
+    server "database_bytes_max" = "N":
+        "largest database, in bytes of documents, attachments and views; 0 is no limit [0]";
+    storage "view_rows_max" = "N": "most rows of a document in the views of a design document, up to 200000 [50000]";
+    storage "view_bytes_max" = "N": "most bytes of these rows, up to 64000000 [64000000]";
+    storage "view_row_bytes_max" = "N":
+        "most bytes of JSON in the key and value of one such row, up to 16000000 [8500000]";
+    storage "local_bytes_max" = "N":
+        "most bytes of a database's local documents, an eighth of them for anonymous clients [536870912]";
+    server "replication_ca" = "FILE":
+        "PEM file of further authorities that replications and jwks of [syncstorage] trust, beside Mozilla's";
+    server "replication_allow" = "LIST":
+        "internal addresses, networks and hosts that replications of ordinary users may reach";
+    server "replication_jobs" = "N":
+        "most replications that run or wait for a retry in this process; ordinary users have at most 4 of 5 [500]";
+    server "replication_user_jobs" = "N": "the same for one ordinary user [20]";
+    server "replication_user_documents" = "N":
+        "most unfinished _replicator documents of such a user; a further one fails [100]";
+    server "worker" = "true":
+        "run jobs of the changes worker, documents of _worker, in this process; without a value, --worker [false]";
+    server "worker_files" = "DIR":
+        "directory to which jobs write files and SQLite databases; without it they write none";
+    server "worker_secrets" = "DIR": "directory of the secrets that jobs name as file:NAME";
+    server "worker_allow" = "LIST": "internal addresses, networks and hosts that jobs may reach beside the internet";
+    server "worker_jobs" = "N": "most jobs that run in this process, 1 to 1000 [100]";
+    server "worker_memory_mb" = "N": "memory for the documents of these jobs together, in MB, 128 to 1048576 [512]";
+    server "worker_lease_seconds" = "N": "silence after which a process loses its jobs to another, 3 to 600 [15]";
+    server "syncstorage_listen" = "ADDR":
+        "addresses to serve Firefox Sync, as in --listen; without it or a path, it is not served";
+    server "syncstorage_path" = "PATH": "a path of --listen to serve Firefox Sync at, such as /sync";
+    server "syncstorage_public_url" = "URL":
+        "URL by which devices know it, with a proxy's path, such as https://example.org/sync [as in Host]";
+    server "syncstorage_master_secret_file" = "FILE":
+        "file of the secret that signs its tokens, unless FLATBED_SYNCSTORAGE_MASTER_SECRET has it";
+    server "syncstorage_accounts" = "ID,...":
+        "ids of the Mozilla accounts that may sync (the log has those of refused accounts); * is all";
+    server "syncstorage_first_users" = "N": "the first accounts may sync, up to this number of users, at most 1000 [0]";
+    server "syncstorage_jwks" = "URL":
+        "URL or file of the accounts' signing keys [https://oauth.accounts.firefox.com/v1/jwks]";
+    server "syncstorage_issuer" = "TEXT": "issuer in the accounts' tokens [https://accounts.firefox.com]";
+    server "syncstorage_token_seconds" = "N": "validity of a token, 60 to 86400 [3600]";
+    server "syncstorage_limits" = "NAME=N,...":
+        "limits of devices' requests, such as max_post_records=100,quota_bytes=1000000000";
+    server "gateway_listen" = "ADDR":
+        "addresses to serve Sync Gateway's API to users, as in --listen; without it, it is not served";
+    server "admin_listen" = "ADDR":
+        "addresses to serve it to administrators, without authentication: loopback addresses and unix sockets only";
+    server "admin_listen_anywhere" = "true": "allow other addresses there, if a firewall keeps strangers out [false]";
+    server "log_file" = "FILE": "file for the log, which the server rotates; without it, the log goes to stderr";
+    server "log_file_bytes" = "N": "size at which the log file is rotated; 0 leaves that to others [100000000]";
+    server "log_files" = "N": "most log files, the current one included, 1 to 1000 [5]";
+    storage "log_format" = "FORMAT": "text or json [text]";
+    storage "log_level" = "LEVEL": "error, warn, info, debug, trace, or a list such as info,flatbed_layer=debug [info]";
+    storage "redact" = "HOW":
+        "redact user names, document ids and quotations of them in the log: none, mark or hide [none]";
+}
 
 const DEFAULT_DATA_DIR: &str = "flatbed-data";
 /// The form of a list of addresses, for messages.
