@@ -10,9 +10,7 @@ pub(super) struct MappingDocument {
     #[serde(default)]
     pub(super) source: SourceDocument,
     /// The source of a JavaScript function that is applied to a matching document before all members below.
-    #[serde(default)]
     pub(super) function: Option<String>,
-    #[serde(default)]
     pub(super) output_format: Option<Format>,
     #[serde(default)]
     pub(super) tables: Vec<TableDocument>,
@@ -20,7 +18,6 @@ pub(super) struct MappingDocument {
     #[serde(default)]
     pub(super) mapping: BTreeMap<String, ColumnDocument>,
     /// A single table, in the form of the Python worker's oldest mappings.
-    #[serde(default)]
     pub(super) target: Option<TargetDocument>,
     // Free texts, which are not used.
     #[serde(default, rename = "name")]
@@ -52,19 +49,14 @@ pub(super) struct SourceDocument {
 #[serde(deny_unknown_fields)]
 pub(super) struct TableDocument {
     pub(super) name: String,
-    #[serde(default)]
     pub(super) primary_key: Option<OneOrMany>,
     pub(super) columns: Columns,
     #[serde(default)]
     pub(super) on_delete: OnDelete,
     /// The column with the time of deletion, for `on_delete: soft_delete`.
-    #[serde(default)]
     pub(super) soft_delete_column: Option<String>,
-    #[serde(default)]
     pub(super) parent: Option<String>,
-    #[serde(default)]
     pub(super) foreign_key: Option<ForeignKeyDocument>,
-    #[serde(default)]
     pub(super) source_array: Option<String>,
     #[serde(default)]
     pub(super) replace_strategy: ReplaceStrategy,
@@ -101,13 +93,10 @@ pub(super) enum ColumnDocument {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FullColumn {
-    #[serde(default)]
     pub(super) path: Option<String>,
-    #[serde(default)]
     pub(super) transform: Option<String>,
-    #[serde(default, rename = "type")]
+    #[serde(rename = "type")]
     pub(super) kind: Option<String>,
-    #[serde(default)]
     pub(super) nullable: Option<bool>,
 }
 
@@ -115,16 +104,12 @@ pub(super) struct FullColumn {
 #[serde(deny_unknown_fields)]
 pub(super) struct ListedColumn {
     pub(super) name: String,
-    #[serde(default)]
     pub(super) path: Option<String>,
     /// A member's name, in the Python worker's oldest form.
-    #[serde(default)]
     pub(super) value: Option<String>,
-    #[serde(default)]
     pub(super) transform: Option<String>,
-    #[serde(default, rename = "type")]
+    #[serde(rename = "type")]
     pub(super) kind: Option<String>,
-    #[serde(default)]
     pub(super) nullable: Option<bool>,
 }
 
@@ -132,7 +117,6 @@ pub(super) struct ListedColumn {
 #[serde(deny_unknown_fields)]
 pub(super) struct TargetDocument {
     pub(super) table: String,
-    #[serde(default)]
     pub(super) primary_key: Option<OneOrMany>,
     pub(super) columns: Columns,
 }
