@@ -172,17 +172,12 @@ fn target(to: &[Part], bound: &[Binding], rest: &[String]) -> String {
         }
     }
     let shown = bound.iter().filter(|(name, _)| name != ALL);
-    let value =
-        |name: &str, value: &Value<'_>| if JSON_PARAMETERS.contains(&name) { text(value) } else { plain(value) };
+    let value = |name: &str, value: &Value<'_>| {
+        if JSON_PARAMETERS.contains(&name) { json::to_string(value) } else { plain(value) }
+    };
     let query: Vec<String> = shown.map(|(name, of)| format!("{}={}", encode(name), encode(&value(name, of)))).collect();
     let path = parts.join("/");
     if query.is_empty() { path } else { format!("{path}?{}", query.join("&")) }
-}
-
-fn text(value: &Value<'_>) -> String {
-    let mut out = Vec::new();
-    json::write(value, &mut out);
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Formats a string or an array of strings as plain text, concatenated as in CouchDB; any other value as JSON.
@@ -191,7 +186,7 @@ fn plain(value: &Value<'_>) -> String {
         Value::Array(items) => items.iter().map(Value::as_str).collect::<Option<String>>(),
         _ => value.as_str().map(str::to_owned),
     };
-    strings.unwrap_or_else(|| text(value))
+    strings.unwrap_or_else(|| json::to_string(value))
 }
 
 /// Resolves `.` and `..` of a path relative to `place`. Steps above the root are dropped.

@@ -18,7 +18,7 @@ pub use parse::{
 pub(crate) use scan::is_number;
 pub use size::tree_bytes;
 pub(crate) use write::write_escaped;
-pub use write::{text_len, write, write_members, write_string};
+pub use write::{members_to_vec, text_len, to_string, to_vec, write, write_members, write_string};
 
 /// A JSON value; strings without escapes borrow from the text.
 ///

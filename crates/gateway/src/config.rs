@@ -130,12 +130,7 @@ fn principals(members: Vec<(std::borrow::Cow<'_, str>, Value<'_>)>) -> Result<Ve
         let reason = format!("at most {PRINCIPALS_MAX} users or roles in a configuration");
         return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, reason));
     }
-    let text = |value: &Value<'_>| {
-        let mut text = Vec::new();
-        json::write(value, &mut text);
-        text
-    };
-    Ok(members.into_iter().map(|(name, value)| (name.into_owned(), text(&value))).collect())
+    Ok(members.into_iter().map(|(name, value)| (name.into_owned(), json::to_vec(&value))).collect())
 }
 
 pub(crate) async fn create(mut request: Request, name: &str) -> Result<Reply> {

@@ -235,9 +235,7 @@ impl Runner {
         time: Duration,
     ) -> Result<String> {
         let names = Value::Array(path.iter().map(|name| Value::String((*name).into())).collect());
-        let mut path = Vec::new();
-        json::write(&names, &mut path);
-        let path = String::from_utf8_lossy(&path).into_owned();
+        let path = json::to_string(&names);
         match self.run(design, caller, EngineRequest::Call { kind, path, input }, time).await? {
             Answer::Text(text) => answer(&text),
             _ => Err(Error::OutOfResources),

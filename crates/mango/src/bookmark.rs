@@ -29,9 +29,7 @@ impl Bookmark {
     /// Encodes the bookmark as text.
     pub fn encode(&self) -> String {
         let items = vec![Value::Number(FORM.into()), text(&self.id), self.key.clone()];
-        let mut out = Vec::new();
-        json::write(&Value::Array(items), &mut out);
-        URL_SAFE_NO_PAD.encode(out)
+        URL_SAFE_NO_PAD.encode(json::to_vec(&Value::Array(items)))
     }
 
     /// Parses the text of a bookmark.

@@ -19,7 +19,7 @@ pub enum InvalidSelector {
     #[error("Unsupported operator: {0}")]
     Unsupported(String),
     /// The operator does not take this argument.
-    #[error("Bad argument for operator {operator}: {}", as_json(argument))]
+    #[error("Bad argument for operator {operator}: {}", json::to_string(argument))]
     Argument {
         /// The operator.
         operator: String,
@@ -33,7 +33,7 @@ pub enum InvalidSelector {
     #[error(transparent)]
     FieldName(#[from] InvalidFieldName),
     /// A text search stands below a field.
-    #[error("Invalid field normalization on selector: {}", as_json(.0))]
+    #[error("Invalid field normalization on selector: {}", json::to_string(.0))]
     BadField(Value<'static>),
     /// Conditions are nested too deeply.
     #[error("The selector is nested too deeply")]
@@ -47,12 +47,6 @@ pub enum InvalidSelector {
     /// The client is gone.
     #[error("The client stopped waiting for the selector")]
     Stopped,
-}
-
-fn as_json(value: &Value<'_>) -> String {
-    let mut text = Vec::new();
-    json::write(value, &mut text);
-    String::from_utf8_lossy(&text).into_owned()
 }
 
 impl InvalidSelector {

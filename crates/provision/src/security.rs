@@ -40,11 +40,7 @@ fn changed(text: &[u8], change: impl Fn(&mut Vec<Value<'_>>) -> bool) -> Option<
             is_changed |= change(names);
         }
     }
-    is_changed.then(|| {
-        let mut out = Vec::new();
-        json::write(&object, &mut out);
-        out
-    })
+    is_changed.then(|| json::to_vec(&object))
 }
 
 /// Returns an object's member, which `default` makes where it is missing. `None`: the value is no object.

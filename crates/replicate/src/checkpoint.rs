@@ -1,7 +1,7 @@
 //! Replication logs: the checkpoints of a replication, stored on both sides in CouchDB's form.
 
 use flatbed_clock::Clock;
-use flatbed_flatten::json::{Limits, Object, Value, parse, write};
+use flatbed_flatten::json::{Limits, Object, Value, parse, to_vec};
 use flatbed_revtree::local_id;
 
 use crate::error::{Error, Result};
@@ -44,7 +44,7 @@ struct Entry {
 impl Entry {
     fn read(value: &Value<'_>) -> Entry {
         let recorded = value.get("recorded_seq").or(value.get("last_seq")).and_then(seq_text);
-        Entry { session: name_of(value, "session_id"), recorded, text: json_text(value) }
+        Entry { session: name_of(value, "session_id"), recorded, text: to_vec(value) }
     }
 }
 
@@ -100,13 +100,7 @@ impl Log {
 
 /// Returns a sequence as JSON text; `None` if it is too long.
 pub(crate) fn seq_text(value: &Value<'_>) -> Option<Vec<u8>> {
-    Some(json_text(value)).filter(|text| text.len() <= SEQ_BYTES_MAX)
-}
-
-fn json_text(value: &Value<'_>) -> Vec<u8> {
-    let mut text = Vec::new();
-    write(value, &mut text);
-    text
+    Some(to_vec(value)).filter(|text| text.len() <= SEQ_BYTES_MAX)
 }
 
 /// Returns the sequence to resume from, as JSON text: that of the newest session that both logs record.

@@ -1,7 +1,7 @@
 //! The function of a design document that selects a replication's documents. Its code is part of the id of the
 //! replication's log, because a checkpoint does not hold for another function.
 
-use flatbed_flatten::json::{Value, write};
+use flatbed_flatten::json::{Value, to_vec};
 use flatbed_revtree::DESIGN;
 use hyper::Method;
 use md5::{Digest, Md5};
@@ -33,17 +33,11 @@ impl Function {
         let code = match code.as_str() {
             Some(text) => Md5::digest(text.trim()),
             // The map of a view in the language `query` is a selector.
-            None => Md5::digest(text_of(code)),
+            None => Md5::digest(to_vec(code)),
         };
         let revision = Md5::digest(document.get("_rev").map(text_of).unwrap_or_default());
         Some(Function { revision: revision.into(), code: code.into() })
     }
-}
-
-fn text_of(value: &Value<'_>) -> Vec<u8> {
-    let mut text = Vec::new();
-    write(value, &mut text);
-    text
 }
 
 #[derive(Debug, PartialEq, Eq)]

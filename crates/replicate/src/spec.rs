@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use flatbed_client::encode_segment;
-use flatbed_flatten::json::{Value, write, write_string};
+use flatbed_flatten::json::{Value, to_string, to_vec, write_string};
 use md5::{Digest, Md5};
 
 use crate::checkpoint::SEQ_BYTES_MAX;
@@ -71,12 +71,6 @@ pub struct Spec {
     /// The owner, if others would get other documents from the same specification. It is part of the log's id and not
     /// of the specification's text.
     pub owner: Option<String>,
-}
-
-fn text_of(value: &Value<'_>) -> Vec<u8> {
-    let mut text = Vec::new();
-    write(value, &mut text);
-    text
 }
 
 fn hash(text: &[u8]) -> String {
@@ -162,7 +156,7 @@ impl Spec {
                     items.sort_unstable();
                     items.dedup();
                     let items = items.into_iter().map(Value::String).collect();
-                    filters.push(Filter::Ids(text_of(&Value::Array(items))));
+                    filters.push(Filter::Ids(to_vec(&Value::Array(items))));
                 }
                 _ => return Err(Error::InvalidSpec("`doc_ids` must be an array of strings".to_owned())),
             }
@@ -171,7 +165,7 @@ impl Spec {
             if !matches!(selector, Value::Object(_)) {
                 return Err(Error::InvalidSpec("`selector` must be an object".to_owned()));
             }
-            filters.push(Filter::Selector(text_of(selector)));
+            filters.push(Filter::Selector(to_vec(selector)));
         }
         if let Some(filter) = given("filter") {
             let name = filter.as_str().filter(|name| !name.is_empty());
@@ -179,9 +173,7 @@ impl Spec {
             let mut parameters = Vec::new();
             if let Some(Value::Object(members)) = given("query_params") {
                 for (name, value) in members {
-                    let text = value
-                        .as_str()
-                        .map_or_else(|| String::from_utf8_lossy(&text_of(value)).into_owned(), str::to_owned);
+                    let text = value.as_str().map_or_else(|| to_string(value), str::to_owned);
                     parameters.push((name.to_string(), text));
                 }
             }

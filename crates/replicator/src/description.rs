@@ -89,9 +89,7 @@ impl Description {
             return (name == "state_reason").then(|| b"\"the document is longer than 1 MB\"".to_vec());
         }
         let (_, value) = self.members.iter().find(|(found, _)| *found == format!("{OURS}{name}"))?;
-        let mut text = Vec::new();
-        json::write(value, &mut text);
-        Some(text)
+        Some(json::to_vec(value))
     }
 
     /// Records the end in the document. A document that changed meanwhile stays unchanged: it is a new request.

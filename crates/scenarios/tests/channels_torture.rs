@@ -339,8 +339,7 @@ fn options() -> ServerOptions {
 async fn prepare(world: &Arc<World>) {
     let mut client = Client::new(world, 0x9e9);
     client.must("PUT", "/_users", "", 412).await;
-    let mut text = Vec::new();
-    layer_json::write(&Members::Object(PasswordHash::salted("test", SALT, 10).put_into(Vec::new())), &mut text);
+    let text = layer_json::to_vec(&Members::Object(PasswordHash::salted("test", SALT, 10).put_into(Vec::new())));
     let mut account: Value = serde_json::from_slice(&text).expect("JSON");
     for user in 0..USERS {
         account["name"] = json!(user_name(user));

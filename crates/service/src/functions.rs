@@ -285,9 +285,7 @@ fn edited_text(edit: &Edit<'_>, old: Option<&Document>) -> String {
     if edit.deleted {
         document.bool("_deleted", true);
     }
-    let mut body = Vec::new();
-    json::write(&edit.body, &mut body);
-    document.members(body.get(1..body.len().saturating_sub(1)).unwrap_or_default());
+    document.members(&json::members_to_vec(&edit.body));
     if !line.is_empty() {
         json_out::history(line, document.object("_revisions"));
     }

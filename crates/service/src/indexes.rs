@@ -34,8 +34,7 @@ impl Writer {
                     return Err(refused(&format!("An index cannot be on {member}")));
                 }
             }
-            let mut text = Vec::new();
-            json::write(body.get("views").and_then(|views| views.get(request.name())).unwrap_or(&body), &mut text);
+            let text = json::to_vec(body.get("views").and_then(|views| views.get(request.name())).unwrap_or(&body));
             if text.len() > DEFINITION_BYTES_MAX {
                 return Err(refused("The index's definition is too long"));
             }

@@ -379,11 +379,7 @@ impl Query {
             return Ok(Some(page.iter().map(|row| text_of_found(&row.document)).collect()));
         };
         let weight = projector.weight();
-        let projected = move |value: &Value<'_>| {
-            let mut text = Vec::new();
-            json::write(&projector.project(value), &mut text);
-            text
-        };
+        let projected = move |value: &Value<'_>| json::to_vec(&projector.project(value));
         if page.iter().all(|row| matches!(row.document, QueryDocument::Covered(_))) {
             let value = |row: &QueryRow| match &row.document {
                 QueryDocument::Covered(value) => Some(projected(value)),
@@ -414,11 +410,7 @@ fn since(database: &Reader, began: Instant) -> f64 {
 fn text_of_found(document: &QueryDocument) -> Vec<u8> {
     match document {
         QueryDocument::Whole(document) => text_of(document),
-        QueryDocument::Covered(value) => {
-            let mut text = Vec::new();
-            json::write(value, &mut text);
-            text
-        }
+        QueryDocument::Covered(value) => json::to_vec(value),
     }
 }
 

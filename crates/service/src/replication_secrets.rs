@@ -187,10 +187,8 @@ mod tests {
         let text = br#"{"headers":{"a":"s3cret"},"auth":"s3cret","source":{"url":"http://h/db?s3cret","x":"s3cret"},"target":["s3cret"],"query_params":{"a":"b","apiKey":"s3cret","of":["http://anna:s3cret@h/x"]},"comment":"c?@","n":1e3}"#;
         let Ok(Value::Object(mut members)) = parse(text, &json::Limits::default()) else { panic!("no object") };
         hide(&mut members);
-        let mut shown = Vec::new();
-        json::write(&Value::Object(members), &mut shown);
         assert_eq!(
-            String::from_utf8(shown).unwrap(),
+            json::to_string(&Value::Object(members)),
             r#"{"source":{"url":"http://h/db"},"target":null,"query_params":{"a":"b","of":["http://h/x"]},"comment":"c?@","n":1e3}"#
         );
     }

@@ -250,9 +250,7 @@ impl DocumentFilter for ReplicatorReader {
         if !has_account || !NamedOwner::read(member).is(self.name.as_deref(), self.account.as_ref()) {
             replication_secrets::hide(&mut members);
         }
-        let mut text = Vec::new();
-        json::write(&Value::Object(members), &mut text);
-        Ok(text.strip_prefix(b"{").and_then(|text| text.strip_suffix(b"}")).unwrap_or_default().to_vec())
+        Ok(json::members_to_vec(&Value::Object(members)))
     }
 }
 

@@ -311,11 +311,9 @@ impl Projection {
         json_out::document(document, &mut text);
         let projector = self.projector.clone();
         let weight = projector.weight();
-        let projected = self.selectors.each(&self.origin, weight, vec![text], move |value, _| {
-            let mut text = Vec::new();
-            json::write(&projector.project(value), &mut text);
-            Ok(text)
-        });
+        let projected = self
+            .selectors
+            .each(&self.origin, weight, vec![text], move |value, _| Ok(json::to_vec(&projector.project(value))));
         let texts = projected.await?;
         texts.into_iter().next().ok_or_else(|| SelectorError::BrokenOff("a document was not projected".to_owned()))
     }

@@ -211,9 +211,7 @@ impl DocumentFilter for UsersReader {
         let body = match users::read(id, body, &self.actor(), public).map_err(refusal)? {
             users::VisibleDocument::Whole(body) | users::VisibleDocument::Public(body) => body,
         };
-        let mut out = Vec::new();
-        json::write(&body, &mut out);
-        Ok(out.get(1..out.len().saturating_sub(1)).unwrap_or_default().to_vec())
+        Ok(json::members_to_vec(&body))
     }
 }
 

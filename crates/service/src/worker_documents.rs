@@ -34,8 +34,6 @@ impl WorkerRule {
         if !edit.attachments.is_empty() {
             return Err(refused("Documents of _worker have no attachments.".to_owned()));
         }
-        let mut text = Vec::new();
-        json::write(&edit.body, &mut text);
-        check(&edit.id, &text).map_err(refused)
+        check(&edit.id, &json::to_vec(&edit.body)).map_err(refused)
     }
 }

@@ -6,12 +6,11 @@ use std::borrow::Cow;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use flatbed_flatten::json::Value;
+use flatbed_flatten::json::{Value, to_string};
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
 use crate::rows::Unmappable;
-use crate::transform::json_of;
 
 /// The most attachments of one document that are delivered. More make the document poison.
 pub const ATTACHMENTS_MAX: usize = 1_000;
@@ -304,7 +303,7 @@ pub fn with_data(document: Value<'_>, attachments: &[Attachment], mode: Attachme
             AttachmentMode::Inline | AttachmentMode::Individual => Value::Object(all.collect()),
         };
     }
-    json_of(&Value::Object(members))
+    to_string(&Value::Object(members))
 }
 
 #[cfg(test)]

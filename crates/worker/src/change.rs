@@ -1,9 +1,8 @@
 //! Rows of a source's feed.
 
-use flatbed_flatten::json::{Limits, Value, as_written, parse};
+use flatbed_flatten::json::{Limits, Value, as_written, parse, to_string};
 
 use crate::checkpoint::Seq;
-use crate::transform::json_of;
 
 /// The longest id of a document, in bytes.
 pub const ID_BYTES_MAX: usize = 8_000;
@@ -271,7 +270,7 @@ pub(crate) fn read_row(row: &Value<'_>) -> Result<Option<Change>, MalformedAnswe
         None if has_left && rev.is_empty() => ChangeContent::Removed,
         Some(doc) if doc.get("_deleted") == Some(&Value::Bool(true)) => ChangeContent::Deleted,
         Some(doc) if doc.get("_removed") == Some(&Value::Bool(true)) => ChangeContent::Removed,
-        Some(doc) => ChangeContent::Changed(json_of(doc)),
+        Some(doc) => ChangeContent::Changed(to_string(doc)),
         None => ChangeContent::ToBeRead,
     };
     if rev.is_empty() && what != ChangeContent::Removed {

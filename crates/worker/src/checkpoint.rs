@@ -4,10 +4,8 @@
 //! The Python worker has two forms. At the source `remote` is the sequence; in its own store `SGs_Seq` is the sequence
 //! and `remote` a counter. This module reads both and writes the first, with Flatbed's additions under `flatbed`.
 
-use flatbed_flatten::json::{Limits, Object, Value, parse};
+use flatbed_flatten::json::{Limits, Object, Value, parse, to_string};
 use sha1::{Digest, Sha1};
-
-use crate::transform::json_of;
 
 /// The longest sequence, in bytes. CouchDB's sequences grow by about 40 bytes per shard.
 pub const SEQ_BYTES_MAX: usize = 8 << 10;
@@ -42,7 +40,7 @@ impl Seq {
     pub fn of(value: &Value<'_>) -> Option<Seq> {
         match value {
             Value::String(text) | Value::Number(text) => Seq::parse(text),
-            Value::Array(_) => Seq::parse(&json_of(value)),
+            Value::Array(_) => Seq::parse(&to_string(value)),
             _ => None,
         }
     }

@@ -4,11 +4,11 @@ use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use flatbed_flatten::json::{Limits, Value, parse, write_string};
+use flatbed_flatten::json::{Limits, Value, parse, to_string, write_string};
 
 use crate::decimal::Decimal;
 use crate::time::{Moment, date_of};
-use crate::transform::{boolean, json_of, text_of};
+use crate::transform::{boolean, text_of};
 
 /// A column value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ impl Datum {
             Value::Bool(value) => Datum::Bool(*value),
             Value::Number(text) => Datum::Number(text.clone().into_owned()),
             Value::String(text) => Datum::Text(text.clone().into_owned()),
-            Value::Array(_) | Value::Object(_) => Datum::Json(json_of(value)),
+            Value::Array(_) | Value::Object(_) => Datum::Json(to_string(value)),
         }
     }
 
@@ -256,7 +256,7 @@ impl Type {
                 _ => None,
             }
             .map(|moment| Datum::Text(moment.to_string())),
-            Type::Json => Some(Datum::Json(json_of(value))),
+            Type::Json => Some(Datum::Json(to_string(value))),
             Type::Bytes => match value {
                 // One canonical form, without white space, because it may be a key.
                 Value::String(text) => {

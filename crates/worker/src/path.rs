@@ -212,7 +212,7 @@ fn one<'s, 'd>(value: &'s Value<'d>, step: &Step) -> Option<&'s Value<'d>> {
 
 #[cfg(test)]
 mod tests {
-    use flatbed_flatten::json::{Limits, parse, write};
+    use flatbed_flatten::json::{Limits, parse, to_string};
     use proptest::prelude::*;
 
     use super::*;
@@ -226,11 +226,7 @@ mod tests {
         let scope = Scope { document: &document, element: element.map(|at| (&items[at], at)) };
         match path.parse::<Path>().unwrap().resolve(scope) {
             None => "-".to_owned(),
-            Some(value) => {
-                let mut text = Vec::new();
-                write(&value, &mut text);
-                String::from_utf8(text).unwrap()
-            }
+            Some(value) => to_string(&value),
         }
     }
 

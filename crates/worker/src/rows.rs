@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use flatbed_flatten::json::{Object, Value, write_string};
+use flatbed_flatten::json::{Object, Value, to_string, write_string};
 
 use crate::datum::{Datum, Mismatch, key_text};
 use crate::mapping::{Column, Mapping, Shape, Table};
 use crate::path::{Path, Scope};
-use crate::transform::{TooLarge, json_of};
+use crate::transform::TooLarge;
 
 /// The most rows that one document may produce, over all tables.
 pub const ROWS_MAX: usize = 10_000;
@@ -167,7 +167,7 @@ pub fn produce_all(
 fn made(mapping: &Mapping, document: &Value<'_>, bytes_max: usize) -> Result<Product, Unmappable> {
     match mapping.shape() {
         Shape::Document => {
-            let text = json_of(document);
+            let text = to_string(document);
             if text.len() > bytes_max { Err(Unmappable::TooLarge) } else { Ok(Product::Json(text)) }
         }
         Shape::Object(columns) => {

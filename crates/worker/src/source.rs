@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_client::encode_segment;
-use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_flatten::json::{Limits, Value, parse, to_string};
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use serde_json::json;
@@ -16,7 +16,6 @@ use crate::change::{ChangeContent, ChangePage, MalformedAnswer, next_page};
 use crate::checkpoint::{Checkpoint, Seq, SourceIdentity};
 use crate::documents::{ChangesFeed, FeedType, SourceType};
 use crate::peer::{Answer, Bounds, Peer, PeerError};
-use crate::transform::json_of;
 use live::Live;
 
 /// The timeout for a page; added to the wait for a page that waits for changes.
@@ -215,7 +214,7 @@ impl HttpSource {
                 } else if is_hidden(doc) {
                     ChangeContent::Removed
                 } else {
-                    ChangeContent::Changed(json_of(doc))
+                    ChangeContent::Changed(to_string(doc))
                 };
             }
             bytes_max = bytes_max.saturating_sub(answer.body.len());
@@ -335,7 +334,7 @@ impl Source for HttpSource {
             200 => {
                 let value =
                     parse(&answer.body, &Limits::default()).map_err(|_| MalformedAnswer("a document is no JSON"))?;
-                Ok((!is_hidden(&value)).then(|| json_of(&value)))
+                Ok((!is_hidden(&value)).then(|| to_string(&value)))
             }
             404 => Ok(None),
             // The document is in none of the reader's channels.

@@ -24,7 +24,7 @@
 use std::borrow::Cow;
 use std::str::FromStr;
 
-use flatbed_flatten::json::{Value, write};
+use flatbed_flatten::json::{Value, to_string};
 use regex::Regex;
 
 use crate::decimal::Decimal;
@@ -286,15 +286,8 @@ impl Transform {
 pub(crate) fn text_of<'d>(value: &Value<'d>) -> Cow<'d, str> {
     match value {
         Value::String(text) | Value::Number(text) => text.clone(),
-        other => Cow::Owned(json_of(other)),
+        other => Cow::Owned(to_string(other)),
     }
-}
-
-pub(crate) fn json_of(value: &Value<'_>) -> String {
-    let mut text = Vec::new();
-    write(value, &mut text);
-    // The writer emits UTF-8.
-    String::from_utf8(text).unwrap_or_default()
 }
 
 fn text<'d>(text: impl Into<Cow<'d, str>>) -> ChainValue<'d> {
@@ -382,7 +375,7 @@ fn call<'d>(function: &Function, value: ChainValue<'d>) -> Result<ChainValue<'d>
         Function::Includes(other) => Some(Value::Bool(of().contains(other.as_str()))),
         Function::Matches(regex) => Some(Value::Bool(regex.is_match(&of()))),
         Function::ToText => text(of()),
-        Function::Stringify => text(json_of(&value)),
+        Function::Stringify => text(to_string(&value)),
         Function::Length => match &value {
             Value::Array(items) => number(items.len()),
             Value::Object(members) => number(members.len()),
@@ -445,7 +438,7 @@ mod tests {
     fn made(transform: &str, json: &str) -> String {
         let value = (json != "-").then(|| parse(json.as_bytes(), &Limits::default()).unwrap());
         let transform: Transform = transform.parse().unwrap_or_else(|error| panic!("{transform}: {error}"));
-        transform.apply(value).unwrap().map_or("-".to_owned(), |value| json_of(&value))
+        transform.apply(value).unwrap().map_or("-".to_owned(), |value| to_string(&value))
     }
 
     #[test]
@@ -516,7 +509,7 @@ mod tests {
             [("split($._id,\"::\")[0]", "\"invoice\""), ("lowercase($.a)", "\"b\""), ("$.a", "\"B\""), ("trim()", "-")]
         {
             let made = expression.parse::<Transform>().unwrap().resolve(Scope::of(&document)).unwrap();
-            assert_eq!(made.map_or("-".to_owned(), |value| json_of(&value)), result, "{expression}");
+            assert_eq!(made.map_or("-".to_owned(), |value| to_string(&value)), result, "{expression}");
         }
     }
 

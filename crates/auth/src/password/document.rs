@@ -97,7 +97,7 @@ fn iterations(value: Option<&Value<'_>>, most: u32) -> Result<Option<u32>, AuthE
 
 #[cfg(test)]
 mod tests {
-    use flatbed_flatten::json::{Limits, parse, write};
+    use flatbed_flatten::json::{Limits, parse, to_string};
     use proptest::prelude::*;
 
     use super::*;
@@ -193,9 +193,7 @@ mod tests {
 
     fn put(hash: &PasswordHash, text: &str) -> String {
         let Value::Object(members) = parse(text.as_bytes(), &Limits::default()).unwrap() else { panic!("{text}") };
-        let mut out = Vec::new();
-        write(&Value::Object(hash.put_into(members)), &mut out);
-        String::from_utf8(out).unwrap()
+        to_string(&Value::Object(hash.put_into(members)))
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub fn may_see_designs(reader: &Actor<'_>) -> Result<(), AuthError> {
 
 #[cfg(test)]
 mod tests {
-    use flatbed_flatten::json::{Limits, parse, write};
+    use flatbed_flatten::json::{Limits, parse, to_string};
 
     use super::*;
     use crate::error::AuthErrorKind;
@@ -83,9 +83,7 @@ mod tests {
             VisibleDocument::Whole(body) => (body, true),
             VisibleDocument::Public(body) => (body, false),
         };
-        let mut out = Vec::new();
-        write(&body, &mut out);
-        let text = String::from_utf8(out).unwrap();
+        let text = to_string(&body);
         assert_eq!(is_whole, text == BODY);
         Ok(text)
     }

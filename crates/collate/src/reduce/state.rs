@@ -182,9 +182,7 @@ pub(super) fn is_deep(value: &Value<'_>, levels: usize) -> bool {
 
 /// Appends a value as JSON after its length.
 pub(super) fn put_value(out: &mut Vec<u8>, value: &Value<'_>) {
-    let mut text = Vec::new();
-    json::write(value, &mut text);
-    codec::put_bytes(out, &text);
+    codec::put_bytes(out, &json::to_vec(value));
 }
 
 /// Reads the output of [`put_value`].

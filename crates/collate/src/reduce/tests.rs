@@ -21,12 +21,6 @@ fn value(text: &str) -> Value<'static> {
     parse(text.as_bytes(), &Limits::default()).unwrap().into_owned()
 }
 
-fn text(value: &Value<'_>) -> String {
-    let mut text = Vec::new();
-    json::write(value, &mut text);
-    String::from_utf8(text).unwrap()
-}
-
 fn of_rows(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)]) -> ReduceState {
     let collation = Collation::unicode().unwrap();
     let mut state = ReduceState::default();
@@ -76,7 +70,7 @@ fn stored(state: &ReduceState) -> ReduceState {
 fn result(reducer: Reducer, values: &[&str]) -> Result<String, (&'static str, String)> {
     let rows: Vec<_> = (0..).zip(values).map(|(key, row)| (value(&format!("{key}")), value(row))).collect();
     let finished = of_rows(reducer, &rows).finish();
-    finished.map(|value| text(&value.unwrap())).map_err(|error| (error.error, error.reason))
+    finished.map(|value| json::to_string(&value.unwrap())).map_err(|error| (error.error, error.reason))
 }
 
 /// Returns the value of a state, or the kind of its error. The wording of an error may depend on the grouping, and for
@@ -84,7 +78,7 @@ fn result(reducer: Reducer, values: &[&str]) -> Result<String, (&'static str, St
 fn outcome(state: &ReduceState) -> Result<String, &'static str> {
     match state.finish() {
         Ok(Some(value)) if value.get("error").is_some() => Err("builtin_reduce_error"),
-        Ok(value) => Ok(value.map_or_else(|| "elsewhere".to_owned(), |value| text(&value))),
+        Ok(value) => Ok(value.map_or_else(|| "elsewhere".to_owned(), |value| json::to_string(&value))),
         Err(error) => Err(error.error),
     }
 }
@@ -173,7 +167,7 @@ proptest! {
             let (before, after) = (of_rows(reducer, &rows([&stay, &gone])), of_rows(reducer, &rows([&stay, &come])));
             let (gone, come): (Vec<_>, Vec<_>) = (gone.iter().collect(), come.iter().collect());
             let replaced = before.replaced(&gone, &come);
-            let is_float = |value: &&Value<'_>| text(value).contains('.');
+            let is_float = |value: &&Value<'_>| json::to_string(value).contains('.');
             if reducer == Reducer::Count || reducer == Reducer::Sum && !gone.iter().any(is_float) {
                 prop_assert!(replaced.is_some());
             }
@@ -236,7 +230,7 @@ fn sums_that_cannot_be() {
         let sum = value(&result(Reducer::Sum, values).unwrap());
         assert_eq!(sum.get("error").and_then(Value::as_str), Some("builtin_reduce_error"), "{values:?}");
         assert!(sum.get("reason").and_then(Value::as_str).unwrap().starts_with("The _sum function requires that map"));
-        text(sum.get("caused_by").unwrap())
+        json::to_string(sum.get("caused_by").unwrap())
     };
     assert_eq!(cause(&["1", r#""5""#, "2"]), r#""5""#);
     assert_eq!(cause(&["null"]), "null");
@@ -384,7 +378,7 @@ fn states_are_bounded() {
     assert!(result(Reducer::Sum, &[&object("a", 1_000), &object("b", 1_000)]).unwrap().contains(too_large));
     let rows: Vec<_> = (0..30).map(|at| (Value::Null, value(&object(&at.to_string(), 100)))).collect();
     let state = grouped(Reducer::Sum, &rows, &[2]);
-    assert!(text(&state.finish().unwrap().unwrap()).contains(too_large));
+    assert!(json::to_string(&state.finish().unwrap().unwrap()).contains(too_large));
     let wide = format!("[{}1]", "1.5,".repeat(1_500));
     let rows: Vec<_> = (0..5).map(|_| (Value::Null, value(&wide))).collect();
     stored(&of_rows(Reducer::Sum, &rows));
@@ -421,8 +415,8 @@ fn values_may_be_as_deep_as_a_parser_lets_them() {
         let value = nested("{\"a\":", "}", levels);
         stored(&of_rows(Reducer::Sum, &[(Value::Null, value.clone()), (Value::Null, value)])).finish().unwrap().unwrap()
     };
-    assert!(text(&sum(63)).contains(":2}"));
-    assert!(text(&sum(64)).contains("Reduce output must shrink more rapidly"));
+    assert!(json::to_string(&sum(63)).contains(":2}"));
+    assert!(json::to_string(&sum(64)).contains("Reduce output must shrink more rapidly"));
     let stats = |levels| {
         let value = nested("[", "]", levels);
         stored(&of_rows(Reducer::Stats, &[(Value::Null, value.clone()), (Value::Null, value)])).finish()

@@ -49,12 +49,6 @@ fn value(text: &str) -> Value<'static> {
     parse(text.as_bytes(), &Limits::default()).unwrap().into_owned()
 }
 
-fn text(value: &Value<'_>) -> String {
-    let mut text = Vec::new();
-    json::write(value, &mut text);
-    String::from_utf8(text).unwrap()
-}
-
 fn object(members: Vec<(&'static str, Value<'static>)>) -> Value<'static> {
     Value::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect())
 }
@@ -310,8 +304,15 @@ fn difference(expected: &Answer, found: &Answer) -> Option<String> {
             (None, None) => true,
             _ => false,
         });
-    (!is_same)
-        .then(|| format!("expected {} {}\nfound    {} {}", expected.0, text(&expected.1), found.0, text(&found.1)))
+    (!is_same).then(|| {
+        format!(
+            "expected {} {}\nfound    {} {}",
+            expected.0,
+            json::to_string(&expected.1),
+            found.0,
+            json::to_string(&found.1)
+        )
+    })
 }
 
 #[test]

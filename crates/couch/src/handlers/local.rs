@@ -72,7 +72,8 @@ async fn put(database: Writer, mut request: Request, name: &str, id: &str) -> Re
         }
         return Ok(written(StatusCode::CREATED, id, 0));
     }
-    let document = LocalDocument { id: id.to_owned(), revision: next(rev.or(named).as_ref())?, body: members(&body) };
+    let document =
+        LocalDocument { id: id.to_owned(), revision: next(rev.or(named).as_ref())?, body: json::members_to_vec(&body) };
     database.put_local(&document).await?;
     let mut reply = written(StatusCode::CREATED, id, document.revision);
     let location = format!("{}/{}/{}", request.base(), encode(name), encode(&local_id(id)));
@@ -126,7 +127,7 @@ fn ready_edit(edit: &Edit<'_>) -> std::result::Result<(RevId, LocalEdit), Refusa
         (0, LocalEdit::Delete(id))
     } else {
         let revision = next(named)?;
-        (revision, LocalEdit::Put(LocalDocument { id, revision, body: members(&edit.body) }))
+        (revision, LocalEdit::Put(LocalDocument { id, revision, body: json::members_to_vec(&edit.body) }))
     };
     Ok((RevId::from_parts(0, &revision.to_string())?, edit))
 }
@@ -140,13 +141,6 @@ fn next(rev: Option<&RevId>) -> std::result::Result<u64, Refusal> {
     let Some(rev) = rev else { return Ok(1) };
     let number = rev.hash_text().parse::<u64>().ok().filter(|_| rev.generation() == 0);
     number.and_then(|number| number.checked_add(1)).ok_or(Refusal::InvalidRevision)
-}
-
-/// Formats an object's members as JSON text without braces.
-fn members(body: &Value<'_>) -> Vec<u8> {
-    let mut text = Vec::new();
-    json::write(body, &mut text);
-    text.get(1..text.len().saturating_sub(1)).unwrap_or_default().to_vec()
 }
 
 fn written(status: StatusCode, id: &str, revision: u64) -> Reply {

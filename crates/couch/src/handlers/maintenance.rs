@@ -131,8 +131,6 @@ pub(crate) async fn security(state: &State, mut request: Request, name: &str) ->
         // Applies to server administrators, too.
         users::security_editable(state.service.configuration().now().auth.users_db_security_editable)?;
     }
-    let mut text = Vec::new();
-    json::write(&value, &mut text);
-    request.context.database(name, Administer).await?.set_security(&text).await?;
+    request.context.database(name, Administer).await?.set_security(&json::to_vec(&value)).await?;
     Ok(ok(StatusCode::OK))
 }

@@ -172,7 +172,5 @@ async fn count(state: &State, mut request: Request, name: &str, partition: Optio
 }
 
 pub(crate) fn answer(value: &Value<'_>) -> Reply {
-    let mut text = Vec::new();
-    json::write(value, &mut text);
-    Reply::json(StatusCode::OK, text)
+    Reply::json(StatusCode::OK, json::to_vec(value))
 }

@@ -73,7 +73,7 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
             if here.iter().any(|job| job.id == id) {
                 continue;
             }
-            rows.push((id.to_owned(), text_of(job)));
+            rows.push((id.to_owned(), json::to_vec(job)));
         }
     }
     rows.sort();
@@ -186,7 +186,7 @@ fn doc(state: &State, database: &str, description: &mut Description, reports: &R
         if let Some(value) = reports.get(&description.id).filter(|value| of_revision(value))
             && let Some(row) = value.get("doc")
         {
-            return text_of(row);
+            return json::to_vec(row);
         }
         if let Some(followed) = &followed {
             followed.job.write_doc(NODE, RowExtent::WHOLE, &mut out);
@@ -220,12 +220,6 @@ fn write_ended(database: &str, description: &mut Description, out: &mut Vec<u8>)
     object.number("error_count", has_failed.into());
     object.raw("last_updated", &noted("state_time")).raw("start_time", &noted("state_time"));
     object.null("source_proxy").null("target_proxy");
-}
-
-fn text_of(value: &Value<'_>) -> Vec<u8> {
-    let mut text = Vec::new();
-    json::write(value, &mut text);
-    text
 }
 
 /// Parses names of states with commas between them.

@@ -25,8 +25,7 @@ fn with_admin() -> ServerOptions {
 /// Returns a user document's text.
 fn user(name: &str, password: &str, salt: &str, rev: Option<&str>) -> Vec<u8> {
     let members = PasswordHash::salted(password, salt, 600_000).put_into(Vec::new());
-    let mut text = Vec::new();
-    json::write(&Value::Object(members), &mut text);
+    let mut text = json::to_vec(&Value::Object(members));
     text.pop();
     let rev = rev.map(|rev| format!(r#","_rev":"{rev}""#)).unwrap_or_default();
     text.extend_from_slice(format!(r#","name":"{name}","type":"user","roles":["r"]{rev}}}"#).as_bytes());

@@ -34,6 +34,28 @@ pub fn write(value: &Value<'_>, out: &mut Vec<u8>) {
     }
 }
 
+/// Returns a value as compact JSON text, formatted as by [`write()`].
+pub fn to_vec(value: &Value<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(value, &mut out);
+    out
+}
+
+/// Returns a value as compact JSON text, formatted as by [`write()`].
+pub fn to_string(value: &Value<'_>) -> String {
+    // All parts of the text come from strings.
+    String::from_utf8(to_vec(value)).unwrap_or_default()
+}
+
+/// Returns an object's members as compact JSON text without the braces; for any other value nothing.
+pub fn members_to_vec(value: &Value<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    if let Value::Object(members) = value {
+        write_members(members, &mut out);
+    }
+    out
+}
+
 /// Appends an object's members without the braces.
 pub fn write_members(members: &[(Cow<'_, str>, Value<'_>)], out: &mut Vec<u8>) {
     for (at, (name, value)) in members.iter().enumerate() {

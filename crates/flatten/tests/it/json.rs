@@ -1,6 +1,8 @@
 //! The parser compared with serde_json, and texts that it must refuse.
 
-use flatbed_flatten::json::{Limits, ParseErrorKind, Value, as_written, parse, parse_unique, write};
+use flatbed_flatten::json::{
+    Limits, ParseErrorKind, Value, as_written, members_to_vec, parse, parse_unique, to_string, to_vec,
+};
 use proptest::prelude::*;
 
 fn kind(text: &[u8]) -> Option<ParseErrorKind> {
@@ -49,9 +51,7 @@ fn what_is_refused() {
 #[test]
 fn of_duplicate_names_the_last_stays_where_it_is() {
     let check = |text: &str, expected: &str| {
-        let mut out = Vec::new();
-        write(&parse(text.as_bytes(), &Limits::default()).unwrap(), &mut out);
-        assert_eq!(String::from_utf8(out).unwrap(), expected);
+        assert_eq!(to_string(&parse(text.as_bytes(), &Limits::default()).unwrap()), expected);
     };
     check(r#"{"a":1,"b":2,"a":3}"#, r#"{"b":2,"a":3}"#);
     let many: Vec<String> = (0..100).map(|n| format!(r#""k{}":{n}"#, n % 50)).collect();
@@ -62,17 +62,22 @@ fn of_duplicate_names_the_last_stays_where_it_is() {
 
 #[test]
 fn escapes_are_written_in_their_short_form() {
-    let mut out = Vec::new();
-    write(&parse(br#""\u0000\u001f\b\f\n\r\t\"\\\/\u00e9\ud83d\ude00\u007f""#, &Limits::default()).unwrap(), &mut out);
-    assert_eq!(String::from_utf8(out).unwrap(), "\"\\u0000\\u001f\\b\\f\\n\\r\\t\\\"\\\\/é😀\u{7f}\"");
+    let out =
+        to_string(&parse(br#""\u0000\u001f\b\f\n\r\t\"\\\/\u00e9\ud83d\ude00\u007f""#, &Limits::default()).unwrap());
+    assert_eq!(out, "\"\\u0000\\u001f\\b\\f\\n\\r\\t\\\"\\\\/é😀\u{7f}\"");
+}
+
+#[test]
+fn members_are_written_without_braces() {
+    for (text, expected) in [(r#"{"a":1,"b":[{}]}"#, r#""a":1,"b":[{}]"#), ("{}", ""), ("[1]", "")] {
+        assert_eq!(members_to_vec(&parse(text.as_bytes(), &Limits::default()).unwrap()), expected.as_bytes(), "{text}");
+    }
 }
 
 #[test]
 fn what_is_accepted() {
     let check = |text: &str, expected: &str| {
-        let mut out = Vec::new();
-        write(&parse(text.as_bytes(), &Limits::default()).unwrap(), &mut out);
-        assert_eq!(String::from_utf8(out).unwrap(), expected);
+        assert_eq!(to_string(&parse(text.as_bytes(), &Limits::default()).unwrap()), expected);
     };
     check(" \t\r\n[ ] ", "[]");
     check("{ \"a\" : [ 1 , { } ] , \"\" : null }", r#"{"a":[1,{}],"":null}"#);
@@ -122,11 +127,7 @@ fn names_that_stand_twice() {
 
 /// Compares `as_written` with parsing and writing.
 fn check_as_written(text: &[u8]) {
-    let written = parse(text, &Limits::default()).map(|value| {
-        let mut out = Vec::new();
-        write(&value, &mut out);
-        out == text
-    });
+    let written = parse(text, &Limits::default()).map(|value| to_vec(&value) == text);
     let found = as_written(text, &Limits::default());
     assert_eq!(found.map(|found| found.is_some()), written, "{}", String::from_utf8_lossy(text));
     assert!(found.ok().flatten().is_none_or(|found| found.as_bytes() == text));
@@ -183,9 +184,7 @@ proptest! {
         let other = serde_json::from_str::<serde_json::Value>(&text);
         match parse(text.as_bytes(), &Limits::default()) {
             Ok(value) => {
-                let mut out = Vec::new();
-                write(&value, &mut out);
-                let back: serde_json::Value = serde_json::from_slice(&out).unwrap();
+                let back: serde_json::Value = serde_json::from_slice(&to_vec(&value)).unwrap();
                 prop_assert_eq!(Some(back), other.ok());
             }
             // serde_json refuses numbers that overflow, too.
@@ -219,8 +218,6 @@ proptest! {
     #[test]
     fn strings_come_back(text in ".{0,40}") {
         let value = Value::String(text.into());
-        let mut out = Vec::new();
-        write(&value, &mut out);
-        prop_assert_eq!(parse(&out, &Limits::default()).unwrap(), value);
+        prop_assert_eq!(parse(&to_vec(&value), &Limits::default()).unwrap(), value);
     }
 }

@@ -52,10 +52,9 @@ pub fn parse(text: &str) -> Value<'_> {
 }
 
 pub fn compact(value: &Value<'_>) -> String {
-    let mut out = Vec::new();
-    json::write(value, &mut out);
+    let out = json::to_string(value);
     assert_eq!(out.len(), json_len(value));
-    String::from_utf8(out).expect("UTF-8")
+    out
 }
 
 pub fn slices(pairs: &Pairs) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {

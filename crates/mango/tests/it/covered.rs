@@ -1,12 +1,12 @@
 //! Checks that no index changes an answer: every recorded selector runs on the documents of its scenario without an
 //! index, and with each index that covers it, partial ones too.
 
-use flatbed_flatten::json::{Value, parse};
+use flatbed_flatten::json::{Value, parse, to_string};
 use flatbed_mango::Selector;
 
+use crate::json;
 use crate::recorded::{items, names, scenario};
 use crate::replay::Database;
-use crate::{json, text};
 
 /// Further selectors: members outside of bodies, the document as a whole, and prefixes that collate differently from
 /// strings that begin with them.
@@ -69,7 +69,7 @@ fn ask(database: &mut Database, selector: &Value<'_>) -> usize {
     let Ok(compiled) = Selector::new(selector) else { return 0 };
     let mut fields = Vec::new();
     fields_of(&compiled.to_json(), &mut fields);
-    let selector = text(selector);
+    let selector = to_string(selector);
     let request = |rest: &str| format!(r#"{{"selector":{selector},"limit":1000,"conflicts":true{rest}}}"#);
     let Some((expected, _)) = ids(database, &request("")) else { return 0 };
     let mut lists: Vec<Vec<String>> = fields.iter().map(|field| vec![field.clone()]).collect();
@@ -80,7 +80,7 @@ fn ask(database: &mut Database, selector: &Value<'_>) -> usize {
     lists.extend(fields.first().map(|field| vec![field.clone(), "_id".to_owned()]).filter(|_| fields != ["_id"]));
     let mut used = 0;
     for (at, list) in lists.iter().enumerate() {
-        let list = text(&Value::Array(list.iter().map(|field| Value::String(field.as_str().into())).collect()));
+        let list = to_string(&Value::Array(list.iter().map(|field| Value::String(field.as_str().into())).collect()));
         for partial in ["", r#","partial_filter_selector":"#] {
             let filter = if partial.is_empty() { "" } else { selector.as_str() };
             let index = format!(r#"{{"index":{{"fields":{list}{partial}{filter}}},"ddoc":"i","name":"i"}}"#);
@@ -115,8 +115,8 @@ fn recorded_selectors_are_answered_alike_without_and_with_an_index() {
         for step in steps.iter().filter(|step| step.status == 200) {
             let body = step.body.as_deref().and_then(|body| parse(body.as_bytes(), &Default::default()).ok());
             let selector = body.as_ref().and_then(|body| body.get("selector"));
-            if let Some(selector) = selector.filter(|selector| !asked.contains(&text(selector))) {
-                asked.push(text(selector));
+            if let Some(selector) = selector.filter(|selector| !asked.contains(&to_string(selector))) {
+                asked.push(to_string(selector));
                 used += ask(&mut database, selector);
             }
         }

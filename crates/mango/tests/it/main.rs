@@ -14,9 +14,3 @@ use flatbed_flatten::json::{Limits, Value, parse};
 fn json(text: &str) -> Value<'static> {
     parse(text.as_bytes(), &Limits::default()).unwrap_or_else(|error| panic!("{text}: {error}")).into_owned()
 }
-
-fn text(value: &Value<'_>) -> String {
-    let mut out = Vec::new();
-    flatbed_flatten::json::write(value, &mut out);
-    String::from_utf8(out).unwrap()
-}

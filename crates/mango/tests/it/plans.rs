@@ -2,13 +2,13 @@
 
 use std::ops::Bound;
 
-use flatbed_flatten::json::Value;
+use flatbed_flatten::json::{Value, to_string};
 use flatbed_mango::{Catalog, Find, IdRange, Index, KeyRange, Plan, Selector, Source, plan};
 use proptest::prelude::*;
 
+use crate::json;
 use crate::recorded::items;
 use crate::replay::Database;
-use crate::{json, text};
 
 fn index(fields: &[&str]) -> Index {
     let fields: Vec<String> = fields.iter().map(|field| format!(r#""{field}":"asc""#)).collect();
@@ -25,7 +25,7 @@ fn planned(indexes: &[Index], body: &str, check: impl Fn(&Plan<'_>)) {
 /// Shows ranges: `(` before, `)` behind keys with the prefix.
 fn shown(ranges: &[KeyRange]) -> String {
     let edge = |values: &[Value<'static>], behind: bool| {
-        format!("{}{}", if behind { ">" } else { "<" }, text(&Value::Array(values.to_vec())))
+        format!("{}{}", if behind { ">" } else { "<" }, to_string(&Value::Array(values.to_vec())))
     };
     let range = |range: &KeyRange| {
         format!("{} {}", edge(&range.start.values, range.start.behind), edge(&range.end.values, range.end.behind))
@@ -38,7 +38,7 @@ fn reads(fields: &[&str], selector: &str, ranges: &str, residual: Option<&str>) 
     planned(&indexes, &format!(r#"{{"selector":{selector}}}"#), |plan| {
         let Source::Keys(found) = &plan.source else { panic!("{selector}: {:?}", plan.source) };
         assert_eq!(shown(found), ranges, "{selector}");
-        let left = plan.residual.as_ref().map(|residual| text(&residual.to_json()));
+        let left = plan.residual.as_ref().map(|residual| to_string(&residual.to_json()));
         assert_eq!(left.as_deref(), residual, "{selector}");
         assert_eq!(plan.counts_rows(), residual.is_none());
     });
@@ -274,7 +274,7 @@ proptest! {
             bookmark = page.get("bookmark").unwrap().as_str().unwrap().to_owned();
         }
         let keys = |ids: &[String]| -> Vec<String> {
-            let key = |id: &String| expected.iter().find(|(_, found)| found == id).map(|(key, _)| text(&Value::Array(key.clone())));
+            let key = |id: &String| expected.iter().find(|(_, found)| found == id).map(|(key, _)| to_string(&Value::Array(key.clone())));
             ids.iter().filter_map(key).collect()
         };
         let expected_ids: Vec<String> = expected.iter().map(|(_, id)| (*id).to_owned()).collect();

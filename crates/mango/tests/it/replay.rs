@@ -4,15 +4,15 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use flatbed_flatten::json::Value;
+use flatbed_flatten::json::{Value, to_string};
 use flatbed_mango::{
     BESIDE, Bookmark, Catalog, ExecutionStats, Find, IdRange, Index, IndexRequest, Listing, MangoError, Plan,
     Projector, Source, bulk_delete_answer, compare, design_id, explain, find_index, parse_bulk_delete, plan, tail,
     without_index,
 };
 
+use crate::json;
 use crate::recorded::{Step, items, scenario};
-use crate::{json, text};
 
 type Answered = Result<Value<'static>, MangoError>;
 
@@ -171,7 +171,7 @@ impl Database {
             // A covering row must show the same as the document itself.
             let whole = self.read(&id, &find);
             let is_selected = plan.residual.as_ref().is_none_or(|residual| residual.matches(&document));
-            assert_eq!(is_selected, find.selector.matches(&whole), "{}", text(&whole));
+            assert_eq!(is_selected, find.selector.matches(&whole), "{}", to_string(&whole));
             if id.starts_with("_design/") || !is_selected {
                 continue;
             }
@@ -220,10 +220,10 @@ impl Database {
             return json(&format!(r#"{{"rows":[{{"key":null,"value":{count}}}]}}"#));
         }
         let row = |(key, id): (Value<'static>, String)| {
-            json(&format!(r#"{{"id":{},"key":{},"value":null}}"#, text(&string(&id)), text(&key)))
+            json(&format!(r#"{{"id":{},"key":{},"value":null}}"#, to_string(&string(&id)), to_string(&key)))
         };
         let rows = Value::Array(rows.into_iter().map(row).collect());
-        json(&format!(r#"{{"total_rows":{count},"offset":0,"rows":{}}}"#, text(&rows)))
+        json(&format!(r#"{{"total_rows":{count},"offset":0,"rows":{}}}"#, to_string(&rows)))
     }
 
     /// Answers a step. `None`: the request is not one of Mango's.
@@ -378,8 +378,8 @@ fn replay_of(file: &str, name: &str, least: usize, others: &[&str]) {
             println!(
                 "{shown}\n  recorded {} {}\n  answered {status} {}",
                 step.status,
-                text(&step.answer),
-                text(&answer)
+                to_string(&step.answer),
+                to_string(&answer)
             );
             differ.push(shown);
         }

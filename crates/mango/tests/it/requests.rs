@@ -1,13 +1,13 @@
 //! Requests that no recording covers, and hostile requests.
 
-use flatbed_flatten::json::Value;
+use flatbed_flatten::json::{Value, to_string};
 use flatbed_mango::{
     Catalog, ExecutionStats, Find, Index, IndexRequest, Listing, MangoError, Projector, Selector, count_answer,
     explain, parse_bulk_delete, plan, tail, warning, without_index, write_tail,
 };
 use proptest::prelude::*;
 
-use crate::{json, text};
+use crate::json;
 
 fn find(body: &str) -> Result<Find, MangoError> {
     Find::parse(&json(body), None, &|| false)
@@ -43,7 +43,7 @@ fn selectors_are_shown_in_normal_form() {
         (r#"{"$text":"x"}"#, r#"{"$default":{"$text":"x"}}"#),
     ] {
         let compiled = Selector::new(&json(selector)).unwrap();
-        assert_eq!(text(&compiled.to_json()), normal, "{selector}");
+        assert_eq!(to_string(&compiled.to_json()), normal, "{selector}");
         let again = Selector::new(&compiled.to_json()).unwrap();
         for document in [r#"{"a":1}"#, r#"{"a":[{"b":1},2],"b":"x"}"#, r#"{"b":1}"#, r#"{"a":{"b":1,"c":3}}"#] {
             let document = json(document);
@@ -77,7 +77,7 @@ fn indexes_are_read_from_design_documents() {
     // A definition written by an older CouchDB.
     let old = view("_design/d", &map(r#"{"fields":{"a":"asc"},"selector":{"b":1}}"#)).remove(0);
     assert!(old.partial().is_some());
-    let key = |document: &str| old.key(&json(document), &|| false).unwrap().map(|key| text(&Value::Array(key)));
+    let key = |document: &str| old.key(&json(document), &|| false).unwrap().map(|key| to_string(&Value::Array(key)));
     assert_eq!(key(r#"{"_id":"x","a":[1],"b":1}"#).as_deref(), Some("[[1]]"));
     assert_eq!(key(r#"{"_id":"x","a":1,"b":2}"#), None);
     assert_eq!(key(r#"{"_id":"x","b":1}"#), None);
@@ -101,7 +101,7 @@ fn indexes_are_put_into_design_documents_and_taken_out() {
     let second = request(r#"{"index":{"fields":["b"]},"name":"b","ddoc":"_design/d"}"#);
     assert_eq!((first.ddoc(), second.ddoc()), ("_design/d", "_design/d"));
     // Special members are removed; members of other programs stay.
-    let mut stored = text(&made).replacen('{', r#"{"_id":"_design/d","_rev":"1-x","by":"us","#, 1);
+    let mut stored = to_string(&made).replacen('{', r#"{"_id":"_design/d","_rev":"1-x","by":"us","#, 1);
     let both = second.put_into(Some(&json(&stored)), false).unwrap().unwrap();
     assert_eq!(both.get("_id"), None);
     assert_eq!(both.get("by"), Some(&Value::String("us".into())));
@@ -113,10 +113,10 @@ fn indexes_are_put_into_design_documents_and_taken_out() {
     }
     assert_eq!(Index::of_view("_design/d", &both, "c", false), None);
     let left = without_index(&both, "a").unwrap();
-    assert_eq!(text(left.get("views").unwrap()).matches("_count").count(), 1);
-    assert_eq!(text(&without_index(&left, "b").unwrap()), r#"{"by":"us","language":"query"}"#);
+    assert_eq!(to_string(left.get("views").unwrap()).matches("_count").count(), 1);
+    assert_eq!(to_string(&without_index(&left, "b").unwrap()), r#"{"by":"us","language":"query"}"#);
     assert_eq!(without_index(&made, "a"), None);
-    assert_eq!(without_index(&made, "none").map(|left| text(&left)), Some(text(&made)));
+    assert_eq!(without_index(&made, "none").map(|left| to_string(&left)), Some(to_string(&made)));
     stored = stored.replace("query", "javascript");
     let refused = second.put_into(Some(&json(&stored)), false).unwrap_err();
     assert_eq!(refused.error, "invalid_ddoc_lang");
@@ -127,7 +127,7 @@ fn indexes_are_put_into_design_documents_and_taken_out() {
     let partitioned = request(r#"{"index":{"fields":["a"]},"partitioned":true}"#);
     assert_eq!(partitioned.put_into(None, false).unwrap_err().error, "error_saving_ddoc");
     let made = partitioned.put_into(None, true).unwrap().unwrap();
-    assert_eq!(text(made.get("options").unwrap()), r#"{"partitioned":true}"#);
+    assert_eq!(to_string(made.get("options").unwrap()), r#"{"partitioned":true}"#);
     assert_eq!(partitioned.put_into(Some(&made), true), Ok(None));
     assert_eq!(first.put_into(Some(&made), true).unwrap_err().error, "invalid_partitioned_option");
 }
@@ -185,7 +185,7 @@ fn numbers_of_documents() {
     let find = Find::parse_count(&json(r#"{"selector":{},"execution_stats":true}"#), None, &|| false).unwrap();
     let stats = ExecutionStats { keys_examined: 2, docs_examined: 2, results_returned: 2, time_ms: 0.5 };
     assert_eq!(
-        text(&count_answer(&find, &indexes[0], 2, &stats)),
+        to_string(&count_answer(&find, &indexes[0], 2, &stats)),
         r#"{"count":2,"execution_stats":{"total_keys_examined":2,"total_docs_examined":2,"total_quorum_docs_examined":0,"results_returned":2,"execution_time_ms":0.500},"warning":"No matching index found, create an index to optimize query time."}"#
     );
 }
@@ -218,10 +218,10 @@ fn explained_without_an_index() {
     let answer = explain(&find(r#"{"selector":{"b":1},"sort":["b"]}"#).unwrap(), &catalog).unwrap();
     assert_eq!(answer.get("index"), Some(&Value::Null));
     assert_eq!(answer.get("mrargs"), None);
-    let candidates = text(answer.get("index_candidates").unwrap());
+    let candidates = to_string(answer.get("index_candidates").unwrap());
     assert_eq!(candidates.matches("field_mismatch").count(), 2, "{candidates}");
     let text_search = explain(&find(r#"{"selector":{"$text":"x","a":1}}"#).unwrap(), &catalog).unwrap();
-    assert!(text(&text_search).contains("needs_text_search"));
+    assert!(to_string(&text_search).contains("needs_text_search"));
     let none = Find { allow_fallback: false, ..find(r#"{"selector":{"b":1}}"#).unwrap() };
     let refused = explain(&none, &catalog).unwrap_err();
     assert_eq!(refused.reason, "You must specify an index with the `use_index` parameter.");
@@ -301,7 +301,7 @@ proptest! {
         let _ = parse_bulk_delete(&body);
         let _ = without_index(&document, "a");
         let mut indexes = Index::of_design_document("_design/x", &document, false);
-        let wrapped = format!(r#"{{"language":"query","views":{{"a":{{"map":{},"options":{{}}}}}}}}"#, text(&view));
+        let wrapped = format!(r#"{{"language":"query","views":{{"a":{{"map":{},"options":{{}}}}}}}}"#, to_string(&view));
         indexes.extend(Index::of_design_document("_design/d", &json(&wrapped), false));
         let more = r#"{"language":"query","views":{"b":{"map":{"fields":{"a":"asc","_id":"asc"}},"options":{}}}}"#;
         indexes.extend(Index::of_design_document("_design/e", &json(more), false));
@@ -310,8 +310,8 @@ proptest! {
             let _ = (index.to_json(), index.key(&document, &nobody));
         }
         let catalog = Catalog { database: "db", partitioned: false, indexes: &indexes };
-        for member in [r#""limit":1"#.to_owned(), format!(r#""sort":{}"#, text(&sort)), format!(r#""use_index":{}"#, text(&use_index))] {
-            let Ok(find) = Find::parse(&json(&format!(r#"{{"selector":{},{member}}}"#, text(&selector))), None, &nobody) else { continue };
+        for member in [r#""limit":1"#.to_owned(), format!(r#""sort":{}"#, to_string(&sort)), format!(r#""use_index":{}"#, to_string(&use_index))] {
+            let Ok(find) = Find::parse(&json(&format!(r#"{{"selector":{},{member}}}"#, to_string(&selector))), None, &nobody) else { continue };
             let _ = explain(&find, &catalog);
             if let Ok(plan) = plan(&find, &catalog) {
                 let _ = plan.document_of("x", &[Value::Null, document.clone()]);

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use flatbed_flatten::json::Value;
+use flatbed_flatten::json::{Value, to_string};
 use flatbed_flatten::{FieldIds, FieldNames, FlattenOptions, PackOptions, flatten, pack_with, unknown_names};
 use flatbed_mango::{Index, Interrupts, MatchInterrupted, Progress, RowsError, Selector};
 use proptest::prelude::*;
 
+use crate::json;
 use crate::plans::{selector, value};
-use crate::{json, text};
 
 #[derive(Default)]
 struct Names(Vec<String>, HashMap<String, u64>);
@@ -172,7 +172,7 @@ fn key_on_rows(
     let pairs = pack_with(&flatten(body, &names, &FlattenOptions { path_bytes_max }), options);
     let pairs = pairs.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
     let special = || json(r#"{"_id":"a","_rev":"1-x"}"#);
-    index.for_rows(&names).key(pairs, &names, special, &|| false).unwrap().map(|key| text(&Value::Array(key)))
+    index.for_rows(&names).key(pairs, &names, special, &|| false).unwrap().map(|key| to_string(&Value::Array(key)))
 }
 
 proptest! {
@@ -197,20 +197,20 @@ proptest! {
         let compiled = Selector::new(&json(&selector)).unwrap();
         let options = PackOptions { run_bytes, compressed_from_bytes: Some(50) };
         let (selected, _) = on_rows(&compiled, &body, &literal, &options, path_bytes_max);
-        prop_assert_eq!(selected, compiled.matches(&document), "{} of {}", selector, text(&document));
+        prop_assert_eq!(selected, compiled.matches(&document), "{} of {}", selector, to_string(&document));
         let sliced = in_slices(
             |progress, interrupts| compiled.matches_in_slices(&document, progress, interrupts),
             |error| *error == MatchInterrupted::Paused,
         );
-        prop_assert_eq!(sliced, Ok(selected), "{} of {}", selector, text(&document));
+        prop_assert_eq!(sliced, Ok(selected), "{} of {}", selector, to_string(&document));
         for fields in [r#"{"a":"asc"}"#, r#"{"b":"asc","_id":"asc"}"#, r#"{"a.b":"asc","a":"asc"}"#, r#"{"a.0.b":"asc","c":"asc"}"#] {
             for partial in ["{}", &selector] {
                 let view = format!(r#"{{"map":{{"fields":{fields},"partial_filter_selector":{partial}}},"options":{{}}}}"#);
                 let design = json(&format!(r#"{{"language":"query","views":{{"i":{view}}}}}"#));
                 let index = Index::of_design_document("_design/i", &design, false).remove(0);
-                let key = index.key(&document, &|| false).unwrap().map(|key| text(&Value::Array(key)));
+                let key = index.key(&document, &|| false).unwrap().map(|key| to_string(&Value::Array(key)));
                 let by_rows = key_on_rows(&index, &body, &literal, &options, path_bytes_max);
-                prop_assert_eq!(by_rows, key, "{} of {}", fields, text(&document));
+                prop_assert_eq!(by_rows, key, "{} of {}", fields, to_string(&document));
             }
         }
     }

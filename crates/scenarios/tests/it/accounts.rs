@@ -56,8 +56,7 @@ pub async fn until(server: &Running, path: &str, wanted: impl Fn(&Value) -> bool
 /// Returns a user document with the password's hash; the salt is the password.
 pub fn user(name: &str, password: &str) -> Value {
     let members = PasswordHash::salted(password, password, 600_000).put_into(Vec::new());
-    let mut text = Vec::new();
-    flatbed_layer::json::write(&flatbed_layer::json::Value::Object(members), &mut text);
+    let text = flatbed_layer::json::to_vec(&flatbed_layer::json::Value::Object(members));
     let mut document: Value = serde_json::from_slice(&text).unwrap();
     document["name"] = json!(name);
     document["type"] = json!("user");

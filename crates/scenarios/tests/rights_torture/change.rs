@@ -381,7 +381,6 @@ fn document(user: usize, value: &UserDocument, found: Value) -> Value {
 /// Returns the members of a cheap hash, which a server may want to upgrade.
 fn hashed(value: &UserDocument) -> Value {
     let hash = PasswordHash::salted(&value.password, &value.salt, 10);
-    let mut text = Vec::new();
-    json::write(&Members::Object(hash.put_into(Vec::new())), &mut text);
+    let text = json::to_vec(&Members::Object(hash.put_into(Vec::new())));
     serde_json::from_slice(&text).expect("JSON")
 }

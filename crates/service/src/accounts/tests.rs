@@ -41,9 +41,7 @@ pub(crate) fn users(layer: &Layer) -> flatbed_layer::Database {
 /// The members of a user document with a quick hash of `password`.
 pub(crate) fn hash_members(password: &str, salt: &str, iterations: u32) -> String {
     let hash = PasswordHash::salted(password, salt, iterations);
-    let mut out = Vec::new();
-    json::write(&flatbed_layer::json::Value::Object(hash.put_into(Vec::new())), &mut out);
-    let text = String::from_utf8(out).unwrap();
+    let text = json::to_string(&flatbed_layer::json::Value::Object(hash.put_into(Vec::new())));
     text.trim_matches(['{', '}']).to_owned()
 }
 

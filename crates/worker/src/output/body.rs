@@ -7,11 +7,11 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_flatten::json::{Limits, Value, parse, to_string};
 use serde::Deserialize;
 
 use crate::datum::normal;
-use crate::transform::{json_of, text_of};
+use crate::transform::text_of;
 
 /// A format of bodies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -136,7 +136,7 @@ fn pack_number(text: &str, out: &mut Vec<u8>) -> Result<(), TooMany> {
 
 /// Returns the body of a deletion: `{"_id": ..., "_deleted": true}`.
 pub fn deletion(id: &str) -> String {
-    json_of(&Value::Object(vec![
+    to_string(&Value::Object(vec![
         (Cow::Borrowed("_id"), Value::String(Cow::Borrowed(id))),
         (Cow::Borrowed("_deleted"), Value::Bool(true)),
     ]))
