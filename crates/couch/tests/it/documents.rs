@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::store;
+use super::{serve_database, store};
 use crate::support::{ServerOptions, soon};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -15,8 +15,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn encodings_of_bodies() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     // One connection, so an unread body would corrupt the next answer.
     let mut client = server.connect().await;
     let compressed = [("content-encoding", "gzip")];
@@ -39,8 +38,7 @@ async fn encodings_of_bodies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tombstone_that_is_put() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let rev = server.call("PUT", "/db/d", "{}").await.text("rev");
     let deleted = server.call("PUT", "/db/d", &format!(r#"{{"_rev":"{rev}","_deleted":true,"why":1}}"#)).await;
     // CouchDB answers a DELETE with the `location` of a PUT.
@@ -74,8 +72,7 @@ async fn bombs_and_bodies_that_are_too_large() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_and_places() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let mut client = server.connect().await;
     let made = client.call("PUT", "/db/_design%2Fx", &[("x-forwarded-proto", "https")], b"{}").await;
     assert_eq!((made.status, made.header("location")), (201, Some("https://localhost/db/_design%2Fx")));
@@ -104,8 +101,7 @@ async fn conditions_and_places() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_answers_come_whole() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let long = "x".repeat(3_000_000);
     for id in ["a", "b", "c"] {
         assert_eq!(server.call("PUT", &format!("/db/{id}"), &format!("{{\"long\":\"{long}\"}}")).await.status, 201);
@@ -137,8 +133,7 @@ async fn large_answers_come_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bulk_get_of_tombstones_ancestors_and_nonsense() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let first = server.call("PUT", "/db/live", r#"{"n":1}"#).await.text("rev");
     let second = server.call("PUT", &format!("/db/live?rev={first}"), r#"{"n":2}"#).await.text("rev");
     let gone = server.call("PUT", "/db/gone", "{}").await.text("rev");
@@ -166,8 +161,7 @@ async fn bulk_get_of_tombstones_ancestors_and_nonsense() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_goes_on_when_its_client_hangs_up() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     for number in 0..20 {
         let mut client = server.connect().await;
         let headers = [("expect", "100-continue"), ("content-length", "2")];
@@ -187,8 +181,7 @@ async fn a_write_goes_on_when_its_client_hangs_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_there_yet_says_so() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     server.call("PUT", "/parts?partitioned=true", "").await;
     // Design documents with full-text indexes are stored.
     let design = r#"{"indexes":{"x":{"analyzer":"standard","index":"function (doc) {}"}},
@@ -217,8 +210,7 @@ async fn what_is_not_there_yet_says_so() {
 /// As in CouchDB, documents and the revisions of missing documents keep the request's order; other revisions ascend.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_revisions_keep_their_order() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let rev = server.call("PUT", "/db/there", "{}").await.text("rev");
     let asked = r#"{"z":["3-b","1-a","2-c"],"there":["3-b","1-a"],"a":["2-d","2-a"]}"#;
     let there = format!(r#""there":{{"missing":["1-a","3-b"],"possible_ancestors":["{rev}"]}}"#);
@@ -232,8 +224,7 @@ async fn missing_revisions_keep_their_order() {
 /// As in CouchDB, the last of repeated members counts, in any spelling, for checks and for the write.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_members_that_stand_twice_the_last_counts() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let get = async |path: &str| server.call("GET", path, "").await.json();
     assert_eq!(server.call("PUT", "/db/x", r#"{"_id":"y","_id":"x","a":1,"a":2}"#).await.status, 201);
     assert_eq!(get("/db/x").await["a"], 2);
@@ -266,8 +257,7 @@ async fn of_members_that_stand_twice_the_last_counts() {
 /// The query string and the headers may name a replicated revision, as they name an edit's parent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_of_another_replica_in_the_line() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let mut client = server.connect().await;
     let related = [("content-type", "multipart/related; boundary=\"abc\"")];
     let parts = b"--abc\r\nContent-Type: application/json\r\n\r\n{\"_attachments\":{\"a\":{\"follows\":true}}}\r\n\
@@ -312,8 +302,7 @@ async fn a_revision_of_another_replica_in_the_line() {
 /// As in CouchDB, a local document is copied like any other document.
 #[tokio::test(flavor = "multi_thread")]
 async fn copies_from_and_to_local_documents() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     server.ok("PUT", "/db/_local/a", json!({"v": 1})).await;
     server.ok("PUT", "/db/attached", json!({"v": 2, "_attachments": {"a": {"data": ""}}})).await;
     let mut client = server.connect().await;
@@ -361,8 +350,7 @@ async fn copies_from_and_to_local_documents() {
 /// missing ancestor.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_of_no_document() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     server.call("PUT", "/_users", "").await;
     let rev = "1-967a00dff5e02add41819138abb3284d";
     let bare = json!({"_rev": rev});

@@ -1,6 +1,6 @@
 //! `_changes` across two servers on one store, and how feeds end.
 
-use super::store;
+use super::{serve_database, store};
 use crate::support::{ServerOptions, soon};
 use serde_json::Value;
 
@@ -36,8 +36,7 @@ async fn what_one_server_writes_another_tells() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn longpoll_waits_for_the_first_change() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let since = server.call("PUT", "/db/a", "{}").await;
     assert_eq!(since.status, 201);
     let mut feed = server.connect().await;
@@ -63,8 +62,7 @@ async fn longpoll_waits_for_the_first_change() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_are_couchdbs() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let none = server.call("GET", "/db/_changes", "").await;
     let seq = none.text("last_seq");
     assert_eq!(none.body, format!("{{\"results\":[\n\n],\n\"last_seq\":\"{seq}\",\"pending\":0}}\n"));
@@ -106,8 +104,7 @@ async fn lines_are_couchdbs() {
 /// A feed sends its first bytes before any row: an empty line for feeds of lines.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_feed_begins_at_once() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     server.call("PUT", "/db/a", "{}").await;
     for path in ["/db/_changes?since=now", "/_db_updates?since=now", "/db/_changes?filter=_design&since=0"] {
         for feed in ["continuous", "eventsource"] {
@@ -126,8 +123,7 @@ async fn a_feed_begins_at_once() {
 /// A PHP client reads only decimal digits in chunk sizes. The lines of a feed stay in one chunk.
 #[tokio::test(flavor = "multi_thread")]
 async fn sizes_of_chunks_have_no_letters() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     for length in 1..20 {
         server.call("PUT", &format!("/db/{}", "x".repeat(length)), "{}").await;
     }
@@ -156,8 +152,7 @@ async fn sizes_of_chunks_have_no_letters() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stops_tells_its_feeds() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     server.call("PUT", "/db/a", "{}").await;
     let (mut continuous, mut longpoll) = (server.connect().await, server.connect().await);
     continuous.send("GET", "/db/_changes?feed=continuous&heartbeat=20", &[], b"").await;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::store;
+use super::{serve_database, store};
 use crate::support::{Running, ServerOptions};
 use flatbed_javascript::RunnerOptions;
 use flatbed_layer::LayerOptions;
@@ -27,8 +27,7 @@ async fn numbered(server: &Running, count: u64) {
 
 #[tokio::test]
 async fn filters() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let filters = json!({
         "filters": {
             "even": "function (doc) { return doc.n % 2 === 0; }",
@@ -93,8 +92,7 @@ async fn filters() {
 /// A filter judges each leaf that `style=all_docs` shows.
 #[tokio::test]
 async fn leaves_are_filtered() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     design(&server, json!({"filters": {"a": "function (doc) { return doc.branch === 'a'; }"}})).await;
     for branch in ["a", "b"] {
         let doc = json!({"_rev": format!("1-{branch}"), "branch": branch});
@@ -110,8 +108,7 @@ async fn leaves_are_filtered() {
 
 #[tokio::test]
 async fn feeds_that_wait_are_filtered() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     design(&server, json!({"filters": {"even": "function (doc) { return doc.n % 2 === 0; }"}})).await;
     let since = server.ok("GET", "/db/_changes", NULL).await["last_seq"].as_str().unwrap().to_owned();
     let path = format!("/db/_changes?filter=d/even&since={since}&heartbeat=100");

@@ -2,14 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::store;
-use crate::support::Running;
+use crate::support::{Running, Store};
 
 const NULL: Value = Value::Null;
 const TOGETHER: &str = "`keys` is incompatible with `key`, `start_key` and `end_key`";
 
-async fn serve() -> Option<Running> {
-    let server = store()?.serve_database().await;
+async fn serve() -> Running {
+    let server = Store::new().serve_database().await;
     for (id, n) in [("a", 1), ("b", 2), ("c", 3), ("_local/a", 9)] {
         server.ok("PUT", &format!("/db/{id}"), json!({"n": n})).await;
     }
@@ -18,7 +17,7 @@ async fn serve() -> Option<Running> {
     server.ok("PUT", "/db/_design/z", json!({})).await;
     let gone = server.ok("PUT", "/db/gone", json!({})).await;
     server.ok("DELETE", &format!("/db/gone?rev={}", gone["rev"].as_str().unwrap()), NULL).await;
-    Some(server)
+    server
 }
 
 /// Returns the rows' keys as JSON, or the error's reason.
@@ -29,7 +28,7 @@ fn keys_or_reason(answer: &Value) -> String {
 
 #[tokio::test]
 async fn one_key_and_several() {
-    let Some(server) = serve().await else { return };
+    let server = serve().await;
     let view = "_design/p/_view/n";
     let cases = [
         // In both the body and the query string, or repeated.
@@ -81,7 +80,7 @@ async fn one_key_and_several() {
 
 #[tokio::test]
 async fn local_documents_among_all() {
-    let Some(server) = serve().await else { return };
+    let server = serve().await;
     let keys = json!({"keys": ["a", "_local/a", 1, "_local/none", "zz"]});
     let answer = server.ok("POST", "/db/_all_docs?include_docs=true", keys).await;
     assert_eq!(keys_or_reason(&answer), r#""a" "_local/a" 1 "_local/none" "zz""#);
@@ -94,7 +93,7 @@ async fn local_documents_among_all() {
 
 #[tokio::test]
 async fn one_key_among_several_queries() {
-    let Some(server) = serve().await else { return };
+    let server = serve().await;
     let cases = [
         (r#"{"keys":["zz"]}"#, ""),
         (r#"{"keys":["gone"]}"#, ""),
@@ -130,7 +129,7 @@ async fn one_key_among_several_queries() {
 
 #[tokio::test]
 async fn offset_of_keys_that_are_not_there() {
-    let Some(server) = serve().await else { return };
+    let server = serve().await;
     let cases =
         [("keys=[0,9]", 3), ("keys=[9,0]", 0), ("keys=[0,9]&descending=true", 3), ("keys=[9,0]&descending=true", 0)];
     let cases =
@@ -143,7 +142,7 @@ async fn offset_of_keys_that_are_not_there() {
 
 #[tokio::test]
 async fn wrong_parameters_are_printed_as_erlang_does() {
-    let Some(server) = serve().await else { return };
+    let server = serve().await;
     let names = ["descending", "reduce", "group", "include_docs", "inclusive_end", "conflicts", "sorted", "update_seq"];
     for name in names {
         let (body, reason) = (format!(r#"{{"{name}":"yes"}}"#), "Invalid boolean parameter: \"yes\"");

@@ -52,9 +52,14 @@ mod views;
 mod websocket;
 
 use flatbed_scenarios as support;
-use support::Store;
+use support::{Running, Store};
 
 /// Returns a store without faults, for modules that also run under faults. Never `None`.
 fn store() -> Option<Store> {
     Some(Store::new())
+}
+
+/// Returns a server of such a store, with the database `db`. Never `None`.
+async fn serve_database() -> Option<Running> {
+    Some(store()?.serve_database().await)
 }

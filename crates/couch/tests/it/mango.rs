@@ -1,6 +1,6 @@
 //! Mango beyond the recordings in `mango.jsonl` of tests/couchdb-answers.
 
-use super::store;
+use super::{serve_database, store};
 use crate::gate::Gate;
 use crate::support::{Running, ServerOptions};
 use flatbed_service::SelectorOptions;
@@ -67,8 +67,7 @@ async fn all_documents_of_many_pages_are_found() {
 /// CouchDB's coordinator drops a selected design document, and with it the counts since the previous selected row.
 #[tokio::test(flavor = "multi_thread")]
 async fn design_documents_count_as_in_couchdb() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     for id in ["A", "_design/n", "_design/t", "a", "b", "c"] {
         server.ok("PUT", &format!("/db/{id}"), json!({"zz": id != "_design/n" && id != "b"})).await;
     }
@@ -137,8 +136,7 @@ async fn indexes_answer_wherever_they_were_defined() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_that_cannot_be_kept_are_refused() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let long: Vec<String> = (0..2_000).map(|n| format!("field{n}")).collect();
     let without = json!({"fields": ["a"], "partial_filter_selector": {"_conflicts": {"$exists": false}}});
     let beside = [json!({"fields": ["_attachments.f.length"]}), json!({"fields": ["_conflicts"]}), without];
@@ -173,8 +171,7 @@ async fn indexes_that_cannot_be_kept_are_refused() {
 /// Replication may bring such indexes: they are stored, and no query uses them.
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_on_what_no_body_has_change_no_answer() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let leaves = json!({"new_edits": false, "docs": [
         {"_id": "a", "_rev": "1-a", "n": 1}, {"_id": "a", "_rev": "1-b", "n": 2}, {"_id": "b", "_rev": "1-a", "n": 3},
         {"_id": "c", "_rev": "1-a", "n": 4, "_attachments": {"f": {"content_type": "text/plain", "data": "aGk="}}}
@@ -224,8 +221,7 @@ async fn indexes_on_what_no_body_has_change_no_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_are_refused_what_they_have_not() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     for (body, error) in [
         (json!({}), "missing_required_key"),
         (json!({"selector": {}, "limit": 1}), "invalid_key"),
@@ -251,8 +247,7 @@ async fn counts_are_refused_what_they_have_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_come_and_go_beside_what_else_their_design_document_has() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let file = json!({"f": {"content_type": "text/plain", "data": "aGk="}});
     let design = json!({"language": "query", "title": "mine", "_attachments": file});
     server.ok("PUT", "/db/_design/d", design).await;
@@ -286,8 +281,7 @@ async fn indexes_come_and_go_beside_what_else_their_design_document_has() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_beyond_their_bounds_are_refused() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let Some(server) = serve_database().await else { return };
     let large: Vec<u32> = (0..50_000).collect();
     let fields: Vec<String> = (0..60_000).map(|n| n.to_string()).collect();
     let regexes: Vec<Value> = (0..600).map(|n| json!({"a": {"$regex": format!("^(\\w{n}a){{1,30}}$")}})).collect();

@@ -2,14 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::store;
+use crate::support::Store;
 
 const NULL: Value = Value::Null;
 
 #[tokio::test]
 async fn purges_that_are_remembered_are_shown() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let shown = async || server.ok("GET", "/db/_purged_infos", NULL).await;
     assert_eq!(shown().await, json!({"purged_infos": []}));
     let purge = async |id: &str| {

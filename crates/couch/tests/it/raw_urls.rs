@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::store;
-use crate::support::{Running, soon};
+use crate::support::{Running, Store, soon};
 
 /// Sends pieces on one connection and reads until the server closes it.
 async fn answers(server: &Running, pieces: &[&str]) -> String {
@@ -25,8 +24,7 @@ async fn answers(server: &Running, pieces: &[&str]) -> String {
 
 #[tokio::test]
 async fn quotes_in_urls_are_taken_and_bodies_are_left_alone() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     server.ok("PUT", "/db/a", json!({"n": 1})).await;
     server.ok("PUT", "/db/%3Cb%3E", json!({"n": 2})).await;
     let host = format!("host: {}\r\n", server.address);

@@ -1,7 +1,6 @@
 //! Sync functions over HTTP.
 
-use super::store;
-use crate::support::{Running, ServerOptions};
+use crate::support::{Running, ServerOptions, Store};
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
@@ -28,8 +27,7 @@ fn answer(status: u16, error: &str, reason: &str) -> (u16, String, String) {
 
 #[tokio::test]
 async fn a_function_answers_in_its_own_words() {
-    let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
+    let server = Store::new().serve(ServerOptions::default()).await;
     server.ok("PUT", "/db", json!({"sync": FUNCTION})).await;
     let rev = server.ok("PUT", "/db/a", json!({"channels": ["A"]})).await["rev"].as_str().expect("a rev").to_owned();
     for (body, told) in [
@@ -70,8 +68,7 @@ async fn a_function_answers_in_its_own_words() {
 
 #[tokio::test]
 async fn databases_with_channels_are_made() {
-    let Some(store) = store() else { return };
-    let server = store.serve(ServerOptions::default()).await;
+    let server = Store::new().serve(ServerOptions::default()).await;
     let broken = refused(&server, "PUT", "/broken", json!({"sync": "this is not a function"})).await;
     assert_eq!((broken.0, &*broken.1), (400, "compilation_error"));
     assert_eq!(server.json("GET", "/broken", NULL).await.0, 404);

@@ -3,8 +3,7 @@
 use flatbed_auth::PasswordHash;
 use serde_json::{Map, Value, json};
 
-use super::store;
-use crate::support::{Answer, ServerOptions};
+use crate::support::{Answer, ServerOptions, Store};
 
 const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
@@ -67,8 +66,7 @@ fn is_sandboxed(answer: &Answer, what: &str) {
 
 #[tokio::test]
 async fn all_are_sandboxed() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let mut headers: Map<String, Value> = FORBIDDEN.iter().map(|&name| (name.to_owned(), json!("forged"))).collect();
     headers.extend([("Content-Type".to_owned(), json!("text/html")), ("X-Mine".to_owned(), json!("mine"))]);
     let headers = Value::Object(headers).to_string();
@@ -135,8 +133,7 @@ async fn all_are_sandboxed() {
 
 #[tokio::test]
 async fn attachments_are_sandboxed() {
-    let Some(store) = store() else { return };
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let mut client = server.connect().await;
     for (kind, sent) in [
         ("text/html", "text/html"),
@@ -161,9 +158,8 @@ async fn attachments_are_sandboxed() {
 
 #[tokio::test]
 async fn functions_see_no_credentials() {
-    let Some(store) = store() else { return };
     let setting = |key: &str, text: &str| ("chttpd_auth".to_owned(), key.to_owned(), text.to_owned());
-    let server = store
+    let server = Store::new()
         .serve(ServerOptions {
             admins: [("admin".to_owned(), PasswordHash::with_iterations("password", b"0123456789abcdef", 1))].into(),
             // Names that do not tell their purpose.

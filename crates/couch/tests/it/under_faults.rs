@@ -20,8 +20,12 @@ mod validation;
 #[path = "views.rs"]
 mod views;
 
-use crate::support::Store;
+use crate::support::{Running, Store};
 
 fn store() -> Option<Store> {
     Store::with_faults()
+}
+
+async fn serve_database() -> Option<Running> {
+    Some(store()?.serve_database().await)
 }
