@@ -16,6 +16,7 @@ use flatbed_http::{
     BindError, Blocks, Cors, InsidePrincipal, Limits, Listen, Proxies, Server, Shell, ShellOptions, inside,
 };
 use flatbed_javascript::{Runner, RunnerOptions};
+use flatbed_layer::check::check_database;
 use flatbed_layer::{Background, BackgroundOptions, Database, LayerOptions, ServerActor};
 use flatbed_outward::{AllowedAddresses, Network, Tls};
 use flatbed_provision::{Provision, ProvisionOptions};
@@ -415,6 +416,22 @@ impl Running {
         let count = |line: &str| line.strip_prefix("flatbed_followers{")?.rsplit(' ').next()?.parse::<u64>().ok();
         let followers = async || self.call("GET", "/metrics", "").await.body.lines().filter_map(count).sum::<u64>();
         until_wanted("feeds are answered", followers, |found| *found == feeds).await;
+    }
+
+    /// Returns the store, for further servers and layers.
+    pub fn store(&self) -> Store {
+        Store(self.store.clone())
+    }
+
+    /// Stops the server once its database `db` has no staged upload and the checker has found no fault in it.
+    pub async fn stop_clean(self) {
+        let database = self.store().layer().await.database("db");
+        // Refused uploads are removed after the answer.
+        let is_swept = async || check_database(&database, |_| {}).await.unwrap().staged_uploads == 0;
+        until("nothing is staged", is_swept).await;
+        let report = check_database(&database, |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        self.stop().await;
     }
 
     /// Tells the server to end, without waiting for it.

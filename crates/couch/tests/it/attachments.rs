@@ -2,18 +2,14 @@
 
 use std::io::{Read, Write};
 
-use flatbed_layer::Database;
-use flatbed_layer::check::check_database;
-use flatbed_testkit::until;
-
 use crate::support::{Answer, Client, Running, Store, soon};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
 const KIND: (&str, &str) = ("content-type", "a/b");
 
-async fn serve(store: &Store) -> (Running, Client) {
-    let server = store.serve_database().await;
+async fn serve() -> (Running, Client) {
+    let server = Store::new().serve_database().await;
     let client = server.connect().await;
     (server, client)
 }
@@ -26,17 +22,9 @@ async fn get(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> (Answ
     (head, bytes)
 }
 
-/// Asserts that the database is consistent and has no staged data.
-async fn is_clean(database: &Database) {
-    let is_swept = async || check_database(database, |_| {}).await.unwrap().staged_uploads == 0;
-    until("nothing is staged", is_swept).await;
-    let report = check_database(database, |_| {}).await.unwrap();
-    assert!(report.is_clean(), "{report:?}");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn ranges() {
-    let (server, mut client) = serve(&Store::new()).await;
+    let (server, mut client) = serve().await;
     // Spans several chunks.
     let data: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
     assert_eq!(client.call("PUT", "/db/d/a", &[KIND], &data).await.status, 201);
@@ -79,7 +67,7 @@ async fn ranges() {
 /// Sizes of a database and of a partition include attachments, and `sizes.file` is at least `sizes.active`.
 #[tokio::test(flavor = "multi_thread")]
 async fn sizes() {
-    let (server, mut client) = serve(&Store::new()).await;
+    let (server, mut client) = serve().await;
     assert_eq!(server.call("PUT", "/parts?partitioned=true", "").await.status, 201);
     let bytes = vec![b'x'; 100_000];
     for (database, id, of) in [("db", "d", "/db"), ("parts", "p:d", "/parts/_partition/p")] {
@@ -95,8 +83,7 @@ async fn sizes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn encodings_and_tags() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let text = "words ".repeat(50_000);
     let kind = ("content-type", "text/plain;charset=utf-8");
     assert_eq!(client.call("PUT", "/db/d/t", &[kind], text.as_bytes()).await.status, 201);
@@ -157,14 +144,12 @@ async fn encodings_and_tags() {
             assert_eq!((answer.status, answer.header("etag")), (status, Some(tag.as_str())), "{sent}");
         }
     }
-    is_clean(&store.layer().await.database("db")).await;
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn digests_and_lengths() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let right = ("content-md5", "3/Qdo/KAkeYaLZQbpSGL2A==");
     let wrong = client.call("PUT", "/db/d/a", &[KIND, ("content-md5", "rL0Y20zC+Fzt72VPzMSk2A==")], b"data!").await;
     assert_eq!((wrong.status, wrong.text("error").as_str()), (400, "content_md5_mismatch"));
@@ -216,14 +201,12 @@ async fn digests_and_lengths() {
     let mut client = server.connect().await;
     client.send("PUT", "/db/n/a", &[KIND, ("content-length", "5000000")], &vec![1; 2_000_000]).await;
     drop(client);
-    is_clean(&store.layer().await.database("db")).await;
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let mut rev = client.call("PUT", "/db/d", &[], b"{}").await.text("rev");
     let long = "l".repeat(2_000);
     for (path, name) in [
@@ -279,15 +262,13 @@ async fn names() {
         let (answer, bytes) = get(&mut client, path, &[]).await;
         assert_eq!((answer.status, answer.header("content-length"), bytes.len()), (200, Some("0"), 0));
     }
-    is_clean(&store.layer().await.database("db")).await;
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 /// CouchDB stores `revpos` 0 for attachments without one. Their data is shown as usual.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_no_generation() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let foreign = br#"{"_revisions":{"start":2,"ids":["b","a"]},"_attachments":{"x":{"data":"b25l","revpos":0}}}"#;
     assert_eq!(client.call("PUT", "/db/d?new_edits=false", &[], foreign).await.status, 201);
     let is_shown = |attachments: &serde_json::Value| {
@@ -310,15 +291,13 @@ async fn of_no_generation() {
     }
     let rows = client.call("GET", "/db/_all_docs?include_docs=true&attachments=true", &[], b"").await.json();
     is_shown(&rows["rows"][0]["doc"]["_attachments"]);
-    is_clean(&store.layer().await.database("db")).await;
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 /// As in CouchDB, a stub with a `revpos` stands only for an attachment with the same `revpos`.
 #[tokio::test(flavor = "multi_thread")]
 async fn stubs_of_another_generation() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let foreign = br#"{"_rev":"1-a","_attachments":{"x":{"data":"b25l","revpos":0}}}"#;
     assert_eq!(client.call("PUT", "/db/zero?new_edits=false", &[], foreign).await.status, 201);
     let own = client.call("PUT", "/db/one", &[], br#"{"_attachments":{"x":{"data":"b25l"}}}"#).await.text("rev");
@@ -350,14 +329,12 @@ async fn stubs_of_another_generation() {
             (&"b25l".into(), &revpos.into())
         );
     }
-    is_clean(&store.layer().await.database("db")).await;
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleting_what_is_not_there() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let first = client.call("PUT", "/db/d/a", &[KIND], b"x").await.text("rev");
     let last = client.call("PUT", &format!("/db/d/b?rev={first}"), &[KIND], b"y").await.text("rev");
     let missing = (404, "Document is missing attachment");
@@ -380,15 +357,13 @@ async fn deleting_what_is_not_there() {
     let again = client.call("DELETE", &format!("/db/d/a?rev={}", gone.text("rev")), &[], b"").await;
     assert_eq!((again.status, again.text("error").as_str()), (404, "not_found"));
     assert_eq!(client.call("GET", "/db/d", &[], b"").await.text("_rev"), gone.text("rev"));
-    is_clean(&store.layer().await.database("db")).await;
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 /// CouchDB accepts an attachment with an empty name within a document, and shows it there.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_an_empty_name() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let made = client.call("PUT", "/db/own", &[], br#"{"_attachments":{"":{"data":"b25l"}}}"#).await;
     assert_eq!(made.status, 201, "{made:?}");
     let stub = format!(r#"{{"_rev":"{}","n":1,"_attachments":{{"":{{"stub":true}}}}}}"#, made.text("rev"));
@@ -408,14 +383,13 @@ async fn of_an_empty_name() {
         let leaves = client.call("GET", &format!("/db/{id}?open_revs=all&attachments=true"), &[], b"").await.json();
         assert_eq!(leaves[0]["ok"]["_attachments"][""]["data"], "b25l", "{id}: {leaves}");
     }
-    is_clean(&store.layer().await.database("db")).await;
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 /// As in CouchDB: a stored page may be hostile.
 #[tokio::test(flavor = "multi_thread")]
 async fn browsers_run_nothing_of_them() {
-    let (server, mut client) = serve(&Store::new()).await;
+    let (server, mut client) = serve().await;
     let page = b"<script>fetch('/_all_dbs')</script>";
     assert_eq!(client.call("PUT", "/db/d/page", &[("content-type", "text/html")], page).await.status, 201);
     assert_eq!(client.call("PUT", "/db/e/a", &[KIND], b"0123456789").await.status, 201);
@@ -439,8 +413,7 @@ async fn browsers_run_nothing_of_them() {
 /// JSON shows the encoding beside uncompressed data, and a document that is sent back stays the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn encodings_beside_data() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let text = "words ".repeat(1_000);
     let put = client.call("PUT", "/db/d/t", &[("content-type", "text/plain")], text.as_bytes()).await.text("rev");
     let stub = client.call("GET", "/db/d?att_encoding_info=true", &[], b"").await.json()["_attachments"]["t"].clone();
@@ -470,8 +443,7 @@ async fn encodings_beside_data() {
     assert_eq!(document.text("_rev"), put);
     assert_eq!(client.call("PUT", "/db/d", &[], document.body.as_bytes()).await.status, 201);
     assert!(get(&mut client, "/db/d/t", &[]).await.1 == text.as_bytes());
-    is_clean(&store.layer().await.database("db")).await;
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 /// RFC 1952, 2.2 allows several gzip members in one file, as in logs.
@@ -482,8 +454,7 @@ async fn gzip_of_several_members() {
         encoder.write_all(bytes).unwrap();
         encoder.finish().unwrap()
     };
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let encoding = ("content-encoding", "gzip");
     let parts: Vec<Vec<u8>> = (0..5).map(|part| vec![b'a' + part; 100_000 * usize::from(part)]).collect();
     let sent: Vec<u8> = parts.iter().flat_map(|part| gzip(part)).collect();
@@ -518,8 +489,7 @@ async fn gzip_of_several_members() {
     let body = [gzip(b"{\"a\":"), gzip(b""), gzip(b"1}")].concat();
     assert_eq!(client.call("PUT", "/db/body", &[encoding], &body).await.status, 201);
     assert_eq!(client.call("GET", "/db/body", &[], b"").await.json()["a"], 1);
-    is_clean(&store.layer().await.database("db")).await;
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 fn base64(bytes: &[u8]) -> String {

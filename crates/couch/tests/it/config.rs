@@ -25,14 +25,19 @@ async fn value(client: &mut Client, method: &str, path: &str, body: &str) -> (u1
     (answer.status, answer.json())
 }
 
+async fn serve() -> (Running, Client) {
+    let server = Store::new().serve(guarded()).await;
+    let client = server.connect().await;
+    (server, client)
+}
+
 async fn two(store: &Store) -> (Running, Running) {
     (store.serve(guarded()).await, store.serve(guarded()).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_are_set_shown_and_removed() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     for (method, path, body, status, expected) in [
         ("GET", "/mine", "", 200, json!({})),
         ("PUT", "/mine/key", "\"value\"", 200, json!("")),
@@ -273,8 +278,7 @@ fn limits_have_the_names_that_the_shell_knows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn couchdbs_limits_of_sizes_hold() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
     let document = json!({"text": "x".repeat(5_000)}).to_string();
     // A connection ends with a body that is too large.
@@ -310,8 +314,7 @@ async fn couchdbs_limits_of_sizes_hold() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_are_made_by_the_algorithm_of_the_settings() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     let ids = async |client: &mut Client, algorithm: &str| -> Vec<String> {
         let set = value(client, "PUT", "/uuids/algorithm", &json!(algorithm).to_string()).await;
         assert_eq!(set.0, 200, "{algorithm}");
@@ -338,8 +341,7 @@ async fn ids_are_made_by_the_algorithm_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_databases_are_as_open_as_the_settings_say() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     assert_eq!(client.call("PUT", "/closed", &[ROOT], b"").await.status, 201);
     assert_eq!(value(&mut client, "PUT", "/couchdb/default_security", "\"everyone\"").await.0, 200);
     for name in ["/open", "/_users", "/_replicator", "/team%2F_replicator"] {
@@ -357,8 +359,7 @@ async fn new_databases_are_as_open_as_the_settings_say() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_in_maintenance_asks_for_no_requests() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     for (mode, status) in [("true", "maintenance_mode"), ("nolb", "nolb")] {
         let set = value(&mut client, "PUT", "/couchdb/maintenance_mode", &json!(mode).to_string()).await;
         assert_eq!(set.0, 200);
@@ -373,8 +374,7 @@ async fn a_server_in_maintenance_asks_for_no_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_passwords_follow_the_rules_of_the_settings() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     let status = client.call("PUT", "/_users", &[ROOT], b"").await.status;
     assert!(status == 201 || status == 412, "{status}");
     let rules = json!(r#"[{".{10,}", "At least 10 characters."}, "\\d"]"#).to_string();
@@ -394,8 +394,7 @@ async fn new_passwords_follow_the_rules_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_have_the_limits_of_the_settings() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     assert_eq!(client.call("PUT", "/db?partitioned=true", &[ROOT], b"").await.status, 201);
     let documents: Vec<Value> = (0..30).map(|at| json!({"_id": format!("p:{at:02}")})).collect();
     let headers = [ROOT, ("content-type", "application/json")];
@@ -436,8 +435,7 @@ async fn queries_have_the_limits_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replications_have_the_options_of_the_settings() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     for path in ["/a", "/a/doc", "/b", "/c"] {
         let body = if path == "/a/doc" { "{}" } else { "" };
         let headers = [ROOT, ("content-type", "application/json")];
@@ -457,8 +455,7 @@ async fn replications_have_the_options_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_partition_takes_no_documents() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     assert_eq!(client.call("PUT", "/db?partitioned=true", &[ROOT], b"").await.status, 201);
     assert_eq!(value(&mut client, "PUT", "/couchdb/max_partition_size", "\"1000\"").await, (200, json!("0")));
     let headers = [ROOT, ("content-type", "application/json")];
@@ -482,8 +479,7 @@ async fn a_full_partition_takes_no_documents() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plus_in_a_path_is_as_the_settings_say() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
     let headers = [ROOT, ("content-type", "application/json")];
     assert_eq!(client.call("PUT", "/db/a+b", &headers, b"{}").await.text("id"), "a b");
@@ -530,8 +526,7 @@ async fn places_are_of_the_headers_that_the_settings_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn feeds_wait_as_long_as_the_settings_say() {
-    let server = Store::new().serve(guarded()).await;
-    let mut client = server.connect().await;
+    let (server, mut client) = serve().await;
     assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
     assert_eq!(value(&mut client, "PUT", "/httpd/changes_timeout", "\"1\"").await, (200, json!("60000")));
     for query in ["", "&timeout=3600000"] {

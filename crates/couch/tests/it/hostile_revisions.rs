@@ -1,14 +1,12 @@
 //! Revisions, histories and attachments that no honest replica sends. Each is refused or stored in bounded time and
 //! memory, and the server continues.
 
-use flatbed_layer::check::check_database;
-
 use crate::support::{Answer, Client, Running, Store};
 
 const RELATED: (&str, &str) = ("content-type", "multipart/related; boundary=\"abc\"");
 
-async fn serve(store: &Store) -> (Running, Client) {
-    let server = store.serve_database().await;
+async fn serve() -> (Running, Client) {
+    let server = Store::new().serve_database().await;
     let client = server.connect().await;
     (server, client)
 }
@@ -25,17 +23,14 @@ fn list(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.map(|item| format!("\"{item}\"")).collect::<Vec<_>>().join(","))
 }
 
-async fn ends_clean(store: &Store, server: Running) {
+async fn ends_clean(server: Running) {
     assert_eq!(server.call("GET", "/db", "").await.status, 200, "the server goes on");
-    let report = check_database(&store.layer().await.database("db"), |_| {}).await.unwrap();
-    assert!(report.is_clean(), "{report:?}");
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_revisions() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let (longest, longer) = ("h".repeat(512), "h".repeat(513));
     let greatest = 1_u64 << 53;
     for (rev, is_taken) in [
@@ -88,13 +83,12 @@ async fn names_of_revisions() {
             assert_eq!(next.status, if rev.starts_with("9007") { 400 } else { 201 }, "{shown}: {next:?}");
         }
     }
-    ends_clean(&store, server).await;
+    ends_clean(server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn histories() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let ids = |count: usize| list((0..count).map(|at| format!("{at:032x}")));
     for (revisions, status) in [
         (r#"{"start":1,"ids":["a","b"]}"#.to_owned(), 201),
@@ -136,13 +130,12 @@ async fn histories() {
     // A branch that repeats a revision.
     let twice = r#"{"_revisions":{"start":3,"ids":["a","a","a"]}}"#;
     assert_eq!(put(&mut client, "/db/twice?new_edits=false", twice).await.status, 201);
-    ends_clean(&store, server).await;
+    ends_clean(server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn long_lists() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     // A document with a large tree, for the comparisons.
     let leaf = |at: usize| format!(r#"{{"_id":"d","_revisions":{{"start":2,"ids":["{at:032x}","root"]}}}}"#);
     let leaves: Vec<String> = (0..200).map(leaf).collect();
@@ -175,7 +168,7 @@ async fn long_lists() {
     let entries = vec![r#"{"id":"d","rev":"1-x"}"#; 20_000].join(",");
     let shown = post(&mut client, "/db/_bulk_get", &format!(r#"{{"docs":[{entries}]}}"#)).await;
     assert_eq!(shown.json()["results"].as_array().map(Vec::len), Some(20_000));
-    ends_clean(&store, server).await;
+    ends_clean(server).await;
 }
 
 /// Returns the status, or 0 if the connection is cut.
@@ -193,8 +186,7 @@ async fn status_of(server: &Running, request: &[u8]) -> u16 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn very_many_leaves() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let leaf = |at: usize| format!(r#"{{"_id":"d","_rev":"1-{at:032x}"}}"#);
     let leaves: Vec<String> = (0..250).map(leaf).collect();
     let body = format!(r#"{{"new_edits":false,"docs":[{}]}}"#, leaves.join(","));
@@ -208,13 +200,12 @@ async fn very_many_leaves() {
     assert_eq!(shown.as_array().map(Vec::len), Some(250));
     let row = client.call("GET", "/db/_changes?style=all_docs", &[], b"").await.json();
     assert_eq!(row["results"][0]["changes"].as_array().map(Vec::len), Some(250));
-    ends_clean(&store, server).await;
+    ends_clean(server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attachments() {
-    let store = Store::new();
-    let (server, mut client) = serve(&store).await;
+    let (server, mut client) = serve().await;
     let secret = put(&mut client, "/db/secret", r#"{"_attachments":{"s":{"data":"c2VjcmV0"}}}"#).await;
     assert_eq!(secret.status, 201);
     let digest = client.call("GET", "/db/secret", &[], b"").await.json()["_attachments"]["s"]["digest"].clone();
@@ -283,5 +274,5 @@ async fn attachments() {
     }
     let all = server.call("GET", "/db/_all_docs?include_docs=true&attachments=true", "").await;
     assert_eq!((all.status, all.json()["rows"].as_array().map(Vec::len)), (200, Some(4)));
-    ends_clean(&store, server).await;
+    ends_clean(server).await;
 }

@@ -38,8 +38,7 @@ async fn data(client: &mut Client, path: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn data_that_follows() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let mut client = server.connect().await;
     // By order without a header; by name in another order; a name in another encoding; equal data.
     let order = body(&follows(&["a", "b/c"]), &[("", "one"), ("", "two")]);
@@ -75,9 +74,7 @@ async fn data_that_follows() {
         client.call("PUT", "/db/copied?new_edits=false", &[("content-type", &kind)], shown.body.as_bytes()).await;
     assert_eq!((copied.status, copied.text("rev").as_str()), (201, "5-y"));
     assert_eq!(data(&mut client, "/db/copied/f").await, "two");
-    let report = check_database(&store.layer().await.database("db"), |_| {}).await.unwrap();
-    assert!(report.is_clean(), "{report:?}");
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 /// Returns an attachment's digest without `md5-`.
@@ -214,8 +211,7 @@ async fn post(client: &mut Client, path: &str, fields: &[(&str, &str)]) -> Answe
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forms_of_a_page() {
-    let store = Store::new();
-    let server = store.serve_database().await;
+    let server = Store::new().serve_database().await;
     let mut client = server.connect().await;
     let document = r#"{"v":1,"_attachments":{"old":{"data":"b25l"},"kept":{"data":"b25l"}}}"#;
     let first = client.call("PUT", "/db/d", &[], document.as_bytes()).await.text("rev");
@@ -286,11 +282,7 @@ async fn forms_of_a_page() {
     }
     assert_eq!(server.call("GET", "/db/f", "").await.status, 404);
     assert_eq!(server.call("GET", "/db/d", "").await.text("_rev"), rev);
-    let database = store.layer().await.database("db");
-    no_upload_stays(&database).await;
-    let report = check_database(&database, |_| {}).await.unwrap();
-    assert!(report.is_clean(), "{report:?}");
-    server.stop().await;
+    server.stop_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
