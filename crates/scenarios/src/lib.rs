@@ -292,6 +292,9 @@ impl Layer {
     }
 }
 
+/// The header that signs the administrator of [`ServerOptions::with_admin`] in.
+pub const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+
 /// The setup of a server without its background services.
 #[derive(Clone)]
 pub struct ServerOptions {
@@ -357,6 +360,19 @@ impl Default for ServerOptions {
             runs_background: true,
             provision: ProvisionOptions { has_system_databases: false, ..ProvisionOptions::default() },
         }
+    }
+}
+
+impl ServerOptions {
+    /// Returns the default options with the administrator `admin`, whose password is `password`.
+    pub fn with_admin() -> ServerOptions {
+        ServerOptions::guarded_by("admin", "password")
+    }
+
+    /// Returns the default options with an administrator whose password is checked fast.
+    pub fn guarded_by(name: &str, password: &str) -> ServerOptions {
+        let hash = PasswordHash::with_iterations(password, &[1; 16], 1);
+        ServerOptions { admins: [(name.to_owned(), hash)].into(), ..ServerOptions::default() }
     }
 }
 

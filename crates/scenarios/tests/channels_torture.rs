@@ -328,11 +328,10 @@ impl Client {
 }
 
 fn options() -> ServerOptions {
-    let admins = [("root".to_owned(), PasswordHash::with_iterations("test", &[1; 16], 10))].into();
     let setting = |section: &str, key: &str, value: &str| (section.to_owned(), key.to_owned(), value.to_owned());
     let settings =
         vec![setting("chttpd_auth", "upgrade_hash_on_auth", "false"), setting("chttpd_auth", "timeout", "31536000")];
-    ServerOptions { admins, settings, ..ServerOptions::default() }
+    ServerOptions { settings, ..ServerOptions::guarded_by("root", "test") }
 }
 
 /// Creates the server's accounts, whose password checks are cheap, and the database.

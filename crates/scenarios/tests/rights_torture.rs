@@ -37,7 +37,6 @@ use std::time::Duration;
 use crate::TURN;
 use crate::support::{self, ServerOptions, Store};
 use canary::Canary;
-use flatbed_auth::PasswordHash;
 use flatbed_testkit::http::{Answer, Connection};
 use flatbed_testkit::timeline::Span;
 use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, length, pass, seed};
@@ -337,8 +336,7 @@ impl Client {
 }
 
 fn options() -> ServerOptions {
-    let admins = [("root".to_owned(), PasswordHash::with_iterations("test", &[1; 16], 10))].into();
-    ServerOptions { admins, ..ServerOptions::default() }
+    ServerOptions::guarded_by("root", "test")
 }
 
 async fn torture(store: &Arc<Store>, length: Duration, default_seed: u64, dies: bool) {

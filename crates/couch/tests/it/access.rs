@@ -2,20 +2,12 @@
 
 use std::net::SocketAddr;
 
-use crate::support::{Client, Running, ServerOptions, Store, bind, soon};
-use flatbed_auth::PasswordHash;
+use crate::support::{ADMIN, Client, Running, ServerOptions, Store, bind, soon};
 use flatbed_http::{BindError, Cors};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const RIGHT: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 const WRONG: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmU=");
-
-fn with_admin() -> ServerOptions {
-    // RFC 6070's vector has few iterations, so the test is quick.
-    let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
-    ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() }
-}
 
 async fn status(client: &mut Client, method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
     let answer = client.call(method, path, headers, b"").await;
@@ -25,9 +17,9 @@ async fn status(client: &mut Client, method: &str, path: &str, headers: &[(&str,
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_an_administrator_others_may_do_little() {
-    let server = Store::new().serve(with_admin()).await;
+    let server = Store::new().serve(ServerOptions::with_admin()).await;
     let mut client = server.connect().await;
-    assert_eq!(client.call("PUT", "/db", &[RIGHT], b"").await.status, 201);
+    assert_eq!(client.call("PUT", "/db", &[ADMIN], b"").await.status, 201);
     for path in ["/", "/_up", "/_session", "/_uuids"] {
         assert_eq!(status(&mut client, "GET", path, &[]).await.0, 200, "{path}");
     }
@@ -46,8 +38,8 @@ async fn with_an_administrator_others_may_do_little() {
     let wrong = (401, "Name or password is incorrect.".to_owned());
     // `/` also answers if the password is not checked in time.
     assert_eq!(status(&mut client, "GET", "/_session", &[WRONG]).await, wrong);
-    assert_eq!(status(&mut client, "GET", "/db", &[RIGHT]).await.0, 200);
-    let session = client.call("GET", "/_session", &[RIGHT], b"").await.json();
+    assert_eq!(status(&mut client, "GET", "/db", &[ADMIN]).await.0, 200);
+    let session = client.call("GET", "/_session", &[ADMIN], b"").await.json();
     assert_eq!(
         (session["userCtx"]["name"].as_str(), session["userCtx"]["roles"][0].as_str()),
         (Some("admin"), Some("_admin"))
@@ -71,7 +63,7 @@ async fn without_one_only_this_machine_may_connect() {
     let options =
         ServerOptions { listen: vec![SocketAddr::from(([0, 0, 0, 0], 0)).into()], ..ServerOptions::default() };
     assert!(matches!(bind(options.clone(), layer.clone()).await, Err(BindError::Exposed(_))));
-    let options = ServerOptions { listen: options.listen, ..with_admin() };
+    let options = ServerOptions { listen: options.listen, ..ServerOptions::with_admin() };
     assert!(bind(options, layer).await.is_ok());
 }
 
@@ -79,7 +71,7 @@ async fn without_one_only_this_machine_may_connect() {
 async fn browsers_of_other_origins() {
     let store = Store::new();
     let cors = Cors { origins: vec!["https://a.example".into()], credentials: true, ..Cors::default() };
-    let server = store.serve(ServerOptions { cors, ..with_admin() }).await;
+    let server = store.serve(ServerOptions { cors, ..ServerOptions::with_admin() }).await;
     let mut client = server.connect().await;
     let ask = |origin: &'static str| [("origin", origin), ("access-control-request-method", "PUT")];
     let preflight = client.call("OPTIONS", "/db/d", &ask("https://a.example"), b"").await;
@@ -154,7 +146,7 @@ async fn without_an_administrator_only_this_machines_names_are_taken() {
     assert_eq!(raw(&server, "GET /_up HTTP/1.0\r\n\r\n").await.0, 200);
     server.stop().await;
 
-    let server = store.serve(with_admin()).await;
+    let server = store.serve(ServerOptions::with_admin()).await;
     assert_eq!(raw(&server, "GET /_up HTTP/1.1\r\nhost: db.example\r\nconnection: close\r\n\r\n").await.0, 200);
     assert_eq!(raw(&server, "GET /_up HTTP/1.1\r\n\r\n").await.0, 400);
     assert_eq!(raw(&server, "GET /_up HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n").await.0, 400);

@@ -1,7 +1,6 @@
 //! Bounds of one request: lists, the work per entry, and work whose client has disconnected.
 
-use crate::support::{Running, ServerOptions, Store, within_a_second};
-use flatbed_auth::PasswordHash;
+use crate::support::{ADMIN, Running, ServerOptions, Store, within_a_second};
 use flatbed_layer::LayerOptions;
 use flatbed_testkit::until;
 use serde_json::{Value, json};
@@ -246,12 +245,9 @@ async fn local_documents_of_one_request_go_together() {
 /// The validation function rejects all documents but does not see local ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn local_documents_of_anonymous_clients_are_bounded() {
-    const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
     let store = Store::new();
-    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
-    let options = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
     let layer = store.layer_with(LayerOptions { local_bytes_max: 8_000_000, ..LayerOptions::default() }).await;
-    let server = store.serve_on(layer, options).await;
+    let server = store.serve_on(layer, ServerOptions::with_admin()).await;
     let call = async |method: &str, path: &str, headers: &[(&str, &str)], body: &Value| {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         server.connect().await.call(method, path, headers, body.as_bytes()).await

@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use crate::support::{Answer, Client, Running, ServerOptions, Store, soon, within_a_second};
-use flatbed_auth::PasswordHash;
 use flatbed_testkit::until;
 use serde_json::{Value, json};
 
@@ -11,8 +10,7 @@ const ROOT: (&str, &str) = ("authorization", "Basic cm9vdDpzZWNyZXQ=");
 const CONFIG: &str = "/_node/_local/_config";
 
 fn guarded() -> ServerOptions {
-    let admins = [("root".to_owned(), PasswordHash::with_iterations("secret", &[1; 16], 1_000))].into();
-    ServerOptions { admins, ..ServerOptions::default() }
+    ServerOptions::guarded_by("root", "secret")
 }
 
 async fn config(client: &mut Client, method: &str, path: &str, body: &str) -> Answer {

@@ -5,13 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use flatbed_auth::PasswordHash;
 use flatbed_testkit::until;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Running, ServerOptions, Store};
-
-const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+use crate::support::{ADMIN, Answer, Client, Running, ServerOptions, Store};
 
 /// The refresh interval if a cookie names no lifetime.
 const REFRESH: Duration = Duration::from_secs(550);
@@ -171,14 +168,9 @@ impl Replicator {
 
 /// Starts a server with a user and two databases of that user.
 async fn with_user(name: &str, password: &str, settings: &[(&str, &str, &str)]) -> (Store, Running, Client) {
-    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let text =
         |(section, key, value): &(&str, &str, &str)| ((*section).to_owned(), (*key).to_owned(), (*value).to_owned());
-    let options = ServerOptions {
-        admins: [("admin".to_owned(), hash)].into(),
-        settings: settings.iter().map(text).collect(),
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { settings: settings.iter().map(text).collect(), ..ServerOptions::with_admin() };
     let store = Store::new();
     let server = store.serve(options).await;
     let mut admin = server.connect().await;

@@ -1,7 +1,5 @@
 //! `_db_updates`: all feeds, across two servers on one store.
 
-use flatbed_auth::PasswordHash;
-
 use super::store;
 use crate::support::{ServerOptions, soon};
 use serde_json::Value;
@@ -72,8 +70,7 @@ async fn what_is_asked_wrongly_is_refused() {
     assert_eq!((answer.status, answer.header("allow")), (405, Some("GET")));
     assert_eq!(server.call("HEAD", "/_db_updates?feed=continuous", "").await.status, 200);
     server.stop().await;
-    let admins = [("root".to_owned(), PasswordHash::with_iterations("secret", &[1; 16], 1_000))].into();
-    let guarded = store.serve(ServerOptions { admins, ..ServerOptions::default() }).await;
+    let guarded = store.serve(ServerOptions::guarded_by("root", "secret")).await;
     assert_eq!(guarded.call("GET", "/_db_updates", "").await.status, 401);
     guarded.stop().await;
 }

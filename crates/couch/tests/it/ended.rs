@@ -2,7 +2,6 @@
 
 use std::time::UNIX_EPOCH;
 
-use flatbed_auth::PasswordHash;
 use flatbed_testkit::until;
 use serde_json::{Value, json};
 
@@ -21,9 +20,7 @@ async fn without_sweeper(store: &Store) -> (Running, Client) {
     root(&mut client, "POST", "/db/_index", &json!({"index": {"fields": ["n"]}, "ddoc": "i", "name": "i"})).await;
     root(&mut client, "POST", "/db/_find", &json!({"selector": {"n": {"$gt": 0}}})).await;
     server.stop().await;
-    let hash = PasswordHash::with_iterations("test", &[1; 16], 10);
-    let admins = [("root".to_owned(), hash)].into();
-    let options = ServerOptions { admins, runs_background: false, ..ServerOptions::default() };
+    let options = ServerOptions { runs_background: false, ..ServerOptions::guarded_by("root", "test") };
     let server = store.serve(options).await;
     let client = server.connect().await;
     (server, client)

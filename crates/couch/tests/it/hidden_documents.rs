@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use base64::Engine;
-use flatbed_auth::PasswordHash;
 use flatbed_layer::channels::{PrincipalKind, PrincipalWrite, SignsIn};
 use flatbed_testkit::until;
 use serde_json::{Value, json};
@@ -44,10 +43,8 @@ pub(super) async fn root(client: &mut Client, method: &str, path: &str, body: &V
 
 /// The user `ann` has channel `A` and is a member of the database by her account only.
 pub(super) async fn served(store: &Store) -> (Layer, Running, Client) {
-    let hash = PasswordHash::with_iterations("test", &[1; 16], 10);
     let layer = store.layer().await;
-    let options = ServerOptions { admins: [("root".to_owned(), hash)].into(), ..ServerOptions::default() };
-    let server = store.serve_on(layer, options).await;
+    let server = store.serve_on(layer, ServerOptions::guarded_by("root", "test")).await;
     let layer = store.layer().await;
     let database = layer.database("db");
     let mut client = server.connect().await;

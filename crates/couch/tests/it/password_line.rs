@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use base64::Engine;
-use flatbed_auth::PasswordHash;
 use flatbed_http::Proxies;
 use flatbed_service::CheckOptions;
 use flatbed_testkit::{until, until_wanted};
@@ -14,21 +13,17 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::gate::Gate;
-use crate::support::{Answer, Client, Running, ServerOptions, Store, soon};
-
-const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+use crate::support::{ADMIN, Answer, Client, Running, ServerOptions, Store, soon};
 
 /// Longer than the test.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
 /// Starts a server behind a proxy that names its clients, with `admin` and `anna`.
 async fn start(store: &Store, gate: &Gate, waiting_max: usize, wait_max: Duration) -> (Running, String) {
-    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let options = ServerOptions {
-        admins: [("admin".to_owned(), hash)].into(),
         proxies: Proxies { forwarding: "127.0.0.1".parse().unwrap(), ..Proxies::default() },
         checks: CheckOptions { waiting_max, wait_max, before_each: gate.before_each() },
-        ..ServerOptions::default()
+        ..ServerOptions::with_admin()
     };
     let server = store.serve(options).await;
     // One check for the administrator's password, one for anna's hash.

@@ -1,24 +1,17 @@
 //! Proxies that assert a user, trusted by the connection's address and by the server's secret.
 
-use flatbed_auth::PasswordHash;
 use flatbed_http::Proxies;
 use serde_json::{Value, json};
 
-use crate::support::{Running, ServerOptions, Store, within_a_second};
+use crate::support::{ADMIN, Running, ServerOptions, Store, within_a_second};
 
-const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 const NAME: &str = "x-auth-couchdb-username";
 const ROLES: &str = "x-auth-couchdb-roles";
 const TOKEN: &str = "x-auth-couchdb-token";
 
 fn options(peers: &str) -> ServerOptions {
-    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let text = |section: &str, key: &str, text: &str| (section.to_owned(), key.to_owned(), text.to_owned());
-    ServerOptions {
-        admins: [("admin".to_owned(), hash)].into(),
-        settings: vec![text("proxy_auth", "peers", peers)],
-        ..ServerOptions::default()
-    }
+    ServerOptions { settings: vec![text("proxy_auth", "peers", peers)], ..ServerOptions::with_admin() }
 }
 
 /// Returns the token that a proxy computes from its secret.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use flatbed_auth::PasswordHash;
 use flatbed_testkit::pass;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
@@ -59,8 +58,7 @@ async fn ask(client: &mut Client, who: &str, method: &str, path: &str, body: &st
 
 /// Starts a server with the administrator `root`.
 async fn serve(store: &Store) -> Running {
-    let hash = PasswordHash::with_iterations("test", &[1; 16], 10);
-    store.serve(ServerOptions { admins: [("root".to_owned(), hash)].into(), ..ServerOptions::default() }).await
+    store.serve(ServerOptions::guarded_by("root", "test")).await
 }
 
 async fn root(client: &mut Client, method: &str, path: &str, body: &Value) {

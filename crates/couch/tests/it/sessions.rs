@@ -10,17 +10,10 @@ use flatbed_layer::json::{self, Value};
 use flatbed_testkit::pass;
 use tokio::io::AsyncWriteExt;
 
-use crate::support::{Answer, Client, Running, ServerOptions, Store, soon, within_a_second};
+use crate::support::{ADMIN, Answer, Client, Running, ServerOptions, Store, soon, within_a_second};
 
-const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 const JSON: (&str, &str) = ("content-type", "application/json");
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
-
-fn with_admin() -> ServerOptions {
-    // RFC 6070's vector has few iterations, so the test is quick.
-    let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
-    ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() }
-}
 
 /// Returns a user document's text.
 fn user(name: &str, password: &str, salt: &str, rev: Option<&str>) -> Vec<u8> {
@@ -52,7 +45,7 @@ async fn who(client: &mut Client, cookie: &str) -> (u16, Option<String>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_changed_is_another_at_once() {
     const ANNA: (&str, &str) = ("authorization", "Basic YW5uYTpwdw==");
-    let server = Store::new().serve(with_admin()).await;
+    let server = Store::new().serve(ServerOptions::with_admin()).await;
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/_users", &[ADMIN], b"").await.status, 201);
     let text = String::from_utf8(user("anna", "pw", "s", None)).unwrap();
@@ -81,7 +74,7 @@ async fn who_was_changed_is_another_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_begins_goes_on_and_ends() {
     let store = Store::new();
-    let server = store.serve(with_admin()).await;
+    let server = store.serve(ServerOptions::with_admin()).await;
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/_users", &[ADMIN], b"").await.status, 201);
     let path = "/_users/org.couchdb.user:anna";
@@ -146,7 +139,7 @@ async fn a_session_begins_goes_on_and_ends() {
     assert_eq!(client.call("GET", "/_session?basic=true", &[], b"").await.status, 401);
 
     // A changed password ends the session within a second, also at another server.
-    let other = store.serve(with_admin()).await;
+    let other = store.serve(ServerOptions::with_admin()).await;
     let mut elsewhere = other.connect().await;
     assert_eq!(who(&mut elsewhere, &session).await, (200, Some("anna".to_owned())));
     let changed = client.call("PUT", path, &[ADMIN, JSON], &user("anna", "new", "t", Some(&rev))).await;
@@ -168,7 +161,7 @@ fn compressed(text: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_begins_by_a_body_that_is_compressed() {
-    let server = Store::new().serve(with_admin()).await;
+    let server = Store::new().serve(ServerOptions::with_admin()).await;
     const GZIP: (&str, &str) = ("content-encoding", "gzip");
     let right = br#"{"name":"admin","password":"password"}"#;
     let large = [right.as_slice(), &[b' '; 1 << 20]].concat();
@@ -214,13 +207,15 @@ async fn a_session_does_not_begin_by_a_body_that_takes_too_long() {
     };
     assert_eq!(CouchOptions::default().session_body_max, Duration::from_secs(30));
     let least = Duration::from_secs(1);
-    let server = store.serve(ServerOptions { session_body_max: least, ..with_admin() }).await;
+    let server = store.serve(ServerOptions { session_body_max: least, ..ServerOptions::with_admin() }).await;
     let (answer, took) = send(&server).await;
     assert_eq!((answer.status, answer.header("set-cookie")), (408, None), "{answer:?}");
     assert!(took >= least, "{took:?}");
     server.stop().await;
     // With a longer timeout the same body signs in.
-    let server = store.serve(ServerOptions { session_body_max: Duration::from_secs(3_600), ..with_admin() }).await;
+    let server = store
+        .serve(ServerOptions { session_body_max: Duration::from_secs(3_600), ..ServerOptions::with_admin() })
+        .await;
     assert_eq!(send(&server).await.0.status, 200);
     server.stop().await;
 }
@@ -228,7 +223,7 @@ async fn a_session_does_not_begin_by_a_body_that_takes_too_long() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rotated_secret_renews_what_the_old_one_has_signed() {
     let store = Store::new();
-    let server = store.serve(with_admin()).await;
+    let server = store.serve(ServerOptions::with_admin()).await;
     let mut client = server.connect().await;
     let begun = sign_in(&mut client, "admin", "password").await;
     assert_eq!(begun.json()["roles"][0], "_admin");
@@ -252,7 +247,7 @@ async fn a_rotated_secret_renews_what_the_old_one_has_signed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_passwords_are_few_and_their_address_is_locked_out() {
-    let server = Store::new().serve(with_admin()).await;
+    let server = Store::new().serve(ServerOptions::with_admin()).await;
     let mut client = server.connect().await;
     let session = cookie(&sign_in(&mut client, "admin", "password").await);
     for at in 0..5 {
@@ -290,10 +285,9 @@ async fn without_administrators_nothing_is_signed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_under_another_name_of_this_machine_is_told_that_it_has_no_session() {
     let store = Store::new();
-    let admins = [("root".to_owned(), PasswordHash::with_iterations("secret", &[1; 16], 1_000))].into();
     let origins = ["http://localhost:3000", "http://127.0.0.1:3000", "https://app.example"];
     let cors = Cors { origins: origins.map(str::to_owned).into(), credentials: true, ..Cors::default() };
-    let server = store.serve(ServerOptions { admins, cors, ..ServerOptions::default() }).await;
+    let server = store.serve(ServerOptions { cors, ..ServerOptions::guarded_by("root", "secret") }).await;
     for (origin, host, is_warned) in [
         (Some("http://localhost:3000"), "127.0.0.1:5984", true),
         (Some("http://127.0.0.1:3000"), "localhost:5984", true),

@@ -1,7 +1,6 @@
 //! The requests of tools that set up a CouchDB, as `docs/couchdb-settings.md` lists them.
 
 use crate::support::{Answer, Client, Running, ServerOptions, Store};
-use flatbed_auth::PasswordHash;
 use serde_json::json;
 
 const PAGE: &str = include_str!("../../../../docs/couchdb-settings.md");
@@ -28,8 +27,7 @@ fn requests_of(tool: &str) -> Vec<ToolRequest> {
 }
 
 async fn serve(store: &Store) -> Running {
-    let admins = [("ADMIN".to_owned(), PasswordHash::with_iterations("PASSWORD", &[1; 16], 1_000))].into();
-    store.serve(ServerOptions { admins, ..ServerOptions::default() }).await
+    store.serve(ServerOptions::guarded_by("ADMIN", "PASSWORD")).await
 }
 
 async fn set_up(client: &mut Client, tool: &str, content_type: &str) -> Vec<Answer> {

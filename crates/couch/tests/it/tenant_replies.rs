@@ -1,11 +1,8 @@
 //! Replies of functions and attachments in a browser, and the requests that functions see.
 
-use flatbed_auth::PasswordHash;
 use serde_json::{Map, Value, json};
 
-use crate::support::{Answer, ServerOptions, Store};
-
-const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+use crate::support::{ADMIN, Answer, ServerOptions, Store};
 
 /// Headers that no tenant may set.
 const FORBIDDEN: [&str; 43] = [
@@ -161,14 +158,13 @@ async fn functions_see_no_credentials() {
     let setting = |key: &str, text: &str| ("chttpd_auth".to_owned(), key.to_owned(), text.to_owned());
     let server = Store::new()
         .serve(ServerOptions {
-            admins: [("admin".to_owned(), PasswordHash::with_iterations("password", b"0123456789abcdef", 1))].into(),
             // Names that do not tell their purpose.
             settings: vec![
                 setting("x_auth_username", "X-Remote-User"),
                 setting("x_auth_roles", "X-Remote-Groups"),
                 setting("x_auth_token", "X-Remote-Proof"),
             ],
-            ..ServerOptions::default()
+            ..ServerOptions::with_admin()
         })
         .await;
     let mut client = server.connect().await;

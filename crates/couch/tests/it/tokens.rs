@@ -4,7 +4,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use flatbed_auth::PasswordHash;
 use flatbed_testkit::{pass, until, until_wanted};
 use ring::rand::SystemRandom;
 use ring::signature::{
@@ -12,9 +11,7 @@ use ring::signature::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Running, ServerOptions, Store, soon};
-
-const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
+use crate::support::{ADMIN, Answer, Client, Running, ServerOptions, Store, soon};
 
 /// Made for these tests with `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048`.
 const RSA: &str = include_str!("../data/rsa-key.pem");
@@ -112,14 +109,9 @@ fn claims(rest: Value) -> Value {
 }
 
 fn options(settings: &[(&str, &str, &str)]) -> ServerOptions {
-    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let text =
         |(section, key, value): &(&str, &str, &str)| ((*section).to_owned(), (*key).to_owned(), (*value).to_owned());
-    ServerOptions {
-        admins: [("admin".to_owned(), hash)].into(),
-        settings: settings.iter().map(text).collect(),
-        ..ServerOptions::default()
-    }
+    ServerOptions { settings: settings.iter().map(text).collect(), ..ServerOptions::with_admin() }
 }
 
 async fn with(client: &mut Client, token: &str, method: &str, path: &str, body: &[u8]) -> Answer {

@@ -1,7 +1,6 @@
 //! `feed=websocket`, frame by frame.
 
 use crate::support::{Running, ServerOptions, Store, soon};
-use flatbed_auth::PasswordHash;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -192,8 +191,7 @@ async fn what_is_no_handshake_is_refused() {
     }
     drop(Socket::open(&server, path, &[("origin", "http://localhost")]).await);
     server.stop().await;
-    let admins = [("root".to_owned(), PasswordHash::with_iterations("secret", &[1; 16], 1_000))].into();
-    let guarded = store.serve(ServerOptions { admins, ..ServerOptions::default() }).await;
+    let guarded = store.serve(ServerOptions::guarded_by("root", "secret")).await;
     assert_eq!(guarded.connect().await.call("GET", path, &UPGRADE, b"").await.status, 401);
     drop(Socket::open(&guarded, path, &[("authorization", "Basic cm9vdDpzZWNyZXQ=")]).await);
     guarded.stop().await;

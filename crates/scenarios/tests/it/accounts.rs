@@ -8,16 +8,12 @@ use flatbed_replicator::ReplicatorOptions;
 use flatbed_testkit::until_wanted;
 use serde_json::{Value, json};
 
+pub use crate::support::ADMIN;
 use crate::support::{Answer, Options, Running, ServerOptions};
-
-/// The credentials of the administrator of [`options`].
-pub const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
 /// Returns options with an administrator and short retry delays of replications.
 pub fn options() -> Options {
-    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
-    let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
-    Options { server, ..options_without_admin() }
+    Options { server: ServerOptions::with_admin(), ..options_without_admin() }
 }
 
 /// Returns [`options`] without an administrator.

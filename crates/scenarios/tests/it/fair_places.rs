@@ -2,26 +2,20 @@
 
 use std::net::SocketAddr;
 
-use flatbed_auth::PasswordHash;
 use flatbed_http::{Blocks, Limits};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::support::{Running, ServerOptions, Store, soon};
-
-const ADMIN: &str = "Basic YWRtaW46cGFzc3dvcmQ=";
+use crate::support::{ADMIN, Running, ServerOptions, Store, soon};
 
 /// Starts a server with a public database `db`, where address limits apply to 127.0.1.0/24.
 async fn start(store: &Store, limits: Limits, connections_max: usize) -> Running {
-    let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
     let unlimited: Blocks = "127.0.0.1".parse().unwrap();
-    let admins = [("admin".to_owned(), hash)].into();
-    let server = store.serve(ServerOptions { admins, limits, unlimited, connections_max, ..Default::default() }).await;
+    let server = store.serve(ServerOptions { limits, unlimited, connections_max, ..ServerOptions::with_admin() }).await;
     let mut client = server.connect().await;
-    let auth = [("authorization", ADMIN)];
-    assert_eq!(client.call("PUT", "/db", &auth, b"").await.status, 201);
-    assert_eq!(client.call("PUT", "/db/_security", &auth, b"{}").await.status, 200);
+    assert_eq!(client.call("PUT", "/db", &[ADMIN], b"").await.status, 201);
+    assert_eq!(client.call("PUT", "/db/_security", &[ADMIN], b"{}").await.status, 200);
     server
 }
 
@@ -68,7 +62,7 @@ async fn feeds_of_strangers_are_fair_by_address() {
     let body: Value = serde_json::from_str(refused.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     assert_eq!(body["error"], "too_many_requests");
     // Signed-in clients and clients of this machine do not count.
-    let (named, _named) = follow(&server, 1, &format!("authorization: {ADMIN}\r\n")).await;
+    let (named, _named) = follow(&server, 1, &format!("authorization: {}\r\n", ADMIN.1)).await;
     assert!(named.starts_with("HTTP/1.1 200"), "{named}");
     assert_eq!(server.call("GET", "/db/_changes?feed=longpoll&timeout=1", "").await.status, 200);
     // An address with fewer feeds is admitted: the newest feed of the other address ends as on timeout.

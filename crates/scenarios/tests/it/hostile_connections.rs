@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Running, ServerOptions, Store, figure, soon};
-use flatbed_auth::PasswordHash;
+use crate::support::{ADMIN, Running, ServerOptions, Store, figure, soon};
 use flatbed_testkit::{Waiting, pass, until, until_wanted};
 use h2::client::SendRequest;
 use hyper::Request;
@@ -11,8 +10,6 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
-
-const RIGHT: &str = "Basic YWRtaW46cGFzc3dvcmQ=";
 
 type Requests = SendRequest<bytes::Bytes>;
 
@@ -208,10 +205,7 @@ async fn who_reads_a_little_is_cut_where_others_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_have_few_streams() {
-    let store = Store::new();
-    let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
-    let options = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
-    let server = store.serve(options).await;
+    let server = Store::new().serve(ServerOptions::with_admin()).await;
     let (mut requests, _connection) = http2(&server, 65_535).await;
     // Their bodies never end, so the server answers none of them.
     let mut open = Vec::new();
@@ -227,7 +221,7 @@ async fn strangers_have_few_streams() {
     assert_eq!(refused, 50);
     drop(open);
     // An authenticated administrator has a thousand.
-    let ask = || request(&server, "GET", "/_session", Some(RIGHT));
+    let ask = || request(&server, "GET", "/_session", Some(ADMIN.1));
     soon(async {
         loop {
             let mut ready = requests.clone().ready().await.unwrap();
@@ -241,7 +235,7 @@ async fn strangers_have_few_streams() {
     let mut open = Vec::new();
     for _ in 0..150 {
         requests = soon(requests.ready()).await.unwrap();
-        open.push(requests.send_request(request(&server, "PUT", "/db/d", Some(RIGHT)), false).unwrap());
+        open.push(requests.send_request(request(&server, "PUT", "/db/d", Some(ADMIN.1)), false).unwrap());
     }
     requests = soon(requests.ready()).await.unwrap();
     assert_eq!(soon(requests.send_request(ask(), true).unwrap().0).await.unwrap().status(), 200);

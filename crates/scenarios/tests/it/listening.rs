@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_auth::PasswordHash;
 use flatbed_http::{Blocks, Limits, Listen, Proxies, Rate, Tls};
 use flatbed_testkit::{PATIENCE, pass, until};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -52,12 +51,6 @@ async fn start(store: &Store, listen: Vec<Listen>, options: ServerOptions) -> Ru
 
 fn local() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
-}
-
-fn with_admin() -> ServerOptions {
-    // The vector of RFC 6070: few iterations keep the test quick.
-    let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
-    ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() }
 }
 
 /// Returns the answer to one request, up to the end of its JSON or of its head.
@@ -139,7 +132,7 @@ fn presented(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
 async fn tls_of_both_versions() {
     let (store, files) = (Store::new(), files());
     let tls = Tls::read(&files.certificate, &files.key).unwrap();
-    let server = start(&store, vec![Listen::Https(local(), tls), local().into()], with_admin()).await;
+    let server = start(&store, vec![Listen::Https(local(), tls), local().into()], ServerOptions::with_admin()).await;
     let [address, plain] = server.addresses[..] else { panic!("two addresses") };
     for (version, found) in [(&version::TLS12, ProtocolVersion::TLSv1_2), (&version::TLS13, ProtocolVersion::TLSv1_3)] {
         let config = client(&[version], &["http/1.1"]);
@@ -216,7 +209,7 @@ impl ActiveKeyExchange for OwnGroup {
 async fn a_client_is_asked_for_a_key_of_another_group() {
     let (store, files) = (Store::new(), files());
     let tls = Tls::read(&files.certificate, &files.key).unwrap();
-    let server = start(&store, vec![Listen::Https(local(), tls)], with_admin()).await;
+    let server = start(&store, vec![Listen::Https(local(), tls)], ServerOptions::with_admin()).await;
     for group in [ring::kx_group::X25519, ring::kx_group::SECP256R1, ring::kx_group::SECP384R1] {
         let config = client_of(vec![&OwnGroup, group], &[&version::TLS13], &["http/1.1"]);
         let mut stream = secure(server.addresses[0], &config).await;
@@ -519,7 +512,7 @@ async fn strangers_do_not_keep_this_machine_out() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     let unlimited: Blocks = "127.0.9.0/24,unix".parse().unwrap();
-    let options = ServerOptions { unlimited, connections_max: 32, ..with_admin() };
+    let options = ServerOptions { unlimited, connections_max: 32, ..ServerOptions::with_admin() };
     let server = start(&store, vec![local().into(), Listen::Unix(path.clone(), 0o600)], options).await;
     let from = async |net: u8, last: u8| {
         let socket = TcpSocket::new_v4().unwrap();
@@ -558,7 +551,7 @@ async fn pages_of_other_origins() {
     let (store, files) = (Store::new(), files());
     let tls = Tls::read(&files.certificate, &files.key).unwrap();
     let cors = flatbed_http::Cors { origins: vec!["https://app.example".into(), "*".into()], ..Default::default() };
-    let options = ServerOptions { cors, ..with_admin() };
+    let options = ServerOptions { cors, ..ServerOptions::with_admin() };
     let server = start(&store, vec![local().into(), Listen::Https(local(), tls)], options).await;
     let cookie = "cookie: a=b; AuthSession=x\r\n";
     let mut plain = TcpStream::connect(server.addresses[0]).await.unwrap();

@@ -4,14 +4,13 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use flatbed_auth::PasswordHash;
 use flatbed_layer::LayerOptions;
 use flatbed_testkit::{pass, until, within};
 use foundationdb::Database;
 use foundationdb::options::{MutationType, TransactionOption};
 use serde_json::{Value, json};
 
-use crate::support::{ServerOptions, Store, soon};
+use crate::support::{ADMIN, ServerOptions, Store, soon};
 
 /// The value that `fdbcli` writes and removes.
 const LOCK: &[u8] = b"\xff/dbLocked";
@@ -103,8 +102,7 @@ async fn requests_are_refused_in_a_long_lock_and_the_server_recovers_by_itself()
     let layer = store.layer_with(LayerOptions { retry_max: RETRY_MAX, ..LayerOptions::default() }).await;
     let server = store.serve_on(layer, ServerOptions::default()).await;
     let patient = store.serve(ServerOptions::default()).await;
-    let admins = [("admin".to_owned(), PasswordHash::with_iterations("password", b"0123456789abcdef", 1))].into();
-    let guarded = store.serve(ServerOptions { admins, ..ServerOptions::default() }).await;
+    let guarded = store.serve(ServerOptions::with_admin()).await;
     patient.ok("GET", "/_all_dbs", Value::Null).await;
     server.ok("PUT", "/db", Value::Null).await;
     set_lock(store.database(), true).await;
@@ -123,8 +121,7 @@ async fn requests_are_refused_in_a_long_lock_and_the_server_recovers_by_itself()
         assert_eq!(patient.json("GET", "/", Value::Null).await.0, 200);
         let answered = within(AT_ONCE, patient.json("GET", "/_all_dbs", Value::Null)).await;
         assert_eq!(answered.expect("a request that needs settings is refused in time").0, 503);
-        let admin = [("authorization", "Basic YWRtaW46cGFzc3dvcmQ=")];
-        assert_eq!(guarded.connect().await.call("GET", "/_membership", &admin, b"").await.status, 200);
+        assert_eq!(guarded.connect().await.call("GET", "/_membership", &[ADMIN], b"").await.status, 200);
     };
     let (read, written, (), ()) = tokio::join!(soon(reader.answer(false)), soon(writer.answer(false)), up, later);
     for answer in [read, written] {

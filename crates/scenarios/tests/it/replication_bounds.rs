@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use flatbed_auth::PasswordHash;
 use flatbed_replicator::{AllowedAddresses, Network, ReplicatorOptions, Resolve};
 use flatbed_testkit::{pass, until_wanted};
 use futures_util::future::LocalBoxFuture;
@@ -24,10 +23,8 @@ const BOB: &str = "Basic Ym9iOnB3";
 
 /// Starts a server with `anna` and `bob`.
 async fn server(store: &Store, replicator: ReplicatorOptions) -> Running {
-    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
-    let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
     let replicator = ReplicatorOptions { first_pause: Duration::from_millis(100), ..replicator };
-    let server = store.serve(Options { server, replicator, ..Options::default() }).await;
+    let server = store.serve(Options { server: ServerOptions::with_admin(), replicator, ..Options::default() }).await;
     users(&server).await;
     server
 }
@@ -382,9 +379,7 @@ async fn owners_take_turns_at_few_seats() {
         lease: Duration::from_secs(4),
         ..ReplicatorOptions::default()
     };
-    let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
-    let shell = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
-    let server = store.serve(Options { server: shell, replicator, ..Options::default() }).await;
+    let server = store.serve(Options { server: ServerOptions::with_admin(), replicator, ..Options::default() }).await;
     users(&server).await;
     for (name, members) in [("a", &["anna", "bob"][..]), ("b", &["anna", "bob"])] {
         database(&server, name, members).await;

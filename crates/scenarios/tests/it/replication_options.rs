@@ -6,7 +6,6 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use flatbed_auth::PasswordHash;
 use flatbed_replicator::ReplicatorOptions;
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
@@ -259,10 +258,7 @@ async fn alone() {
     tracing::subscriber::set_global_default(Log).unwrap();
     let (store, guarded_store) = (Store::new(), Store::new());
     let server = store.serve(options()).await;
-    // RFC 6070's vector has few iterations, so the test is quick. The password is `password`.
-    let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
-    let with_admin = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
-    let with_admin = Options { server: with_admin, replicator: options(), ..Options::default() };
+    let with_admin = Options { server: ServerOptions::with_admin(), replicator: options(), ..Options::default() };
     let guarded = guarded_store.serve(with_admin).await;
     for database in ["a", "_replicator"] {
         server.ok("PUT", &format!("/{database}"), Value::Null).await;

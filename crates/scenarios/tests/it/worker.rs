@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flatbed_auth::PasswordHash;
 use flatbed_testkit::{Mortal, pass, until, until_wanted};
 use flatbed_worker::connect::Secrets;
 use serde_json::{Value, json};
@@ -579,8 +578,7 @@ async fn hostile_documents_and_strangers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn administrators_of_the_server_alone() {
     let store = Store::new();
-    let admins = [("root".to_owned(), PasswordHash::with_iterations("p", &[1; 16], 1))].into();
-    let server = ServerOptions { admins, ..ServerOptions::default() };
+    let server = ServerOptions::guarded_by("root", "p");
     let server = store.serve(Options { server, worker: Some(WorkerOptions::default()), ..Options::default() }).await;
     let root = [("authorization", "Basic cm9vdDpw")];
     let mut client = server.connect().await;
