@@ -117,7 +117,9 @@ pub struct BatchLimits {
 pub trait Target: Send {
     /// Returns the job's checkpoint if the target has one. A target with transactions raises the job's epoch to
     /// `epoch`, so that an earlier process writes nothing more.
-    fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, DeliveryError>> + Send;
+    fn begin(&mut self, _epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, DeliveryError>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// Passes the memory of the next batch, released when its last holder drops it. A thread that cannot be stopped and
     /// continues a cancelled batch holds it until it ends.

@@ -191,10 +191,6 @@ struct Late {
 }
 
 impl Target for Late {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
-        Ok(None)
-    }
-
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         if !batch.is_empty() && !self.has_waited {
             self.has_waited = true;
@@ -276,10 +272,6 @@ struct Forgetful {
 }
 
 impl Target for Forgetful {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
-        Ok(None)
-    }
-
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         self.seqs.extend(batch.iter().map(|delivery| delivery.seq.parse::<u64>().unwrap()));
         Ok(())
@@ -324,10 +316,6 @@ struct Unsteady {
 }
 
 impl Target for Unsteady {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
-        Ok(None)
-    }
-
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         if self.is_down.load(Ordering::SeqCst) {
             self.went_down.notify_one();

@@ -32,10 +32,6 @@ impl Watched {
 }
 
 impl Target for Watched {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
-        Ok(None)
-    }
-
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         let seqs: Vec<u64> = batch.iter().map(|delivery| delivery.seq.parse().unwrap()).collect();
         let kept = self.source.0.lock().unwrap().kept.last().copied().unwrap_or(0);

@@ -27,10 +27,6 @@ struct Scales {
 }
 
 impl Target for Scales {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
-        Ok(None)
-    }
-
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         let bytes: usize = batch.iter().map(Delivery::bytes).sum();
         let now = self.now.fetch_add(bytes, Ordering::SeqCst) + bytes;
@@ -170,10 +166,6 @@ fn into_rows_retry() -> Value {
 struct Pairs(Arc<std::sync::Mutex<Vec<usize>>>);
 
 impl Target for Pairs {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
-        Ok(None)
-    }
-
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         self.0.lock().unwrap().push(batch.len());
         Ok(())

@@ -161,10 +161,6 @@ struct Disk {
 struct OnDisk(Arc<Mutex<Disk>>);
 
 impl Target for OnDisk {
-    async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, DeliveryError> {
-        Ok(None)
-    }
-
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), DeliveryError> {
         let mut disk = self.0.lock().unwrap();
         if batch.iter().any(|delivery| Some(delivery.id.as_str()) == disk.refused) {
