@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::future::ready;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -179,18 +178,25 @@ pub enum AnyTarget {
     Stdout(Lines<std::io::Stdout>),
 }
 
+/// Evaluates an expression with the target of any kind.
+macro_rules! each {
+    ($of:expr, $target:ident => $value:expr) => {
+        match $of {
+            AnyTarget::Sqlite($target) => $value,
+            AnyTarget::Postgres($target) => $value,
+            AnyTarget::MySql($target) => $value,
+            AnyTarget::Http($target) => $value,
+            AnyTarget::S3($target) => $value,
+            AnyTarget::File($target) => $value,
+            AnyTarget::Stdout($target) => $value,
+        }
+    };
+}
+
 /// Its futures are boxed here, so that no crate that runs a job compiles the targets again.
 impl Target for AnyTarget {
     fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, DeliveryError>> + Send {
-        match self {
-            AnyTarget::Sqlite(target) => target.begin(epoch).boxed(),
-            AnyTarget::Postgres(target) => target.begin(epoch).boxed(),
-            AnyTarget::MySql(target) => target.begin(epoch).boxed(),
-            AnyTarget::Http(target) => target.begin(epoch).boxed(),
-            AnyTarget::S3(target) => target.begin(epoch).boxed(),
-            AnyTarget::File(target) => target.begin(epoch).boxed(),
-            AnyTarget::Stdout(target) => target.begin(epoch).boxed(),
-        }
+        each!(self, target => target.begin(epoch).boxed())
     }
 
     fn hold(&mut self, room: Arc<Charge>) {
@@ -208,49 +214,23 @@ impl Target for AnyTarget {
         batch: Vec<Delivery>,
         checkpoint: Option<Checkpoint>,
     ) -> impl Future<Output = Result<(), DeliveryError>> + Send {
-        match self {
-            AnyTarget::Sqlite(target) => target.deliver(batch, checkpoint).boxed(),
-            AnyTarget::Postgres(target) => target.deliver(batch, checkpoint).boxed(),
-            AnyTarget::MySql(target) => target.deliver(batch, checkpoint).boxed(),
-            AnyTarget::Http(target) => target.deliver(batch, checkpoint).boxed(),
-            AnyTarget::S3(target) => target.deliver(batch, checkpoint).boxed(),
-            AnyTarget::File(target) => target.deliver(batch, checkpoint).boxed(),
-            AnyTarget::Stdout(target) => target.deliver(batch, checkpoint).boxed(),
-        }
+        each!(self, target => target.deliver(batch, checkpoint).boxed())
     }
 
     async fn holds(&mut self, delivery: &Delivery, stub: &Stub) -> bool {
-        match self {
-            AnyTarget::Http(target) => target.holds(delivery, stub).boxed().await,
-            AnyTarget::S3(target) => target.holds(delivery, stub).boxed().await,
-            _ => false,
-        }
+        each!(self, target => target.holds(delivery, stub).boxed().await)
     }
 
     fn persist(&mut self) -> impl Future<Output = Result<(), DeliveryError>> + Send {
-        match self {
-            AnyTarget::File(target) => target.persist().boxed(),
-            _ => ready(Ok(())).boxed(),
-        }
+        each!(self, target => target.persist().boxed())
     }
 
     fn window(&self) -> Option<BatchLimits> {
-        match self {
-            AnyTarget::S3(target) => target.window(),
-            _ => None,
-        }
+        each!(self, target => target.window())
     }
 
     fn keeps_checkpoint(&self) -> bool {
-        match self {
-            AnyTarget::Sqlite(target) => target.keeps_checkpoint(),
-            AnyTarget::Postgres(target) => target.keeps_checkpoint(),
-            AnyTarget::MySql(target) => target.keeps_checkpoint(),
-            AnyTarget::Http(target) => target.keeps_checkpoint(),
-            AnyTarget::S3(target) => target.keeps_checkpoint(),
-            AnyTarget::File(target) => target.keeps_checkpoint(),
-            AnyTarget::Stdout(target) => target.keeps_checkpoint(),
-        }
+        each!(self, target => target.keeps_checkpoint())
     }
 }
 
