@@ -442,14 +442,16 @@ mod tests {
         assert!(!may(&all, foreign[6]) && !may(&all, foreign[7]));
     }
 
+    /// Returns whether a page may send this request to `http://db.example:5984`.
+    fn may(origins: &[&str], method: &Method, pairs: &[(&'static str, &str)]) -> bool {
+        let headers = page(&[&[("host", "db.example:5984")][..], pairs].concat());
+        let cors = Cors { origins: origins.iter().map(|&origin| origin.to_owned()).collect(), ..Cors::default() };
+        cors.may_change(&of(&headers, false), method)
+    }
+
     /// Requests as browsers send them to addresses without TLS.
     #[test]
     fn links_are_judged_by_their_page() {
-        let may = |origins: &[&str], method: &Method, pairs: &[(&'static str, &str)]| {
-            let headers = page(&[&[("host", "db.example:5984")][..], pairs].concat());
-            let cors = Cors { origins: origins.iter().map(|&origin| origin.to_owned()).collect(), ..Cors::default() };
-            cors.may_change(&of(&headers, false), method)
-        };
         let evil = ("referer", "http://evil.example/page?x#y");
         let foreign = [
             evil.1,
@@ -491,11 +493,6 @@ mod tests {
     /// Old browsers send forms without `Origin`.
     #[test]
     fn forms_are_judged_by_their_page() {
-        let may = |origins: &[&str], method: &Method, pairs: &[(&'static str, &str)]| {
-            let headers = page(&[&[("host", "db.example:5984")][..], pairs].concat());
-            let cors = Cors { origins: origins.iter().map(|&origin| origin.to_owned()).collect(), ..Cors::default() };
-            cors.may_change(&of(&headers, false), method)
-        };
         let (evil, own) = (("referer", "http://evil.example/page"), ("referer", "http://db.example:5984/page"));
         let credentials = [("cookie", "AuthSession=x"), ("authorization", "Basic YTpi"), ("accept", "*/*")];
         for credential in credentials {
@@ -518,10 +515,7 @@ mod tests {
     /// Pages of other origins cannot send these requests.
     #[test]
     fn programs_are_not_taken_for_pages() {
-        let may = |method: &Method, pairs: &[(&'static str, &str)]| {
-            let headers = page(&[&[("host", "db.example:5984")][..], pairs].concat());
-            Cors::default().may_change(&of(&headers, false), method)
-        };
+        let may = |method: &Method, pairs: &[(&'static str, &str)]| may(&[], method, pairs);
         let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0");
         for shell in [
             "Mozilla/5.0 (Windows NT; Windows NT 10.0; de-DE) WindowsPowerShell/5.1.19041.4522",
@@ -574,11 +568,6 @@ mod tests {
     fn any_origin_may_not_use_the_browsers_credentials() {
         let evil = ("origin", "https://evil.example");
         let authorization = ("authorization", "Basic YTpi");
-        let may = |origins: &[&str], method: &Method, pairs: &[(&'static str, &str)]| {
-            let headers = page(&[&[("host", "localhost:5984")][..], pairs].concat());
-            let cors = Cors { origins: origins.iter().map(|&origin| origin.to_owned()).collect(), ..Cors::default() };
-            cors.may_change(&of(&headers, false), method)
-        };
         let simple = [
             &[evil, authorization][..],
             &[evil, authorization, ("content-type", "")],
@@ -596,7 +585,7 @@ mod tests {
         }
         assert!(may(&["*"], &Method::POST, &[evil, authorization, ("content-type", "application/json")]));
         assert!(may(&["*"], &Method::POST, &[evil, ("content-type", "text/plain")]));
-        let own = [("origin", "http://localhost:5984"), authorization];
+        let own = [("origin", "http://db.example:5984"), authorization];
         assert!(may(&["*"], &Method::POST, &own) && may(&["*"], &Method::POST, &[authorization]));
     }
 
