@@ -35,7 +35,7 @@ impl Function {
             // The map of a view in the language `query` is a selector.
             None => Md5::digest(to_vec(code)),
         };
-        let revision = Md5::digest(document.get("_rev").map(text_of).unwrap_or_default());
+        let revision = Md5::digest(document.get("_rev").map(to_vec).unwrap_or_default());
         Some(Function { revision: revision.into(), code: code.into() })
     }
 }

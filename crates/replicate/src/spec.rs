@@ -191,7 +191,7 @@ impl Spec {
             },
             Some(_) => return Err(Error::InvalidSpec("`checkpoint_interval` must be milliseconds".to_owned())),
         };
-        let since_seq = given("since_seq").map(text_of);
+        let since_seq = given("since_seq").map(to_vec);
         if since_seq.as_ref().is_some_and(|seq| seq.len() > SEQ_BYTES_MAX) {
             return Err(Error::InvalidSpec("`since_seq` is longer than 8 kB".to_owned()));
         }

@@ -101,7 +101,7 @@ impl<'c> ServerAdministration<'c> {
         from: Option<IpAddr>,
     ) -> std::result::Result<String, ChangeError> {
         // No transaction judges the change, so the rights are those of now.
-        let rights = self.rights.renew(self.accounts, Fresh::Since(self.layer.clock().now())).await;
+        let rights = self.rights.renew(self.accounts, Freshness::Since(self.layer.clock().now())).await;
         let rights = rights.map_err(of_denied)?;
         Needs::Server.in_server(rights.principal()).map_err(|refused| Error::Refused(refusal(refused)))?;
         let name = rights.principal().name.as_deref();
