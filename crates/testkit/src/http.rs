@@ -1,4 +1,5 @@
-//! Two HTTP/1.1 clients for servers under test. Both show the bytes received, without a pool or a retry.
+//! Two HTTP/1.1 clients for servers under test, and a server for clients under test. The clients show the bytes
+//! received, without a pool or a retry.
 //!
 //! [`Client`] panics if a connection breaks: it is for servers that stay alive. [`Connection`] returns [`Broken`]: it
 //! is for tortures that kill their servers.
@@ -7,10 +8,12 @@
 
 mod client;
 mod connection;
+mod server;
 
 pub use client::Client;
 pub use connection::{Broken, Connection};
 use serde_json::Value;
+pub use server::{Request, ServerConnection, listen};
 
 /// An answer.
 #[derive(Debug)]
@@ -128,6 +131,21 @@ mod tests {
         assert_eq!((answer.status, answer.json(), answer.session()), (404, serde_json::json!({}), None));
         let request = soon(served).await.unwrap();
         assert_eq!(request, "GET /b HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\n\r\n");
+    }
+
+    #[tokio::test]
+    async fn a_server_reads_requests_and_answers() {
+        let address = listen(|mut connection| async move {
+            while let Some(request) = connection.read().await {
+                let Request { method, path, .. } = &request;
+                let body = format!("{method} {path} {} {}", request.header("a").unwrap_or("-"), request.text());
+                connection.answer(201, "b: c\r\n", &body).await;
+            }
+        });
+        let mut client = Client::to(address.await).await;
+        let answer = client.call("PUT", "/x?y", &[("A", "1:2")], b"body").await;
+        assert_eq!((answer.status, answer.header("b"), answer.body.as_str()), (201, Some("c"), "PUT /x?y 1:2 body"));
+        assert_eq!(client.call("GET", "/z", &[], b"").await.body, "GET /z - ");
     }
 
     #[tokio::test]

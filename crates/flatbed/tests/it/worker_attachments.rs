@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use flatbed_testkit::http::{ServerConnection, listen};
 use flatbed_testkit::{until, until_wanted};
 use hyper::Method;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{Server, call, counters, storage};
 
@@ -19,52 +18,32 @@ type Stored = Arc<Mutex<BTreeMap<String, (String, Vec<u8>)>>>;
 
 /// Starts an endpoint that stores what is put with its digest, and returns the digests of what it has.
 async fn endpoint() -> (String, Stored) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
     let stored = Stored::default();
     let kept = stored.clone();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let kept = kept.clone();
-            tokio::spawn(async move {
-                let mut stream = BufReader::new(stream);
-                while serve(&mut stream, &kept).await.is_some() {}
-            });
-        }
-    });
-    (url, stored)
+    let address = listen(move |connection| serve(connection, kept.clone()));
+    (format!("http://{}", address.await), stored)
 }
 
-async fn serve(stream: &mut BufReader<TcpStream>, stored: &Stored) -> Option<()> {
-    let mut line = String::new();
-    stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
-    let (method, path) = line.split_once(' ').map(|(method, rest)| (method, rest.split(' ').next().unwrap()))?;
-    let (mut digest, mut length) = (String::new(), 0);
+async fn serve(mut connection: ServerConnection, stored: Stored) -> Option<()> {
     loop {
-        let mut line = String::new();
-        stream.read_line(&mut line).await.ok()?;
-        let Some((name, value)) = line.trim().split_once(':') else { break };
-        match name.to_ascii_lowercase().as_str() {
-            "flatbed-digest" => digest = value.trim().to_owned(),
-            "content-length" => length = value.trim().parse().ok()?,
-            _ => {}
-        }
-    }
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).await.ok()?;
-    let head = {
-        let mut stored = stored.lock().unwrap();
-        match method {
-            "PUT" => {
-                stored.insert(path.to_owned(), (digest, body));
-                "201 Created\r\n".to_owned()
+        let request = connection.read().await?;
+        let digest = request.header("flatbed-digest").unwrap_or_default().to_owned();
+        let (status, headers) = {
+            let mut stored = stored.lock().unwrap();
+            match request.method.as_str() {
+                "PUT" => {
+                    stored.insert(request.path, (digest, request.body));
+                    (201, String::new())
+                }
+                "DELETE" if stored.remove(&request.path).is_some() => (200, String::new()),
+                "HEAD" if stored.contains_key(&request.path) => {
+                    (200, format!("flatbed-digest: {}\r\n", stored[&request.path].0))
+                }
+                _ => (404, String::new()),
             }
-            "DELETE" if stored.remove(path).is_some() => "200 OK\r\n".to_owned(),
-            "HEAD" if stored.contains_key(path) => format!("200 OK\r\nflatbed-digest: {}\r\n", stored[path].0),
-            _ => "404 Not Found\r\n".to_owned(),
-        }
-    };
-    stream.write_all(format!("HTTP/1.1 {head}content-length: 0\r\n\r\n").as_bytes()).await.ok()
+        };
+        connection.answer(status, &headers, "").await?;
+    }
 }
 
 async fn ok(server: &Server, method: Method, path: &str, body: impl Into<Vec<u8>>) -> Value {

@@ -12,11 +12,10 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flatbed_client::Url;
+use flatbed_testkit::http::{Request, listen};
 use flatbed_testkit::{PATIENCE, pass, until_wanted};
 use hyper::Method;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 
 use crate::support::{Server, call, flatbed, signal, storage};
 
@@ -170,32 +169,19 @@ async fn had_by(server: &Server, id: &str, wanted: impl Fn(&str) -> bool) -> (St
 
 /// Starts an endpoint that refuses all requests, and counts them.
 async fn careless_endpoint() -> (String, Arc<Mutex<u32>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
     let asked: Arc<Mutex<u32>> = Arc::default();
     let count = asked.clone();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let count = count.clone();
-            tokio::spawn(async move {
-                let mut lines = tokio::io::BufReader::new(stream);
-                let mut said = String::new();
-                loop {
-                    let mut line = String::new();
-                    if lines.read_line(&mut line).await.unwrap_or(0) == 0 || line == "\r\n" {
-                        break;
-                    }
-                    said.push_str(&line);
-                }
-                *count.lock().unwrap() += 1;
-                let status = if said.contains("d3") { 422 } else { 500 };
-                let head =
-                    format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", said.len());
-                let _ = lines.get_mut().write_all((head + &said).as_bytes()).await;
-            });
+    let address = listen(move |mut connection| {
+        let count = count.clone();
+        async move {
+            let Some(Request { path, headers, .. }) = connection.read().await else { return };
+            *count.lock().unwrap() += 1;
+            let said = format!("{path} {headers:?}");
+            let status = if said.contains("d3") { 422 } else { 500 };
+            connection.answer(status, "connection: close\r\n", &said).await;
         }
     });
-    (url, asked)
+    (format!("http://{}", address.await), asked)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use flatbed_layer::LayerOptions;
 use flatbed_replicator::ReplicatorOptions;
+use flatbed_testkit::http::{ServerConnection, listen};
 use flatbed_testkit::{pass, until, until_wanted};
 
 use crate::support::{Running, ServerOptions, Store};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -33,37 +33,19 @@ enum PeerAnswer {
 
 /// Starts a fake peer. `answer` gets the method, the path after the database's, and the body.
 async fn peer(answer: impl Fn(&str, &str, &Value) -> PeerAnswer + Send + Sync + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/db", listener.local_addr().unwrap());
     let answer = Arc::new(answer);
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let answer = answer.clone();
-            tokio::spawn(async move { converse(stream, &*answer).await });
-        }
-    });
-    url
+    let address = listen(move |connection| converse(connection, answer.clone()));
+    format!("http://{}/db", address.await)
 }
 
-async fn converse(stream: TcpStream, answer: &(impl Fn(&str, &str, &Value) -> PeerAnswer + Send + Sync)) -> Option<()> {
-    let mut stream = BufReader::new(stream);
+async fn converse(
+    mut connection: ServerConnection,
+    answer: Arc<impl Fn(&str, &str, &Value) -> PeerAnswer + Send + Sync + 'static>,
+) -> Option<()> {
     loop {
-        let (mut head, mut line, mut length) = (String::new(), String::new(), 0);
-        stream.read_line(&mut head).await.ok()?;
-        while line != "\r\n" {
-            line.clear();
-            if stream.read_line(&mut line).await.ok()? == 0 {
-                return None;
-            }
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                length = value.trim().parse().ok()?;
-            }
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await.ok()?;
-        let mut words = head.split(' ');
-        let (method, path) = (words.next()?, words.next()?.strip_prefix("/db")?);
-        let says = answer(method, path, &serde_json::from_slice(&body).unwrap_or(Value::Null));
+        let request = connection.read().await?;
+        let body = serde_json::from_slice(&request.body).unwrap_or(Value::Null);
+        let says = answer(&request.method, request.path.strip_prefix("/db")?, &body);
         let (status, text, more) = match says {
             PeerAnswer::Json(status, value) => (status, value.to_string(), None),
             PeerAnswer::Text(text) => (200, text.to_owned(), None),
@@ -74,16 +56,15 @@ async fn converse(stream: TcpStream, answer: &(impl Fn(&str, &str, &Value) -> Pe
                 (status, value.to_string(), None)
             }
         };
-        let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n");
+        let kind = "content-type: application/json\r\n";
         let Some(more) = more else {
-            let answer = format!("{head}content-length: {}\r\n\r\n{text}", text.len());
-            stream.write_all(answer.as_bytes()).await.ok()?;
+            connection.answer(status, kind, &text).await?;
             continue;
         };
-        stream.write_all(format!("{head}connection: close\r\n\r\n{text}").as_bytes()).await.ok()?;
+        connection.send(&format!("HTTP/1.1 {status} X\r\n{kind}connection: close\r\n\r\n{text}")).await?;
         let more = more.repeat(100_000 / more.len() + 1);
         loop {
-            stream.write_all(more.as_bytes()).await.ok()?;
+            connection.send(&more).await?;
         }
     }
 }

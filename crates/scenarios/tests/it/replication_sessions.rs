@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use flatbed_testkit::http::{Request, ServerConnection, listen};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Client, Running, ServerOptions, Store};
+use crate::support::{Answer, Client, Running, ServerOptions, Store};
 
 /// `anna:s3cret`
 const BASIC: &str = "Basic YW5uYTpzM2NyZXQ=";
@@ -24,61 +23,38 @@ struct ReceivedRequest {
 /// Starts a gate before a server that admits the password or the session that `session` answers with (status and
 /// headers).
 async fn gate(behind: SocketAddr, session: &'static str) -> (String, Arc<Mutex<Vec<ReceivedRequest>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("{}/db", listener.local_addr().unwrap());
     let seen: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
     let all = seen.clone();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let all = all.clone();
-            tokio::spawn(async move { converse(stream, behind, session, &all).await });
-        }
-    });
-    (url, seen)
+    let address = listen(move |connection| converse(connection, behind, session, all.clone()));
+    (format!("{}/db", address.await), seen)
 }
 
 async fn converse(
-    stream: TcpStream,
+    mut connection: ServerConnection,
     behind: SocketAddr,
-    session: &str,
-    all: &Mutex<Vec<ReceivedRequest>>,
+    session: &'static str,
+    all: Arc<Mutex<Vec<ReceivedRequest>>>,
 ) -> Option<()> {
-    let mut stream = BufReader::new(stream);
     loop {
-        let (mut head, mut length) = (String::new(), 0);
-        stream.read_line(&mut head).await.ok().filter(|read| *read > 0)?;
-        let mut seen = ReceivedRequest { what: String::new(), cookie: None, authorization: None, body: String::new() };
-        loop {
-            let mut line = String::new();
-            stream.read_line(&mut line).await.ok()?;
-            let Some((name, value)) = line.trim_end().split_once(": ") else { break };
-            match name.to_ascii_lowercase().as_str() {
-                "content-length" => length = value.parse().ok()?,
-                "cookie" => seen.cookie = Some(value.to_owned()),
-                "authorization" => seen.authorization = Some(value.to_owned()),
-                _ => {}
-            }
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await.ok()?;
-        let mut words = head.split(' ');
-        let (method, path) = (words.next()?, words.next()?);
-        seen.what = format!("{method} {path}");
-        seen.body = String::from_utf8_lossy(&body).into_owned();
-        let may_pass =
-            seen.cookie.as_deref() == Some("AuthSession=abc") || seen.authorization.as_deref() == Some(BASIC);
-        let answer = if path == "/_session" {
-            format!("HTTP/1.1 {session}content-length: 0\r\n\r\n")
-        } else if may_pass {
-            let mut client = Client::to(behind).await;
-            let answer = client.call(method, path, &[], &body).await;
-            let head = format!("HTTP/1.1 {} X\r\ncontent-type: application/json", answer.status);
-            format!("{head}\r\ncontent-length: {}\r\n\r\n{}", answer.body.len(), answer.body)
-        } else {
-            "HTTP/1.1 401 X\r\ncontent-length: 2\r\n\r\n{}".to_owned()
+        let request = connection.read().await?;
+        let Request { method, path, body, .. } = &request;
+        let header = |name: &str| request.header(name).map(str::to_owned);
+        let (cookie, authorization) = (header("cookie"), header("authorization"));
+        let may_pass = cookie.as_deref() == Some("AuthSession=abc") || authorization.as_deref() == Some(BASIC);
+        let what = format!("{method} {path}");
+        let seen = ReceivedRequest { what, cookie, authorization, body: request.text() };
+        let answer = match path.as_str() {
+            "/_session" => None,
+            _ if may_pass => Some(Client::to(behind).await.call(method, path, &[], body).await),
+            _ => Some(Answer { status: 401, headers: Vec::new(), body: "{}".to_owned() }),
         };
         all.lock().unwrap().push(seen);
-        stream.write_all(answer.as_bytes()).await.ok()?;
+        match answer {
+            None => connection.send(&format!("HTTP/1.1 {session}content-length: 0\r\n\r\n")).await?,
+            Some(Answer { status, body, .. }) => {
+                connection.answer(status, "content-type: application/json\r\n", &body).await?;
+            }
+        }
     }
 }
 

@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use flatbed_testkit::http::{Request, ServerConnection, listen};
 use flatbed_testkit::{Mortal, pass, until, until_wanted};
 use flatbed_worker::connect::Secrets;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::support::{Options, Running, ServerOptions, Store, WorkerOptions};
@@ -28,60 +27,39 @@ struct Endpoint {
 
 impl Endpoint {
     async fn listen(&self) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let endpoint = self.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                *endpoint.connections.lock().unwrap() += 1;
-                let endpoint = endpoint.clone();
-                tokio::spawn(async move {
-                    let mut stream = BufReader::new(stream);
-                    while endpoint.answer(&mut stream).await.is_some() {}
-                });
-            }
-        });
-        url
+        let address = listen(move |connection| endpoint.clone().serve(connection));
+        format!("http://{}", address.await)
     }
 
-    async fn answer(&self, stream: &mut BufReader<TcpStream>) -> Option<()> {
-        let mut line = String::new();
-        stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
-        let (method, path) = line.split_once(' ')?;
-        let path = path.split(' ').next()?.to_owned();
-        let (mut length, mut secret) = (0, String::new());
+    async fn serve(self, mut connection: ServerConnection) -> Option<()> {
+        *self.connections.lock().unwrap() += 1;
         loop {
-            let mut line = String::new();
-            stream.read_line(&mut line).await.ok()?;
-            let Some((name, value)) = line.trim().split_once(':') else { break };
-            match name.to_ascii_lowercase().as_str() {
-                "content-length" => length = value.trim().parse().ok()?,
-                "authorization" => secret = value.trim().to_owned(),
-                _ => {}
+            let request = connection.read().await?;
+            {
+                let mut waiting = self.waiting.lock().unwrap();
+                *waiting = (waiting.0 + 1, waiting.1.max(waiting.0 + 1));
             }
+            let _ = self.is_held.subscribe().wait_for(|is_held| !is_held).await;
+            self.waiting.lock().unwrap().0 -= 1;
+            let status = self.take(&request);
+            // A careless server repeats the credentials.
+            let text = format!("refused: {}", request.header("authorization").unwrap_or_default());
+            connection.answer(status, "", &text).await?;
         }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await.ok()?;
-        {
-            let mut waiting = self.waiting.lock().unwrap();
-            *waiting = (waiting.0 + 1, waiting.1.max(waiting.0 + 1));
+    }
+
+    fn take(&self, request: &Request) -> u16 {
+        let Request { method, path, .. } = request;
+        if let Some((_, status)) = self.refused.lock().unwrap().iter().find(|(part, _)| path.contains(part)) {
+            return *status;
         }
-        let _ = self.is_held.subscribe().wait_for(|is_held| !is_held).await;
-        self.waiting.lock().unwrap().0 -= 1;
-        let refused =
-            self.refused.lock().unwrap().iter().find(|(part, _)| path.contains(part)).map(|(_, status)| *status);
-        if refused.is_none() {
-            let mut kept = self.kept.lock().unwrap();
-            match method {
-                "DELETE" => drop(kept.remove(&path)),
-                _ => drop(kept.insert(path, String::from_utf8(body).ok()?)),
-            }
+        let mut kept = self.kept.lock().unwrap();
+        match method.as_str() {
+            "DELETE" => drop(kept.remove(path)),
+            _ => drop(kept.insert(path.clone(), request.text())),
         }
-        // A careless server repeats the credentials.
-        let text = format!("refused: {secret}");
-        let status = refused.unwrap_or(200);
-        let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{text}", text.len());
-        stream.write_all(head.as_bytes()).await.ok()
+        200
     }
 
     fn kept(&self) -> Vec<String> {

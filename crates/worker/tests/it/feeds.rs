@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use flatbed_client::Url;
 use flatbed_clock::ManualClock;
+use flatbed_testkit::http::ServerConnection;
 use flatbed_testkit::{soon, until};
 use flatbed_worker::change::ChangeContent;
 use flatbed_worker::checkpoint::Seq;
@@ -15,7 +16,6 @@ use flatbed_worker::run::RunEnd;
 use flatbed_worker::source::{HttpSource, PageLimits, Source, SourceError};
 use hyper::header::HeaderMap;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -136,18 +136,12 @@ async fn live() -> (String, mpsc::UnboundedSender<Option<&'static str>>, Arc<Mut
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
     let kept = asked.clone();
     tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let mut stream = BufReader::new(stream);
-            let mut first = String::new();
-            stream.read_line(&mut first).await.unwrap();
-            kept.lock().unwrap().push(first);
-            let mut line = String::new();
-            while stream.read_line(&mut line).await.unwrap() > 2 {
-                line.clear();
-            }
-            stream.write_all(b"HTTP/1.1 200 X\r\nconnection: close\r\n\r\n").await.unwrap();
+        while let Some(mut connection) = ServerConnection::accept(&listener).await {
+            let request = connection.read().await.unwrap();
+            kept.lock().unwrap().push(request.path);
+            connection.send("HTTP/1.1 200 X\r\nconnection: close\r\n\r\n").await.unwrap();
             while let Some(Some(line)) = lines.recv().await {
-                if stream.write_all(line.as_bytes()).await.is_err() {
+                if connection.send(line).await.is_none() {
                     break;
                 }
             }

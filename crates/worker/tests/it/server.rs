@@ -1,15 +1,15 @@
-//! A small HTTP/1.1 server that answers by a function, one connection after another.
+//! A server that answers by a function, and the parts that connect a job to it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use flatbed_client::Url;
 use flatbed_clock::Clock;
+use flatbed_testkit::http::listen;
 use flatbed_worker::connect::{Reach, Secrets};
 use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::peer::{Addresses, Dial, Stream};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 /// A request: method, path, headers in lower case, body (as text; invalid UTF-8 is replaced).
 #[derive(Debug, Clone)]
@@ -26,48 +26,21 @@ pub(crate) type Response = (u16, &'static str, String);
 pub(crate) async fn serve(
     answer: impl Fn(&Request) -> Response + Send + Sync + 'static,
 ) -> (String, Arc<Mutex<Vec<Request>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
     let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
     let (answer, kept) = (Arc::new(answer), requests.clone());
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let (answer, kept) = (answer.clone(), kept.clone());
-            tokio::spawn(async move {
-                let mut stream = BufReader::new(stream);
-                while let Some(request) = read(&mut stream).await {
-                    let (status, headers, body) = answer(&request);
-                    kept.lock().unwrap().push(request);
-                    let head = format!("HTTP/1.1 {status} X\r\n{headers}content-length: {}\r\n\r\n", body.len());
-                    if stream.write_all(format!("{head}{body}").as_bytes()).await.is_err() {
-                        return;
-                    }
-                }
-            });
+    let address = listen(move |mut connection| {
+        let (answer, kept) = (answer.clone(), kept.clone());
+        async move {
+            while let Some(request) = connection.read().await {
+                let body = request.text();
+                let request = Request { method: request.method, path: request.path, headers: request.headers, body };
+                let (status, headers, body) = answer(&request);
+                kept.lock().unwrap().push(request);
+                connection.answer(status, headers, &body).await;
+            }
         }
     });
-    (address, requests)
-}
-
-async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
-    let mut line = String::new();
-    stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
-    let mut words = line.split(' ').map(str::to_owned);
-    let (method, path) = (words.next()?, words.next()?);
-    let (mut headers, mut length) = (Vec::new(), 0);
-    loop {
-        let mut line = String::new();
-        stream.read_line(&mut line).await.ok()?;
-        let Some((name, value)) = line.trim().split_once(':') else { break };
-        let (name, value) = (name.to_ascii_lowercase(), value.trim().to_owned());
-        if name == "content-length" {
-            length = value.parse().ok()?;
-        }
-        headers.push((name, value));
-    }
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).await.ok()?;
-    Some(Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
+    (format!("http://{}", address.await), requests)
 }
 
 /// Resolves every name to this host.

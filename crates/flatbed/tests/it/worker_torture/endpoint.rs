@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 
+use flatbed_testkit::http::{ServerConnection, listen};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
 
 use super::gate::{Gate, Mode};
 use super::model::{HEAVY, Rows, add_sent_rows};
@@ -30,41 +29,20 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     pub(super) async fn new() -> Endpoint {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let gate = Gate::to(listener.local_addr().unwrap().port()).await;
         let state = Arc::<State>::default();
         let served = state.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(BufReader::new(stream), served.clone()));
-            }
-        });
-        Endpoint { state, gate }
+        let address = listen(move |connection| serve(connection, served.clone())).await;
+        Endpoint { state, gate: Gate::to(address.port()).await }
     }
 }
 
-async fn serve(mut stream: BufReader<TcpStream>, state: Arc<State>) -> Option<()> {
+async fn serve(mut connection: ServerConnection, state: Arc<State>) -> Option<()> {
     loop {
-        let mut line = String::new();
-        stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
-        let path = line.split(' ').nth(1)?.to_owned();
-        let (mut epoch, mut seq, mut length) = (0, 0, 0);
-        loop {
-            let mut line = String::new();
-            stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
-            let Some((name, value)) = line.trim().split_once(':') else { break };
-            match name.to_ascii_lowercase().as_str() {
-                "content-length" => length = value.trim().parse().ok()?,
-                "flatbed-epoch" => epoch = value.trim().parse().ok()?,
-                "flatbed-seq" => seq = value.trim().split('-').next()?.parse().ok()?,
-                _ => {}
-            }
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await.ok()?;
-        let status = state.take(path.strip_prefix("/in/")?, epoch, seq, &body);
-        let head = format!("HTTP/1.1 {status} X\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n");
-        stream.write_all(head.as_bytes()).await.ok()?;
+        let request = connection.read().await?;
+        let epoch = request.header("flatbed-epoch").map_or(Some(0), |epoch| epoch.parse().ok())?;
+        let seq = request.header("flatbed-seq").map_or(Some(0), |seq| seq.split('-').next()?.parse().ok())?;
+        let status = state.take(request.path.strip_prefix("/in/")?, epoch, seq, &request.body);
+        connection.answer(status, "retry-after: 0\r\n", "").await?;
     }
 }
 
