@@ -12,7 +12,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::support::{Server, call, counters, flatbed, run};
+use crate::support::{Server, call, counters, flatbed, run, text};
 use flatbed_client::{Connection, Url};
 use flatbed_testkit::{pass_blocking, until, until_blocking};
 use hyper::Method;
@@ -22,10 +22,6 @@ const WRITERS: usize = 6;
 
 /// The restores to kill, unless one completes before.
 const ROUNDS: u64 = 40;
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
 
 fn argument(path: &Path) -> &str {
     path.to_str().expect("UTF-8")

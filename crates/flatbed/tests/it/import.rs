@@ -8,20 +8,7 @@ use flatbed_client::{Connection, Url, encode_segment};
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Server, call, flatbed, run};
-
-/// Returns the output of a command for messages.
-pub fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-/// Sends a request that must succeed.
-pub async fn ask(connection: &mut Connection, method: Method, path: &str, body: &Value) -> Value {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let (status, answer) = call(connection, method, path, &body).await;
-    assert!((200..300).contains(&status), "{path}: {status} {answer}");
-    answer
-}
+use crate::support::{Server, ask, call, flatbed, run, text};
 
 /// Writes revisions as they are, without new ones.
 pub async fn write(connection: &mut Connection, database: &str, documents: &[Value]) {

@@ -8,8 +8,8 @@ use flatbed_testkit::{number, until};
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::import::{ask, leaves, text, whole, write, write_every_kind};
-use crate::support::{Server, call, flatbed, run};
+use crate::import::{leaves, whole, write, write_every_kind};
+use crate::support::{Server, ask, call, flatbed, run, text};
 
 const DOCUMENTS: u64 = 3_000;
 const KILLS: u64 = 3;

@@ -10,7 +10,7 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 
-use crate::support::{Server, call, faults, flatbed, run, storage};
+use crate::support::{Server, call, faults, flatbed, run, storage, text};
 use hyper::Method;
 use serde_json::Value;
 
@@ -19,10 +19,6 @@ const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/brow
 fn by_id(text: &str) -> BTreeMap<String, Value> {
     let documents = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line is a document"));
     documents.map(|document| (document["_id"].as_str().expect("an _id").to_owned(), document)).collect()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// Returns the sorted lines of a dump: a full dump is in the order of changes.

@@ -3,7 +3,7 @@
 
 use std::{path::Path, process::Stdio, time::Duration};
 
-use crate::support::{Server, call, check, flatbed, run, storage};
+use crate::support::{Server, ask, check, flatbed, run, storage};
 use flatbed_client::Connection;
 use flatbed_testkit::{pass_blocking, until_blocking};
 use hyper::Method;
@@ -26,15 +26,8 @@ fn done(command: &str, data: &Path) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-async fn ok(connection: &mut Connection, method: Method, path: &str, body: Value) -> Value {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let (status, answer) = call(connection, method, path, &body).await;
-    assert!((200..300).contains(&status), "{path}: {status} {answer}");
-    answer
-}
-
 async fn rows(connection: &mut Connection, path: &str) -> Vec<Value> {
-    ok(connection, Method::GET, path, Value::Null).await["results"].as_array().expect("rows").clone()
+    ask(connection, Method::GET, path, &Value::Null).await["results"].as_array().expect("rows").clone()
 }
 
 #[tokio::test]
@@ -49,20 +42,20 @@ async fn a_killed_renewal_goes_on_and_feeds_begin_anew() {
     let server = Server::start(&data);
     let mut connection = server.connect().await;
     for database in ["db", "other"] {
-        ok(&mut connection, Method::PUT, &format!("/{database}"), Value::Null).await;
+        ask(&mut connection, Method::PUT, &format!("/{database}"), &Value::Null).await;
     }
     for batch in 0..DOCUMENTS / 500 {
         let documents: Vec<_> = (0..500).map(|n| json!({"_id": format!("{batch}-{n}"), "n": n})).collect();
-        ok(&mut connection, Method::POST, "/db/_bulk_docs", json!({ "docs": documents })).await;
+        ask(&mut connection, Method::POST, "/db/_bulk_docs", &json!({ "docs": documents })).await;
     }
-    ok(&mut connection, Method::PUT, "/other/a", json!({"a": 1})).await;
+    ask(&mut connection, Method::PUT, "/other/a", &json!({"a": 1})).await;
     // A replica from before, with its checkpoint.
     let replicate = json!({"source": "other", "target": "copy", "create_target": true});
-    let first = ok(&mut connection, Method::POST, "/_replicate", replicate.clone()).await;
+    let first = ask(&mut connection, Method::POST, "/_replicate", &replicate).await;
     assert_eq!(first["history"][0]["docs_written"], 1);
     let before: Vec<_> = rows(&mut connection, "/db/_changes").await.iter().map(|row| row["id"].clone()).collect();
-    let seen = ok(&mut connection, Method::GET, "/db", Value::Null).await["update_seq"].as_str().unwrap().to_owned();
-    let seen_updates = ok(&mut connection, Method::GET, "/_db_updates", Value::Null).await["last_seq"].clone();
+    let seen = ask(&mut connection, Method::GET, "/db", &Value::Null).await["update_seq"].as_str().unwrap().to_owned();
+    let seen_updates = ask(&mut connection, Method::GET, "/_db_updates", &Value::Null).await["last_seq"].clone();
     assert_eq!(rows(&mut connection, &format!("/db/_changes?since={seen}")).await.len(), 0);
     assert!(server.stop());
 
@@ -108,8 +101,8 @@ async fn a_killed_renewal_goes_on_and_feeds_begin_anew() {
     let updates = format!("/_db_updates?since={}", seen_updates.as_str().unwrap());
     assert_eq!(rows(&mut connection, &updates).await.len(), 6);
     // A checkpoint from before is invalid on both sides: replication starts over, finds new changes, and loses none.
-    ok(&mut connection, Method::PUT, "/other/b", json!({"b": 1})).await;
-    let again = ok(&mut connection, Method::POST, "/_replicate", replicate).await;
+    ask(&mut connection, Method::PUT, "/other/b", &json!({"b": 1})).await;
+    let again = ask(&mut connection, Method::POST, "/_replicate", &replicate).await;
     let last = &again["history"][0];
     assert_eq!((&last["missing_checked"], &last["docs_written"]), (&json!(2), &json!(1)), "{again}");
     assert!(server.stop());

@@ -183,6 +183,19 @@ pub async fn call(connection: &mut Connection, method: Method, path: &str, body:
     (answer.status, value)
 }
 
+/// Sends a request that must succeed, without a body if it is `null`. Returns the answer.
+pub async fn ask(connection: &mut Connection, method: Method, path: &str, body: &Value) -> Value {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let (status, answer) = call(connection, method, path, &body).await;
+    assert!((200..300).contains(&status), "{path}: {status} {answer}");
+    answer
+}
+
+/// Returns the output of a command for messages.
+pub fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
 /// Returns the lines of a streamed answer.
 pub async fn lines(server: &Server, path: &str) -> Lines {
     let mut connection = server.connect().await;
