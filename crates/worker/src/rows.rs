@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use flatbed_flatten::json::{Object, Value, to_string, write_string};
+use flatbed_flatten::json::{Object, Value, to_string};
 
 use crate::datum::{Datum, Mismatch, key_text};
 use crate::mapping::{Column, Mapping, Shape, Table};
@@ -278,25 +278,17 @@ fn value_of(table: &str, column: &Column, scope: Scope<'_, '_>) -> Result<Datum,
 
 /// Returns rows as JSON, for targets without tables: an object with an array of objects for each table.
 pub fn rows_json(tables: &[Table], rows: &[Row]) -> String {
-    let mut out = vec![b'{'];
-    for (at, table) in tables.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        write_string(&table.name, &mut out);
-        out.extend_from_slice(b":[");
-        for (number, row) in rows.iter().filter(|row| row.table == at).enumerate() {
-            if number > 0 {
-                out.push(b',');
-            }
-            let mut object = Object::new(&mut out);
-            for (column, value) in table.columns.iter().zip(&row.values) {
-                value.write(object.place(column.name.as_str()));
+    let out = Object::text(|written| {
+        for (at, table) in tables.iter().enumerate() {
+            let mut list = written.array(table.name.as_str());
+            for row in rows.iter().filter(|row| row.table == at) {
+                let mut object = list.object();
+                for (column, value) in table.columns.iter().zip(&row.values) {
+                    value.write(object.place(column.name.as_str()));
+                }
             }
         }
-        out.push(b']');
-    }
-    out.push(b'}');
+    });
     String::from_utf8(out).unwrap_or_default()
 }
 
