@@ -58,6 +58,7 @@ const AT_START: &[(&str, &str, &str)] = &[
     ("couchdb", "view_index_dir", "data_dir"),
     ("httpd", "bind_address", "listen"),
     ("httpd", "port", "listen"),
+    ("log", "file", "log_file"),
     ("replicator", "max_jobs", "replication_jobs"),
     ("replicator", "ssl_trusted_certificates_file", "replication_ca"),
     ("ssl", "cert_file", "tls_certificate"),
