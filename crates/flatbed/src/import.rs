@@ -247,6 +247,7 @@ async fn copy_one(
         left.add(format!("{name}: conflicts of users: {error}"));
     }
     if verify {
+        progress.compare(name);
         let (mut from, mut to) = (ways.from.open(), ways.to.open());
         if let Err(error) = verify::verify((&mut from, &mut to), &path, name, &mut left).await {
             left.add(format!("{name}: it could not be compared: {error}"));

@@ -62,6 +62,8 @@ struct Running {
     name: String,
     documents: u64,
     progress: Arc<Progress>,
+    /// True if it is copied, and both sides are being compared.
+    is_compared: bool,
 }
 
 #[derive(Default)]
@@ -98,8 +100,16 @@ impl ImportProgress {
         let progress = Arc::<Progress>::default();
         let mut counts = self.counts();
         counts.documents_waiting = counts.documents_waiting.saturating_sub(documents);
-        counts.running.push(Running { name: name.to_owned(), documents, progress: progress.clone() });
+        let name = name.to_owned();
+        counts.running.push(Running { name, documents, progress: progress.clone(), is_compared: false });
         progress
+    }
+
+    /// Shows that a database is compared.
+    pub(crate) fn compare(&self, name: &str) {
+        if let Some(running) = self.counts().running.iter_mut().find(|running| running.name == name) {
+            running.is_compared = true;
+        }
     }
 
     /// Ends a database.
@@ -127,13 +137,18 @@ impl ImportProgress {
             bytes += progress.bytes_read();
             left += if stats.missing_checked == 0 { *documents } else { progress.pending() };
         }
-        let names: Vec<&str> = counts.running.iter().take(3).map(|running| running.name.as_str()).collect();
+        let shown = |running: &Running| {
+            if running.is_compared { format!("comparing {}", running.name) } else { running.name.clone() }
+        };
+        let names: Vec<String> = counts.running.iter().take(3).map(shown).collect();
+        // How long a comparison takes is not known.
+        let is_copied = counts.documents_waiting == 0 && counts.running.iter().all(|running| running.is_compared);
+        let time_left = if is_copied { String::new() } else { time_left(self.started.elapsed(), checked, left) };
         format!(
-            "import: {} of {} databases, {written} revisions copied, {} MB{} {}",
+            "import: {} of {} databases, {written} revisions copied, {} MB{time_left} {}",
             counts.databases_done,
             counts.databases,
             megabytes(bytes),
-            time_left(self.started.elapsed(), checked, left),
             names.join(" ")
         )
     }
@@ -216,6 +231,8 @@ mod tests {
         let progress = ImportProgress::new(3, 30);
         progress.begin("a", 10);
         assert_eq!(progress.line(), "import: 0 of 3 databases, 0 revisions copied, 0.0 MB a");
+        progress.compare("a");
+        assert_eq!(progress.line(), "import: 0 of 3 databases, 0 revisions copied, 0.0 MB comparing a");
         progress.end("a");
         assert_eq!(progress.line(), "import: 1 of 3 databases, 0 revisions copied, 0.0 MB ");
     }
