@@ -178,16 +178,20 @@ async fn create(
         _ => String::new(),
     };
     let answer = connection.call(Method::PUT, &path, body).await?;
-    match answer.status {
-        201 | 202 => {}
-        412 => {
-            given().for_each(|(_, flag, _)| eprintln!("{} exists: {flag} is not applied", options.database));
-            if head.is_some() {
-                eprintln!("{} exists: _security and _revs_limit of the dump are not applied", options.database);
-            }
-            return Ok(());
+    // Users who may not create databases may write into one that exists.
+    let exists = match answer.status {
+        401 | 403 => connection.call(Method::GET, &format!("/{database}"), "").await?.status == 200,
+        status => status == 412,
+    };
+    if exists {
+        given().for_each(|(_, flag, _)| eprintln!("{} exists: {flag} is not applied", options.database));
+        if head.is_some() {
+            eprintln!("{} exists: _security and _revs_limit of the dump are not applied", options.database);
         }
-        status => return Err(LoadError::Refused { status, text: answer.text() }),
+        return Ok(());
+    }
+    if !matches!(answer.status, 201 | 202) {
+        return Err(LoadError::Refused { status: answer.status, text: answer.text() });
     }
     let security = head.and_then(|head| head.security.clone());
     let limit = head.and_then(|head| head.revs_limit).map(|limit| limit.to_string());

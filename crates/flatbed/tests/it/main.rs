@@ -18,6 +18,7 @@ mod import_torture;
 mod import_users;
 mod import_verify;
 mod load_and_dump;
+mod load_as_member;
 mod log;
 mod metrics;
 mod monitoring;
