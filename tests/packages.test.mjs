@@ -103,27 +103,6 @@ test('the service may not write its configuration, which root reads too', { skip
   assert.match(spec, /^%dir %attr\(0750, root, flatbed\) \/etc\/flatbed$/m);
 });
 
-test('the rpm has the files of the package of Debian, with their owners and modes, and its scripts are shell', { skip: noDeb || without('rpmbuild') }, () => {
-  mkdirSync(at('rpm'));
-  const [rpm] = build({ program: binary, payload: at('stand-in'), out: at('rpm'), formats: ['rpm'] });
-  const query = (...words) => run('rpm', '--query', '--package', ...words, rpm);
-  const listed = query('--queryformat', '[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILENAMES}\n]').trim().split('\n');
-  const names = listed.map((line) => line.split(' ')[3].slice(1));
-  // Each system has its own place of the licence and of zsh's functions.
-  const own = /^usr\/share\/(zsh|licenses|doc\/flatbed\/copyright)/;
-  const files = run('dpkg-deb', '--contents', deb).trim().split('\n').map((line) => line.split(' ./').at(-1)).filter((name) => name !== '' && !name.endsWith('/'));
-  for (const name of files.filter((file) => !own.test(file))) assert.ok(names.includes(name), name);
-  assert.ok(names.includes('usr/share/licenses/flatbed/LICENSE') && names.includes('usr/share/zsh/site-functions/_flatbed'), names);
-  for (const line of ['-rwxr-xr-x root root /usr/bin/flatbed', '-rw-r----- root flatbed /etc/flatbed/flatbed.toml', 'drwxr-x--- flatbed flatbed /var/lib/flatbed']) {
-    assert.ok(listed.includes(line), line);
-  }
-  assert.equal(query('--configfiles').trim(), '/etc/flatbed/flatbed.toml');
-  const scripts = query('--queryformat', '%{PREIN}\n%{POSTIN}\n%{PREUN}\n%{POSTUN}\n');
-  assert.match(scripts, /useradd --system/);
-  writeFileSync(at('scripts'), scripts);
-  run('sh', '-n', at('scripts'));
-});
-
 test('the man pages name each command and option', { skip: noDeb }, () => {
   const page = (name) => gunzipSync(readFileSync(at('deb/usr/share/man/man1', `${name}.1.gz`)), 'utf8').toString().replaceAll('\\-', '-');
   for (const { name, options } of help.commands) {
@@ -265,6 +244,27 @@ test('the tarball', { skip: noDeb || without('tar') }, () => {
   for (const file of ['bin/flatbed', 'etc/flatbed/flatbed.toml', 'LICENSE', 'share/flatbed/Containerfile', 'share/flatbed/kustomize/kustomization.yaml', 'share/flatbed/monitoring/alerts.yml']) {
     assert.ok(files.includes(file), file);
   }
+});
+
+test('the rpm has the files of the package of Debian, with their owners and modes, and its scripts are shell', { skip: noDeb || without('rpmbuild') }, () => {
+  mkdirSync(at('rpm'));
+  const [rpm] = build({ program: binary, payload: at('stand-in'), out: at('rpm'), formats: ['rpm'] });
+  const query = (...words) => run('rpm', '--query', '--package', ...words, rpm);
+  const listed = query('--queryformat', '[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILENAMES}\n]').trim().split('\n');
+  const names = listed.map((line) => line.split(' ')[3].slice(1));
+  // Each system has its own place of the licence and of zsh's functions.
+  const own = /^usr\/share\/(zsh|licenses|doc\/flatbed\/copyright)/;
+  const files = run('dpkg-deb', '--contents', deb).trim().split('\n').map((line) => line.split(' ./').at(-1)).filter((name) => name !== '' && !name.endsWith('/'));
+  for (const name of files.filter((file) => !own.test(file))) assert.ok(names.includes(name), name);
+  assert.ok(names.includes('usr/share/licenses/flatbed/LICENSE') && names.includes('usr/share/zsh/site-functions/_flatbed'), names);
+  for (const line of ['-rwxr-xr-x root root /usr/bin/flatbed', '-rw-r----- root flatbed /etc/flatbed/flatbed.toml', 'drwxr-x--- flatbed flatbed /var/lib/flatbed']) {
+    assert.ok(listed.includes(line), line);
+  }
+  assert.equal(query('--configfiles').trim(), '/etc/flatbed/flatbed.toml');
+  const scripts = query('--queryformat', '%{PREIN}\n%{POSTIN}\n%{PREUN}\n%{POSTUN}\n');
+  assert.match(scripts, /useradd --system/);
+  writeFileSync(at('scripts'), scripts);
+  run('sh', '-n', at('scripts'));
 });
 
 test('the image and the manifests agree with the program', { skip }, () => {
