@@ -67,8 +67,11 @@ function stage(tree, program, help, epoch) {
   put('usr/share/bash-completion/completions/flatbed', bash(help));
   put('usr/share/zsh/site-functions/_flatbed', zsh(help));
   put('usr/share/fish/vendor_completions.d/flatbed.fish', fish(help));
-  // All pages, since they have links to one another.
-  for (const page of readdirSync(join(repository, 'docs'))) copy(`docs/${page}`, `usr/share/doc/flatbed/${page}`);
+  // All pages, since they have links to one another. What they name beside them is in the repository alone, without a link.
+  for (const page of readdirSync(join(repository, 'docs'))) {
+    const text = readFileSync(join(repository, 'docs', page), 'utf8').replaceAll('](../CHANGELOG.md)', '](changelog.gz)');
+    put(`usr/share/doc/flatbed/${page}`, text.replace(/\[([^\]]*)\]\(\.\.\/[^)]*\)/g, '$1'));
+  }
   for (const name of readdirSync(join(repository, 'monitoring'))) copy(`monitoring/${name}`, `usr/share/flatbed/monitoring/${name}`);
   put('usr/share/doc/flatbed/changelog.gz', packed(readFileSync(join(repository, 'CHANGELOG.md'))));
 }

@@ -144,6 +144,14 @@ test('the configuration file has each setting, and the program reads it with all
   assert.doesNotMatch(read(all), / in .*flatbed\.toml/, 'the program takes the examples');
 });
 
+test('the links of the pages lead to files of the package', { skip: noDeb }, () => {
+  const pages = at('deb/usr/share/doc/flatbed');
+  for (const name of readdirSync(pages).filter((file) => file.endsWith('.md'))) {
+    const targets = [...readFileSync(join(pages, name), 'utf8').matchAll(/\]\(([^)\s#]+)[^)]*\)/g)].map(([, target]) => target);
+    for (const target of targets.filter((file) => !file.includes('://'))) assert.ok(existsSync(join(pages, target)), `${name}: ${target}`);
+  }
+});
+
 test('the completions of bash', { skip: noDeb || without('bash') }, () => {
   const file = at('deb/usr/share/bash-completion/completions/flatbed');
   const complete = (...words) => run('bash', '-c', `source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _flatbed; echo "\${COMPREPLY[*]}"`, file, ...words).trim();
