@@ -289,3 +289,16 @@ test('the image and the manifests agree with the program', { skip }, () => {
   const listed = readFileSync(join(packages, 'kustomize/kustomization.yaml'), 'utf8').match(/^ {2}- (\S+)$/gm).map((line) => line.slice(4)).sort();
   assert.deepEqual(listed, readdirSync(join(packages, 'kustomize')).filter((file) => file !== 'kustomization.yaml').sort());
 });
+
+test('kubectl builds the base, and the overlay of the documentation', { skip: without('kubectl') }, () => {
+  const base = at('overlay/flatbed/packages/kustomize');
+  mkdirSync(base, { recursive: true });
+  for (const name of readdirSync(join(packages, 'kustomize'))) writeFileSync(join(base, name), readFileSync(join(packages, 'kustomize', name)));
+  assert.match(run('kubectl', 'kustomize', base), /^kind: Deployment$/m);
+  const page = readFileSync(join(packages, '../docs/installation.md'), 'utf8');
+  writeFileSync(at('overlay/kustomization.yaml'), page.match(/^# kustomization\.yaml\n.*?(?=^```)/ms)[0]);
+  const built = run('kubectl', 'kustomize', at('overlay'));
+  for (const line of ['namespace: documents', 'image: registry.example/flatbed:0.1.0', 'name: my-cluster-config', 'kind: Secret']) {
+    assert.ok(built.includes(line), line);
+  }
+});
