@@ -202,10 +202,7 @@ impl Target for Late {
 
 #[tokio::test]
 async fn the_next_batch_is_made_while_one_is_written() {
-    let (source, queue) = (FakeSource::default(), FakeQueue::default());
-    for at in 0..40 {
-        source.write(&format!("d{at}"), json!({"n": at}));
-    }
+    let (source, queue) = (FakeSource::filled(40), FakeQueue::default());
     let output = json!({"id": "out", "provider": "stdout"});
     let mut job = job("cloud", output, json!({"function": "(doc) => doc"}), json!({"processing": {"batch": 10}}));
     job.input.changes_feed.limit = 10;
@@ -231,10 +228,7 @@ async fn the_next_batch_is_made_while_one_is_written() {
 #[tokio::test(start_paused = true)]
 async fn what_is_made_ahead_ends_with_the_job_and_with_what_is_before_it() {
     for is_refused in [false, true] {
-        let (source, queue) = (FakeSource::default(), FakeQueue::default());
-        for at in 0..40 {
-            source.write(&format!("d{at}"), json!({"n": at}));
-        }
+        let (source, queue) = (FakeSource::filled(40), FakeQueue::default());
         let output = json!({"id": "out", "provider": "stdout"});
         let system = json!({"processing": {"batch": 10}, "halt_on_failure": true, "retry": {"max_retries": 0}});
         let mut job = job("cloud", output, json!({"function": "(doc) => doc"}), system);
@@ -289,10 +283,7 @@ impl Target for Forgetful {
 
 #[tokio::test]
 async fn what_is_not_sure_to_last_is_delivered_again() {
-    let (source, queue) = (FakeSource::default(), FakeQueue::default());
-    for at in 0..30 {
-        source.write(&format!("d{at}"), json!({"n": at}));
-    }
+    let (source, queue) = (FakeSource::filled(30), FakeQueue::default());
     let job = in_batches(10);
     let (end, counts, target) = run(&job, &source, Forgetful { failing: 1, ..Forgetful::default() }, &queue).await;
     assert_eq!((end, counts.outages, target.seqs), (RunEnd::Done, 1, (1..=30).collect()));
@@ -343,13 +334,7 @@ async fn who_went_back_goes_back_no_further() {
     let system = json!({"processing": {"batch": 10}, "checkpoint": {"every_n_docs": 10}});
     let mut job = job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, system);
     job.input.changes_feed.limit = 10;
-    let documents = || {
-        let source = FakeSource::default();
-        for at in 0..40 {
-            source.write(&format!("d{at}"), json!({"n": at}));
-        }
-        source
-    };
+    let documents = || FakeSource::filled(40);
     // A page takes all memory.
     let memory = Memory::new(32 << 20);
     let target = Unsteady::default();

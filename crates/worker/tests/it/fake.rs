@@ -65,6 +65,15 @@ impl FakeState {
 pub(crate) struct FakeSource(pub(crate) Arc<Mutex<FakeState>>);
 
 impl FakeSource {
+    /// Returns a source with this number of documents: `d0` with `n` 0, and so on.
+    pub(crate) fn filled(documents: u64) -> FakeSource {
+        let source = FakeSource::default();
+        for at in 0..documents {
+            source.write(&format!("d{at}"), json!({"n": at}));
+        }
+        source
+    }
+
     /// Writes a document; `null` deletes it.
     pub(crate) fn write(&self, id: &str, body: Value) {
         let mut state = self.0.lock().unwrap();

@@ -112,10 +112,7 @@ async fn an_endpoint_that_refuses_is_busy_and_breaks_off() {
     .await;
     let system = json!({"retry": {"backoff_base_seconds": 0.001, "backoff_max_seconds": 0.002}});
     let job = job("http", json!({"id": "out", "url": format!("{url}/in/{{id}}")}), Value::Null, system);
-    let (source, queue) = (FakeSource::default(), FakeQueue::default());
-    for at in 0..40 {
-        source.write(&format!("d{at}"), json!({"n": at}));
-    }
+    let (source, queue) = (FakeSource::filled(40), FakeQueue::default());
     source.write("poison", json!({"n": 0}));
     source.write("gone", Value::Null);
     let target = Http::new(peer(&url), ways(), Vec::new(), 4);

@@ -398,10 +398,7 @@ async fn what_is_gathered_is_delivered_at_the_end_of_the_job() {
     let members =
         json!({"key_template": "{seq}", "format": "json_lines", "batch": {"max_docs": 5, "max_seconds": 3600}});
     let job = into(&url, members, json!({}));
-    let (source, queue) = (FakeSource::default(), FakeQueue::default());
-    for at in 0..12 {
-        source.write(&format!("d{at}"), json!({}));
-    }
+    let (source, queue) = (FakeSource::filled(12), FakeQueue::default());
     let (stop, stopping) = watch::channel(false);
     let progress: Arc<flatbed_worker::progress::Progress> = Arc::default();
     let runner = Runner::new(&job, source.clone(), target(&job), queue.clone(), redactor(), stopping, 1);

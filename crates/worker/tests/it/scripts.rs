@@ -129,10 +129,7 @@ async fn a_function_that_throws_is_the_documents_fault_and_one_that_waits_is_not
 #[tokio::test]
 async fn engines_that_are_busy_now_and_then_hold_nobody_up_for_ever() {
     let job = job("cloud", json!({"id": "out", "provider": "stdout"}), mapping(json!({})), json!({}));
-    let source = FakeSource::default();
-    for at in 0..60 {
-        source.write(&format!("d{at}"), json!({"n": at}));
-    }
+    let source = FakeSource::filled(60);
     let calls = Arc::new(AtomicU32::new(0));
     let scripts: Scripts = Arc::new({
         let calls = calls.clone();
