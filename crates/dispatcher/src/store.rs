@@ -89,7 +89,7 @@ impl Store {
     pub fn new(server: &Local, clock: &Clock) -> Result<Store> {
         let peer = server.peer(WORKER, HeaderMap::new());
         let peer = peer.map_err(|error| StoreError::Address(error.to_string()))?;
-        Ok(Store(Arc::new(peer.timed_by(clock.clone()))))
+        Ok(Store(Arc::new(peer.with_clock(clock.clone()))))
     }
 
     /// Sends a request and returns the status and JSON of the answer.

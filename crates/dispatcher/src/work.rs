@@ -376,7 +376,7 @@ impl Work {
         let description = followed.description.clone();
         let failed = |error: String| {
             followed.progress.fail(&error);
-            followed.progress.lose_sight();
+            followed.progress.mark_unknown();
             Failure::Failed(error)
         };
         let connecting = {
@@ -409,22 +409,22 @@ impl Work {
         let epoch = followed.shown().epoch;
         let (source, target, redactor) = (connected.source, connected.target, connected.redactor);
         let mut runner = Runner::new(&description, source, target, queue, redactor, stopping, epoch)
-            .timed_by(dispatcher.clock().clone())
-            .telling(followed.progress.clone())
-            .woken_by(followed.woken.clone())
-            .sharing(dispatcher.options.memory.clone())
+            .with_clock(dispatcher.clock().clone())
+            .with_progress(followed.progress.clone())
+            .with_replay_signal(followed.woken.clone())
+            .with_memory(dispatcher.options.memory.clone())
             .while_held(OwnershipCheck::new({
                 let (claim, clock) = (followed.claim.clone(), dispatcher.clock().clone());
                 move || claim.is_valid(clock.now())
             }));
         if let Some(scripts) = &dispatcher.options.scripts {
-            runner = runner.running(scripts.clone());
+            runner = runner.with_scripts(scripts.clone());
         }
         if let Some(copy) = copy {
-            runner = runner.starting_at(copy);
+            runner = runner.with_checkpoint(copy);
         }
         if let Some(to) = reset {
-            runner = runner.resetting(to);
+            runner = runner.with_reset(to);
         }
         let mut running = pin!(runner.run());
         loop {

@@ -300,7 +300,7 @@ pub struct Reach {
 
 impl Reach {
     fn peer(&self, url: Url, headers: HeaderMap) -> Peer {
-        Peer::new(url, headers, self.dial.clone()).timed_by(self.clock.clone())
+        Peer::new(url, headers, self.dial.clone()).with_clock(self.clock.clone())
     }
 }
 
@@ -317,7 +317,7 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<RunParts, ConnectErro
                 reader.read.push(password.clone());
                 reader.pairs.push((name.clone(), password.clone()));
             }
-            local.peer(name, headers)?.timed_by(clock.clone())
+            local.peer(name, headers)?.with_clock(clock.clone())
         }
         (None, None) => return Err(ConnectError::Missing("an input without a database")),
     };
@@ -334,8 +334,8 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<RunParts, ConnectErro
             // SQLite takes an empty file for an empty database.
             create_missing(&file).map_err(|error| ConnectError::Target(error.to_string()))?;
             let claim = FileClaim::take(&file, FileUse::Sqlite, &job.id)?;
-            let target = Sqlite::in_file(&file, &job.id, tables, output.create_tables).claimed_by(Arc::new(claim));
-            AnyTarget::Sqlite(target.timed_by(clock.clone()))
+            let target = Sqlite::in_file(&file, &job.id, tables, output.create_tables).with_claim(Arc::new(claim));
+            AnyTarget::Sqlite(target.with_clock(clock.clone()))
         }
         Output::Rdbms(output) if output.database_type == DatabaseType::Postgres => {
             let way = way(output, &mut reader, reach)?;
@@ -361,7 +361,7 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<RunParts, ConnectErro
             CloudProvider::S3 => AnyTarget::S3(Box::new(s3(output, job, &mut reader, reach)?)),
             CloudProvider::Stdout => {
                 let lines = Lines::new(std::io::stdout(), tables.to_vec());
-                AnyTarget::Stdout(lines.in_turn(reach.turns.at(Path::new("/dev/stdout")).timed_by(clock.clone())))
+                AnyTarget::Stdout(lines.with_turn(reach.turns.at(Path::new("/dev/stdout")).with_clock(clock.clone())))
             }
             CloudProvider::File => {
                 let path = in_files(&output.file)?;
@@ -370,8 +370,8 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<RunParts, ConnectErro
                 // Claimed before the file is opened: it may be the database of another job.
                 let claim = Arc::new(FileClaim::take(&path, FileUse::Lines, &job.id)?);
                 let file = Arc::new(File::options().read(true).append(true).open(&path).map_err(failed)?);
-                let lines = Lines::new(file.clone(), tables.to_vec()).kept_by(file).claimed_by(claim);
-                AnyTarget::File(lines.in_turn(reach.turns.at(&path).timed_by(clock.clone())))
+                let lines = Lines::new(file.clone(), tables.to_vec()).with_synced_file(file).with_claim(claim);
+                AnyTarget::File(lines.with_turn(reach.turns.at(&path).with_clock(clock.clone())))
             }
         },
     };

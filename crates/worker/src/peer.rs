@@ -114,7 +114,7 @@ impl Peer {
 
     /// Replaces the system clock.
     #[must_use]
-    pub fn timed_by(self, clock: Clock) -> Peer {
+    pub fn with_clock(self, clock: Clock) -> Peer {
         Peer { clock, ..self }
     }
 

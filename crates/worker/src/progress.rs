@@ -243,7 +243,7 @@ impl Progress {
     }
 
     /// Records that the source does not answer or is not read. Rows of the next page may then be older than the page.
-    pub fn lose_sight(&self) {
+    pub fn mark_unknown(&self) {
         let mut inner = self.inner();
         (inner.has_waited, inner.is_known) = (false, false);
         if inner.fresh_at.is_none() {
@@ -311,7 +311,7 @@ mod tests {
         progress.behind(0);
         assert!(progress.knows_lag() && progress.lag() == Lag::default());
         pass(600);
-        progress.lose_sight();
+        progress.mark_unknown();
         assert_eq!((progress.knows_lag(), progress.lag().seconds), (false, 600));
         progress.behind(2);
         assert_eq!((progress.knows_lag(), progress.lag()), (true, Lag { rows: 2, seconds: 600 }));

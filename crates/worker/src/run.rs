@@ -287,14 +287,14 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     /// Sets the copy of the job's checkpoint, which was imported or which the source did not accept. A checkpoint in
     /// the target is authoritative. Of the source's and this one the newer counts, by epoch and then by time.
     #[must_use]
-    pub fn starting_at(mut self, checkpoint: Checkpoint) -> Self {
+    pub fn with_checkpoint(mut self, checkpoint: Checkpoint) -> Self {
         self.starting_at = Some(checkpoint);
         self
     }
 
     /// Replaces the system clock.
     #[must_use]
-    pub fn timed_by(mut self, clock: Clock) -> Self {
+    pub fn with_clock(mut self, clock: Clock) -> Self {
         let now = clock.now();
         (self.sampled_at, self.replayed_at, self.kept_at) = (now, now, now);
         self.lines = LinePacer::new(&clock);
@@ -304,7 +304,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
 
     /// Reports the progress to others.
     #[must_use]
-    pub fn telling(mut self, progress: Arc<Progress>) -> Self {
+    pub fn with_progress(mut self, progress: Arc<Progress>) -> Self {
         self.progress = progress;
         self
     }
@@ -318,28 +318,28 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
 
     /// Shares a memory budget with other jobs.
     #[must_use]
-    pub fn sharing(mut self, memory: Memory) -> Self {
+    pub fn with_memory(mut self, memory: Memory) -> Self {
         self.memory = memory;
         self
     }
 
     /// Looks for entries to be replayed when notified, not only with the next change.
     #[must_use]
-    pub fn woken_by(mut self, woken: Arc<Notify>) -> Self {
+    pub fn with_replay_signal(mut self, woken: Arc<Notify>) -> Self {
         self.woken = woken;
         self
     }
 
     /// Sets the runner of functions. Without it a job whose mapping has a function cannot run.
     #[must_use]
-    pub fn running(mut self, scripts: Scripts) -> Self {
+    pub fn with_scripts(mut self, scripts: Scripts) -> Self {
         self.scripts = Some(scripts);
         self
     }
 
     /// Only resets the job's position: writes such a checkpoint and ends with [`RunEnd::Done`].
     #[must_use]
-    pub fn resetting(mut self, to: ResetTo) -> Self {
+    pub fn with_reset(mut self, to: ResetTo) -> Self {
         self.reset = Some(to);
         self
     }
@@ -460,7 +460,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             match self.target()?.begin(epoch).await {
                 Ok(found) => break found,
                 Err(refused) => {
-                    self.progress.lose_sight();
+                    self.progress.mark_unknown();
                     self.pause_for(refused).await?;
                 }
             }
@@ -578,7 +578,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         }
         self.source_failures = self.source_failures.saturating_add(1);
         self.was_source_away = true;
-        self.progress.lose_sight();
+        self.progress.mark_unknown();
         self.note_outage(DeliveryError::failed(Failure::Connection, error), self.source_failures, LoggedTrouble::Source)
     }
 

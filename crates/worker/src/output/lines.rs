@@ -137,20 +137,20 @@ impl<W: Write> Lines<W> {
 
     /// Shares the destination with other runs: only the holder of the turn writes.
     #[must_use]
-    pub fn in_turn(self, turn: Turn) -> Lines<W> {
+    pub fn with_turn(self, turn: Turn) -> Lines<W> {
         Lines { turn, ..self }
     }
 
     /// Syncs `file`, which is the destination and must be readable. A pipe or another special file is not synced.
     #[must_use]
-    pub fn kept_by(self, file: Arc<File>) -> Lines<W> {
+    pub fn with_synced_file(self, file: Arc<File>) -> Lines<W> {
         let is_file = file.metadata().is_ok_and(|of| of.is_file());
         Lines { kept_by: Some(file).filter(|_| is_file), ..self }
     }
 
     /// Sets the claim on the destination. A writing thread keeps it even if the run is dropped.
     #[must_use]
-    pub fn claimed_by(self, claim: Arc<FileClaim>) -> Lines<W> {
+    pub fn with_claim(self, claim: Arc<FileClaim>) -> Lines<W> {
         Lines { claim: Some(claim), ..self }
     }
 
@@ -276,7 +276,7 @@ mod tests {
     #[tokio::test]
     async fn a_line_that_another_job_broke_off_spoils_no_other() {
         let file = Arc::new(tempfile::tempfile().unwrap());
-        let mut lines = Lines::new(file.clone(), Vec::new()).kept_by(file.clone());
+        let mut lines = Lines::new(file.clone(), Vec::new()).with_synced_file(file.clone());
         lines.begin(1).await.unwrap();
         for id in ["a", "b"] {
             let gone = Delivery {
@@ -322,7 +322,7 @@ mod tests {
         let (has_begun, (release, go_on)) = (Arc::<Notify>::default(), channel());
         let claim = Arc::new(FileClaim::take(&path, FileUse::Lines, "first").unwrap());
         let stuck = Stuck { has_begun: has_begun.clone(), go_on };
-        let mut lines = Lines::new(stuck, Vec::new()).claimed_by(claim);
+        let mut lines = Lines::new(stuck, Vec::new()).with_claim(claim);
         let gone = Delivery {
             id: "a".to_owned(),
             rev: String::new(),

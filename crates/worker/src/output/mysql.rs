@@ -93,7 +93,7 @@ impl MySql {
     /// Creates a target. `is_to_create`: missing tables are created.
     pub fn at(way: MysqlSettings, job: &str, tables: &[Table], is_to_create: bool) -> MySql {
         let clock = way.clock.clone();
-        Tables::new(MysqlServer { way, session: None, is_mariadb: false }, job, tables, is_to_create).timed_by(clock)
+        Tables::new(MysqlServer { way, session: None, is_mariadb: false }, job, tables, is_to_create).with_clock(clock)
     }
 }
 

@@ -113,7 +113,7 @@ impl Postgres {
     /// Creates a target. `is_to_create`: missing tables are created.
     pub fn at(way: PostgresSettings, job: &str, tables: &[Table], is_to_create: bool) -> Postgres {
         let clock = way.clock.clone();
-        Tables::new(PostgresServer { way, session: None }, job, tables, is_to_create).timed_by(clock)
+        Tables::new(PostgresServer { way, session: None }, job, tables, is_to_create).with_clock(clock)
     }
 }
 

@@ -72,7 +72,7 @@ impl Sqlite {
 
     /// Sets the claim on the file. A writing thread keeps it even if the run is dropped.
     #[must_use]
-    pub fn claimed_by(mut self, claim: Arc<FileClaim>) -> Sqlite {
+    pub fn with_claim(mut self, claim: Arc<FileClaim>) -> Sqlite {
         self.driver().claim = Some(claim);
         self
     }

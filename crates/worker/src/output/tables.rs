@@ -172,7 +172,7 @@ impl<D: Driver> Tables<D> {
 
     /// Replaces the system clock.
     #[must_use]
-    pub fn timed_by(self, clock: Clock) -> Tables<D> {
+    pub fn with_clock(self, clock: Clock) -> Tables<D> {
         Tables { clock, ..self }
     }
 

@@ -100,7 +100,7 @@ async fn run<T: Target>(job: &Description, source: &FakeSource, target: T, queue
     let (_stop, stopping) = watch::channel(false);
     let memory = Memory::default();
     let runner = Runner::new(job, source.clone(), target, queue.clone(), redactor(), stopping, 1);
-    let (end, counts, _, target, _) = runner.sharing(memory.clone()).once().run().await;
+    let (end, counts, _, target, _) = runner.with_memory(memory.clone()).once().run().await;
     assert_eq!(memory.taken(), (0, 0));
     (end, counts, target.unwrap())
 }
@@ -152,7 +152,7 @@ async fn the_next_page_is_asked_for_before_one_is_read() {
         let (_stop, stopping) = watch::channel(false);
         let target = Strict::new(&source, &queue, None);
         let runner = Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 1);
-        let (end, counts, ..) = runner.sharing(memory.clone()).once().run().await;
+        let (end, counts, ..) = runner.with_memory(memory.clone()).once().run().await;
         assert_eq!((end, counts.delivered, memory.taken()), (RunEnd::Done, 1_000, (0, 0)));
         assert_eq!(source.0.lock().unwrap().pages, (0, 2));
     }
@@ -219,7 +219,7 @@ async fn the_next_batch_is_made_while_one_is_written() {
     });
     let (_stop, stopping) = watch::channel(false);
     let target = Late { next_is_made, has_waited: false, refusal: None };
-    let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).running(scripts).once();
+    let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).with_scripts(scripts).once();
     let (end, counts, ..) = soon(runner.run()).await;
     assert_eq!((end, counts.delivered), (RunEnd::Done, 40));
 }
@@ -251,7 +251,7 @@ async fn what_is_made_ahead_ends_with_the_job_and_with_what_is_before_it() {
         });
         let refusal = is_refused.then(|| DeliveryError::failed(Failure::Connection, "gone"));
         let target = Late { next_is_made, has_waited: false, refusal };
-        let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).running(scripts);
+        let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).with_scripts(scripts);
         let (end, counts, ..) = soon(runner.run()).await;
         let expected = if is_refused { (RunEnd::GaveUp("gone".to_owned()), 0) } else { (RunEnd::Stopped, 10) };
         assert_eq!((end, counts.delivered), expected);
@@ -345,11 +345,11 @@ async fn who_went_back_goes_back_no_further() {
         went_down.notified().await;
         let target = Forgetful::default();
         let runner = Runner::new(&job, documents(), target, FakeQueue::default(), redactor(), stopping, 1);
-        let (end, ..) = runner.sharing(memory.clone()).once().run().await;
+        let (end, ..) = runner.with_memory(memory.clone()).once().run().await;
         assert_eq!(end, RunEnd::Done);
         is_down.store(false, Ordering::SeqCst);
     };
-    let both = async { tokio::join!(runner.sharing(memory.clone()).once().run(), other) };
+    let both = async { tokio::join!(runner.with_memory(memory.clone()).once().run(), other) };
     let ((end, _, _, target, _), ()) = soon(both).await;
     assert_eq!((end, target.unwrap().seqs), (RunEnd::Done, (1..=40).collect()));
 }

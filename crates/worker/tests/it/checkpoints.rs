@@ -76,7 +76,7 @@ async fn once_by<T: Target>(
 ) -> (RunEnd, T) {
     let (_stop, stopping) = watch::channel(false);
     let (source, queue) = (source.clone(), FakeQueue::default());
-    let runner = Runner::new(job, source, target, queue, redactor(), stopping, epoch).timed_by(clock).once();
+    let runner = Runner::new(job, source, target, queue, redactor(), stopping, epoch).with_clock(clock).once();
     let (end, _, _, target, _) = runner.run().await;
     (end, target.unwrap())
 }
@@ -164,7 +164,7 @@ async fn its_time_comes_although_no_change_does() {
     let (manual, (stop, stopping)) = (ManualClock::new(), watch::channel(false));
     let target = Watched::new(&source);
     let runner = Runner::new(&job, source.clone(), target, FakeQueue::default(), redactor(), stopping, 1);
-    let runner = runner.timed_by(manual.clock());
+    let runner = runner.with_clock(manual.clock());
     let writes = async {
         for count in 1..=3 {
             write(&source, [count]);

@@ -56,14 +56,14 @@ async fn a_thread_that_still_writes_is_waited_for() {
     let file = open();
     let stuck =
         Stuck { file: file.clone(), has_begun: has_begun.clone(), go_on: Mutex::new(go_on), writes: writes.clone() };
-    let target = Lines::new(stuck, Vec::new()).kept_by(file).in_turn(turns.at(&path));
+    let target = Lines::new(stuck, Vec::new()).with_synced_file(file).with_turn(turns.at(&path));
     let run = tokio::spawn({
         let memory = memory.clone();
         async move {
             let job = job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, json!({}));
             let (_stop, stopping) = watch::channel(false);
             let runner = Runner::new(&job, source, target, FakeQueue::default(), redactor(), stopping, 1);
-            let _ = runner.sharing(memory).run().await;
+            let _ = runner.with_memory(memory).run().await;
         }
     });
     has_begun.notified().await;
@@ -72,11 +72,12 @@ async fn a_thread_that_still_writes_is_waited_for() {
     // The changes' memory is released, the memory of the write is not.
     assert!(memory.taken().0 == 0 && memory.taken().1 > 0);
     let file = open();
-    let next =
-        |wait_max| Lines::new(file.clone(), Vec::new()).kept_by(file.clone()).in_turn(turns.at(&path).within(wait_max));
+    let next = |wait_max| {
+        Lines::new(file.clone(), Vec::new()).with_synced_file(file.clone()).with_turn(turns.at(&path).within(wait_max))
+    };
     assert!(next(Duration::ZERO).begin(2).await.is_err());
     let elsewhere = turns.at(Path::new("/dev/null")).within(Duration::ZERO);
-    assert!(Lines::new(io::sink(), Vec::new()).in_turn(elsewhere).begin(2).await.is_ok());
+    assert!(Lines::new(io::sink(), Vec::new()).with_turn(elsewhere).begin(2).await.is_ok());
     let waiting = tokio::spawn({
         let mut next = next(Duration::from_secs(600));
         async move {

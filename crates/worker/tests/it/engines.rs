@@ -244,7 +244,7 @@ impl<'e> Scenario<'e> {
         let job = job.clone();
         // A separate task, which proceeds while `work` waits for locks that it holds.
         let running = tokio::spawn(async move {
-            Runner::new(&job, source, target, queue, redactor(), stopping, epoch).telling(told).run().await.0
+            Runner::new(&job, source, target, queue, redactor(), stopping, epoch).with_progress(told).run().await.0
         });
         work(self, &progress).await;
         stop.send_replace(true);

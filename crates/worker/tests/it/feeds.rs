@@ -115,7 +115,7 @@ async fn a_feed_is_looked_at_again_after_its_interval() {
     let (manual, feed) = (ManualClock::new(), json!({"feed_type": "normal", "poll_interval_seconds": 600}));
     let peer = Peer::new(Url::parse_either(&format!("{url}/db")).unwrap(), HeaderMap::new(), plain());
     let feed = serde_json::from_value(feed).unwrap();
-    let of = HttpSource::new(peer.timed_by(manual.clock()), SourceType::Couchdb, feed);
+    let of = HttpSource::new(peer.with_clock(manual.clock()), SourceType::Couchdb, feed);
     let interval = async {
         until("the interval is waited for", async || manual.waiting() == 1).await;
         manual.advance(Duration::from_secs(599));

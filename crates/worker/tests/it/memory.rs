@@ -59,7 +59,7 @@ async fn run(
     memory: Memory,
     stopping: watch::Receiver<bool>,
 ) -> (RunEnd, Counts) {
-    let runner = Runner::new(&job, source, target, FakeQueue::default(), redactor(), stopping, 1).sharing(memory);
+    let runner = Runner::new(&job, source, target, FakeQueue::default(), redactor(), stopping, 1).with_memory(memory);
     let (end, counts, ..) = soon(runner.once().run()).await;
     (end, counts)
 }

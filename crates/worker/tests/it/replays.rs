@@ -49,7 +49,7 @@ impl Scenario {
         let (source, queue) = (self.source.clone(), self.queue.clone());
         let mut runner = Runner::new(&self.job, source, target, queue, redactor(), stopping, self.epoch).once();
         if let Some(to) = reset {
-            runner = runner.resetting(to);
+            runner = runner.with_reset(to);
         }
         let (end, counts, ..) = runner.run().await;
         (end, counts.delivered + counts.replayed)

@@ -147,7 +147,7 @@ async fn a_database_that_is_made_again_while_it_is_waited_for_is_noticed() {
         let (_stop, stopping) = watch::channel(false);
         let target = Lines::new(Vec::new(), Vec::new());
         let runner =
-            Runner::new(&job, source.clone(), target, queue, redactor(), stopping, 1).telling(progress.clone());
+            Runner::new(&job, source.clone(), target, queue, redactor(), stopping, 1).with_progress(progress.clone());
         let made_again = async {
             until("the document is delivered", async || progress.delivered() == 1).await;
             source.make_again();
@@ -167,7 +167,7 @@ async fn a_target_that_is_away_is_tried_after_longer_and_longer_pauses() {
     let target = Unlucky { target: Lines::new(Vec::new(), Vec::new()), mishaps: vec![Some(Mishap::Outage); 4] };
     let (_stop, stopping) = watch::channel(false);
     let progress = Arc::new(Progress::new(manual.clock()));
-    let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).telling(progress.clone());
+    let runner = Runner::new(&job, source, target, queue, redactor(), stopping, 1).with_progress(progress.clone());
     let time = async {
         for failures in 1..=4 {
             let is_paused = async || progress.outages() == failures && manual.waiting() == 1;
@@ -182,7 +182,7 @@ async fn a_target_that_is_away_is_tried_after_longer_and_longer_pauses() {
         }
     };
     let ((end, counts, ..), ()) =
-        soon(async { tokio::join!(runner.timed_by(manual.clock()).once().run(), time) }).await;
+        soon(async { tokio::join!(runner.with_clock(manual.clock()).once().run(), time) }).await;
     assert_eq!((end, counts.outages, counts.delivered), (RunEnd::Done, 4, 1));
     assert!(!progress.is_failing());
 }
@@ -208,14 +208,14 @@ async fn how_far_behind_a_job_is_is_not_known_while_its_target_is_away() {
     source.write("a", json!({}));
     let progress = Arc::new(Progress::new(manual.clock()));
     let (stop, stopping) = watch::channel(false);
-    let runner = Runner::new(&job, source, Away, queue, redactor(), stopping, 1).telling(progress.clone());
+    let runner = Runner::new(&job, source, Away, queue, redactor(), stopping, 1).with_progress(progress.clone());
     let time = async {
         until("the next try is waited for", async || progress.outages() == 1 && manual.waiting() == 1).await;
         assert!(progress.is_failing() && !progress.knows_lag());
         manual.advance(Duration::from_millis(1));
         stop.send_replace(true);
     };
-    let ((end, ..), ()) = soon(async { tokio::join!(runner.timed_by(manual.clock()).run(), time) }).await;
+    let ((end, ..), ()) = soon(async { tokio::join!(runner.with_clock(manual.clock()).run(), time) }).await;
     assert_eq!(end, RunEnd::Stopped);
 }
 
@@ -228,7 +228,7 @@ async fn a_job_follows_until_it_is_told_to_end() {
     let (stop, stopping) = watch::channel(false);
     let manual = ManualClock::new();
     let runner = Runner::new(&job, source.clone(), open(&file, &job), queue.clone(), redactor(), stopping, 2);
-    let runner = runner.timed_by(manual.clock());
+    let runner = runner.with_clock(manual.clock());
     let writes = async {
         let wait = async || {
             until("the job waits", async || manual.waiting() > 0).await;
@@ -281,7 +281,7 @@ async fn lines_have_their_checkpoint_at_the_source() {
     let (_stop, stopping) = watch::channel(false);
     let target = Lines::new(Vec::new(), Vec::new());
     let runner = Runner::new(&job, source.clone(), target, queue.clone(), redactor(), stopping, 3);
-    assert_eq!(runner.starting_at(checkpoint).once().run().await.1.delivered, 0);
+    assert_eq!(runner.with_checkpoint(checkpoint).once().run().await.1.delivered, 0);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("x.sqlite");
     let job = into_sqlite(json!({}));

@@ -402,7 +402,7 @@ async fn what_is_gathered_is_delivered_at_the_end_of_the_job() {
     let (stop, stopping) = watch::channel(false);
     let progress: Arc<flatbed_worker::progress::Progress> = Arc::default();
     let runner = Runner::new(&job, source.clone(), target(&job), queue.clone(), redactor(), stopping, 1);
-    let runner = runner.telling(progress.clone());
+    let runner = runner.with_progress(progress.clone());
     let watching = async {
         // Full objects are stored at once; the rest is held and counted.
         until("the objects are stored", async || progress.delivered() >= 12).await;

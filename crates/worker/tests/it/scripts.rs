@@ -107,7 +107,7 @@ async fn a_function_that_throws_is_the_documents_fault_and_one_that_waits_is_not
         let lines = Lines::new(Vec::new(), Vec::new());
         let runner = Runner::new(&job, source.clone(), lines, queue.clone(), redactor(), stopping, 1).once();
         let runner = match scripts {
-            Some(scripts) => runner.running(scripts),
+            Some(scripts) => runner.with_scripts(scripts),
             None => runner,
         };
         let (end, counts, _, lines, _) = runner.run().await;
@@ -151,7 +151,7 @@ async fn engines_that_are_busy_now_and_then_hold_nobody_up_for_ever() {
     let (_stop, stopping) = watch::channel(false);
     let (lines, memory) = (Lines::new(Vec::new(), Vec::new()), Memory::default());
     let runner = Runner::new(&job, source, lines, FakeQueue::default(), redactor(), stopping, 1).once();
-    let running = runner.running(scripts).sharing(memory.clone()).run();
+    let running = runner.with_scripts(scripts).with_memory(memory.clone()).run();
     let (end, counts, _, lines, _) = soon(running).await;
     assert_eq!((end, counts.delivered, counts.queued), (RunEnd::Done, 60, 0));
     let text = String::from_utf8(lines.unwrap().into_inner().unwrap()).unwrap();

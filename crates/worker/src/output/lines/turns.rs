@@ -52,7 +52,7 @@ impl Turn {
 
     /// Replaces the system clock.
     #[must_use]
-    pub fn timed_by(self, clock: Clock) -> Turn {
+    pub fn with_clock(self, clock: Clock) -> Turn {
         Turn { clock, ..self }
     }
 
