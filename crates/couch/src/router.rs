@@ -150,7 +150,7 @@ fn challenge_of(settings: &AuthSettings) -> Option<HeaderValue> {
 async fn owner_standing(state: &State, origin: &Origin<'_>) -> Result<Standing> {
     let gone =
         || Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", "The owner of this replication no longer exists.");
-    let owner = origin.on_behalf.and_then(InsidePrincipal::whom::<Owner>).ok_or_else(gone)?;
+    let owner = origin.on_behalf.and_then(InsidePrincipal::downcast_ref::<Owner>).ok_or_else(gone)?;
     owner.now(state.service.accounts()).await?.ok_or_else(gone)
 }
 

@@ -123,9 +123,9 @@ impl FeedOutput {
     }
 
     /// Tells the sender when and under which rules the next rows were judged.
-    pub async fn judged(&mut self) -> Result<()> {
-        let (at, by) = self.feed.judged();
-        Ok(self.sender.judged(at, by).await?)
+    pub async fn mark_judged(&mut self) -> Result<()> {
+        let (at, by) = self.feed.decision();
+        Ok(self.sender.mark_judged(at, by).await?)
     }
 }
 

@@ -108,7 +108,7 @@ impl WorkerSettings {
 
 /// Adds the functions that judge documents of `_worker`.
 pub(crate) fn judging(functions: Functions) -> Functions {
-    functions.judging_worker(check_document)
+    functions.with_worker_check(check_document)
 }
 
 /// The changes worker of a server. Its API shows and controls jobs even if they do not run in this process.

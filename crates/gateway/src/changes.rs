@@ -53,7 +53,7 @@ pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -
     let (reply, sender) = reply::stream();
     let begun = StartedFeed::new(&request, name, asked, memory).await?;
     let has_name = has_name(&request);
-    let following = if begun.feed.goes_on() { state.shell.follow(request.peer, has_name)? } else { None };
+    let following = if begun.feed.can_wait() { state.shell.follow(request.peer, has_name)? } else { None };
     let mut reply = uncached(reply);
     if begun.form == Form::Continuous {
         reply.header(header::CONTENT_TYPE, "application/octet-stream");
@@ -235,7 +235,7 @@ impl Writer {
     /// Follows until there are pages to read or the feed ends.
     async fn until_more(&mut self, room: &mut PagePermit) -> std::result::Result<More, Interrupted> {
         loop {
-            if self.left == 0 || !self.output.feed.goes_on() || (self.form == Form::Longpoll && self.rows > 0) {
+            if self.left == 0 || !self.output.feed.can_wait() || (self.form == Form::Longpoll && self.rows > 0) {
                 return Ok(More::Nothing);
             }
             if self.form == Form::WebSocket && !self.is_caught_up {
@@ -258,7 +258,7 @@ impl Writer {
     }
 
     async fn rows(&mut self, rows: &[ChangeRow]) -> WriteResult {
-        self.output.judged().await?;
+        self.output.mark_judged().await?;
         // A WebSocket message is an array of the rows that are sent at once.
         let mut is_open = false;
         for row in rows {

@@ -125,7 +125,7 @@ mod tests {
         let mut next = async || std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
         let mut write = async |judged: Option<Instant>| {
             if let Some(judged) = judged {
-                sender.judged(judged, None).await.unwrap();
+                sender.mark_judged(judged, None).await.unwrap();
             }
             sender.buffer.extend_from_slice(b"a");
             sender.flush().await.unwrap();

@@ -32,12 +32,12 @@ pub struct InsidePrincipal(Arc<dyn Any + Send + Sync>);
 
 impl InsidePrincipal {
     /// Wraps a principal.
-    pub fn of(whom: impl Any + Send + Sync) -> InsidePrincipal {
-        InsidePrincipal(Arc::new(whom))
+    pub fn of(principal: impl Any + Send + Sync) -> InsidePrincipal {
+        InsidePrincipal(Arc::new(principal))
     }
 
     /// Returns the principal if it has this type.
-    pub fn whom<W: Any>(&self) -> Option<&W> {
+    pub fn downcast_ref<T: Any>(&self) -> Option<&T> {
         self.0.downcast_ref()
     }
 }

@@ -280,7 +280,7 @@ pub struct Sender {
     pub buffer: Vec<u8>,
     follower: Option<Box<dyn AnswerCounter>>,
     outlet: Option<Arc<Outlet>>,
-    /// See [`Sender::judged`].
+    /// See [`Sender::mark_judged`].
     judged: Option<Mark>,
     /// See [`Sender::in_whole_pieces`].
     sends_whole: bool,
@@ -316,7 +316,7 @@ impl Sender {
     ///
     /// # Errors
     /// [`ClientGone`]. Text in the buffer with another decision is sent first.
-    pub async fn judged(&mut self, at: Instant, by: Option<AccessDecision>) -> Result<(), ClientGone> {
+    pub async fn mark_judged(&mut self, at: Instant, by: Option<AccessDecision>) -> Result<(), ClientGone> {
         let mut mark = Mark { at, by };
         if let Some(before) = &self.judged {
             match mark.is_by(before) {
@@ -372,7 +372,7 @@ impl Sender {
 
     /// Counts the output as that of `follower` while this sender lives.
     #[must_use]
-    pub fn counted_as(mut self, follower: Box<dyn AnswerCounter>) -> Sender {
+    pub fn with_counter(mut self, follower: Box<dyn AnswerCounter>) -> Sender {
         self.follower = Some(follower);
         self
     }

@@ -86,7 +86,7 @@ impl Store {
     pub async fn layer_running(&self, functions: RunnerOptions, options: LayerOptions) -> Layer {
         let options = LayerOptions { root: self.0.root.clone(), ..options };
         let functions = Runner::new(functions).expect("threads");
-        let judge = Arc::new(Functions::new(functions.clone()).judging_worker(check_document));
+        let judge = Arc::new(Functions::new(functions.clone()).with_worker_check(check_document));
         let (layer, authority) =
             flatbed_layer::Layer::open(self.0.fdb.clone(), options, Some(judge)).await.expect("the layer opens");
         Layer { layer, actor: authority.for_job("test"), functions }

@@ -271,8 +271,8 @@ impl Feed {
     }
 
     /// True if the feed continues at the end of the current rows, with [`Feed::wait`].
-    pub fn goes_on(&self) -> bool {
-        self.rows.goes_on()
+    pub fn can_wait(&self) -> bool {
+        self.rows.can_wait()
     }
 
     /// Waits for new rows, up to the feed's timeout. All followers have read the current rows before. It may be
@@ -305,7 +305,7 @@ impl Feed {
 
     /// When the last rows of [`Feed::next_page`] or [`Feed::wait`] were judged, and the access state that they were
     /// judged by.
-    pub fn judged(&self) -> (Instant, Option<Basis>) {
+    pub fn decision(&self) -> (Instant, Option<Basis>) {
         let (at, by) = &self.rows.taken;
         (*at, by.clone().map(|by| by as Basis))
     }
@@ -381,7 +381,7 @@ impl FeedReader {
         Ok(page)
     }
 
-    fn goes_on(&self) -> bool {
+    fn can_wait(&self) -> bool {
         let waits = match self.follow {
             Follow::No => false,
             Follow::UntilFirst => self.is_empty,

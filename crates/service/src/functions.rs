@@ -60,7 +60,7 @@ impl Functions {
 
     /// Accepts documents of `_worker` if `check` does.
     #[must_use]
-    pub fn judging_worker(self, check: DocumentCheck) -> Functions {
+    pub fn with_worker_check(self, check: DocumentCheck) -> Functions {
         Functions { of_worker: Some(check), ..self }
     }
 }

@@ -152,9 +152,9 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     shrink(&mut room, feed_page_bytes(&first));
     let principal = request.context.principal();
     let has_name = principal.name.is_some() || principal.is_admin;
-    let following = if changes.goes_on() { state.shell.follow(request.peer, has_name)? } else { None };
+    let following = if changes.can_wait() { state.shell.follow(request.peer, has_name)? } else { None };
     let (reply, sender) = feed.answer(etag.as_deref());
-    let sender = sender.counted_as(state.feeds.follow(feed.kind()));
+    let sender = sender.with_counter(state.feeds.follow(feed.kind()));
     let output = FeedOutput::new(changes, sender, pages, heartbeats, feed.heartbeat(), following);
     let mut writer = Writer { database, output, shown, seqs, rows: 0, _memory: memory };
     spawn(async move {
@@ -299,7 +299,7 @@ impl Writer {
         loop {
             self.rows(&std::mem::take(&mut page.rows)).await?;
             if page.at_end {
-                if !self.output.feed.goes_on() {
+                if !self.output.feed.can_wait() {
                     break;
                 }
                 // Sends the head before the wait, so that the client sees the connection.
@@ -339,13 +339,13 @@ impl Writer {
             if page.at_end {
                 self.output.sender.flush().await?;
                 drop(room.take());
-                if std::mem::take(&mut begins) && self.rows == 0 && self.output.feed.goes_on() {
+                if std::mem::take(&mut begins) && self.rows == 0 && self.output.feed.can_wait() {
                     self.output.sender.says_nothing();
                     self.output.sender.buffer.push(b'\n');
                     self.output.sender.flush().await?;
                 }
                 loop {
-                    if !self.output.feed.goes_on() {
+                    if !self.output.feed.can_wait() {
                         break 'pages;
                     }
                     match self.output.wait().await? {
@@ -372,7 +372,7 @@ impl Writer {
     }
 
     async fn rows(&mut self, rows: &[ChangeRow]) -> WriteResult {
-        self.output.judged().await?;
+        self.output.mark_judged().await?;
         for row in rows {
             self.rows += 1;
             self.output.sender.count_row();
@@ -388,7 +388,7 @@ impl Writer {
 
     /// Writes rows that many followers share.
     async fn shared(&mut self, rows: Vec<Arc<TailRow>>) -> WriteResult {
-        self.output.judged().await?;
+        self.output.mark_judged().await?;
         let is_single = rows.len() == 1;
         for row in rows {
             self.rows += 1;

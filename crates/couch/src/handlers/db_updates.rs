@@ -57,7 +57,7 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
         let _ = state.shell.follow(request.peer, true)?;
     }
     let (reply, sender) = feed.answer(etag.as_deref());
-    let sender = sender.counted_as(state.feeds.follow(FeedKind::DbUpdates));
+    let sender = sender.with_counter(state.feeds.follow(FeedKind::DbUpdates));
     let (watch, lost) = (request.context.rights_watch(), None);
     let mut writer = Writer { updates, feed, asked, heartbeat, timeout, sender, pages, rows: 0, watch, lost };
     spawn(async move {

@@ -128,15 +128,15 @@ async fn feeds_wait_as_long_as_they_are_to() {
     let mut none = Heartbeats::new(None, store.context.clock());
     let mut once = store.feed(query(Follow::No)).await.unwrap();
     assert_eq!(ids(&page(&mut once).await.rows), ["a"]);
-    assert!(!once.goes_on());
+    assert!(!once.can_wait());
     let since = Since::after(once.last_seq().unwrap());
 
     // An existing row ends a feed that waits for the first one.
     let mut first = store.feed(query(Follow::UntilFirst)).await.unwrap();
     first.next_page().await.unwrap();
-    assert!(!first.goes_on());
+    assert!(!first.can_wait());
     let mut first = store.feed(FeedQuery { since, ..query(Follow::UntilFirst) }).await.unwrap();
-    assert!(page(&mut first).await.rows.is_empty() && first.goes_on());
+    assert!(page(&mut first).await.rows.is_empty() && first.can_wait());
     assert!(matches!(first.wait(&mut none).await.unwrap(), FeedWaitOutcome::Over));
 
     // With heartbeats there is no timeout.
@@ -155,10 +155,10 @@ async fn feeds_wait_as_long_as_they_are_to() {
     }
     store.put("b", r#"{"n":2}"#).await;
     assert_eq!(soon(next(&mut follower, &mut heartbeats)).await, ["b"]);
-    assert!(follower.goes_on());
+    assert!(follower.can_wait());
     store.put("c", r#"{"n":3}"#).await;
     assert_eq!(next(&mut follower, &mut none).await, ["c"]);
-    assert!(!follower.goes_on(), "the limit is reached");
+    assert!(!follower.can_wait(), "the limit is reached");
     assert_eq!(follower.pending().await.unwrap(), 0);
     store.put("d", r#"{"n":3}"#).await;
     assert_eq!(follower.pending().await.unwrap(), 1);
@@ -190,7 +190,7 @@ async fn filters_pass_rows_up_to_the_limit() {
     let mut limited =
         store.feed(FeedQuery { filter: function("even"), limit: Some(2), ..query(Follow::On) }).await.unwrap();
     let rows = page(&mut limited).await.rows;
-    assert_eq!((ids(&rows), limited.goes_on()), (vec!["d0", "d2"], false));
+    assert_eq!((ids(&rows), limited.can_wait()), (vec!["d0", "d2"], false));
     assert_eq!(limited.last_seq(), Some(rows[1].place()));
     // Missing members have CouchDB's names.
     for (name, missing) in [("odd", "odd"), ("even", "")] {
