@@ -156,7 +156,7 @@ fn read_header(header: &Value<'_>) -> Result<(Algorithm, Option<String>), AuthEr
         return refuse("Invalid crit header parameter");
     }
     let Some(algorithm) = header.get("alg") else { return refuse("Missing alg header parameter") };
-    let Some(algorithm) = algorithm.as_str().and_then(Algorithm::named) else {
+    let Some(algorithm) = algorithm.as_str().and_then(Algorithm::from_name) else {
         return refuse("Invalid alg header parameter");
     };
     match header.get("kid") {

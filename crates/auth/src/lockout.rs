@@ -25,7 +25,7 @@ pub enum LockoutMode {
 
 impl LockoutMode {
     /// Parses the setting; `None` for another word, which CouchDB takes for `off`.
-    pub fn named(text: &str) -> Option<LockoutMode> {
+    pub fn from_name(text: &str) -> Option<LockoutMode> {
         match text {
             "off" => Some(LockoutMode::Off),
             "warn" => Some(LockoutMode::Warn),
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(with(LockoutMode::Off), (Verdict::Allowed, 0));
         assert_eq!(with(LockoutMode::Warn), (Verdict::Suspicious, 1));
         assert_eq!(with(LockoutMode::Enforce), (Verdict::LockedOut, 1));
-        let named = ["off", "warn", "enforce", "Off", ""].map(LockoutMode::named);
+        let named = ["off", "warn", "enforce", "Off", ""].map(LockoutMode::from_name);
         assert_eq!(named, [Some(LockoutMode::Off), Some(LockoutMode::Warn), Some(LockoutMode::Enforce), None, None]);
     }
 

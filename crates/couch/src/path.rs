@@ -186,7 +186,7 @@ macro_rules! endpoints {
         }
 
         impl Endpoint {
-            fn named(name: &str) -> Option<Endpoint> {
+            fn from_name(name: &str) -> Option<Endpoint> {
                 match name {
                     $($name => Some(Endpoint::$endpoint),)+
                     _ => None,
@@ -333,7 +333,7 @@ impl InDatabase {
             [DESIGN, id, ref file @ ..] => {
                 InDatabase::Attachment { id: design_id(id), kind: IdKind::Design, name: file.join("/") }
             }
-            [id] => match (Endpoint::named(id), DocumentId::of(id).local_name()) {
+            [id] => match (Endpoint::from_name(id), DocumentId::of(id).local_name()) {
                 (Some(endpoint), _) => InDatabase::Endpoint(endpoint),
                 (None, Some(id)) => InDatabase::Local { id: id.to_owned() },
                 (None, None) => InDatabase::Document { id: id.to_owned(), kind: IdKind::of(id) },
@@ -376,7 +376,7 @@ impl IdKind {
             DocumentKind::Design => IdKind::Design,
             DocumentKind::Local => IdKind::Local,
             DocumentKind::Ordinary if id == LOCAL => IdKind::Local,
-            DocumentKind::Ordinary => Endpoint::named(id).map_or(IdKind::Reserved, IdKind::Endpoint),
+            DocumentKind::Ordinary => Endpoint::from_name(id).map_or(IdKind::Reserved, IdKind::Endpoint),
         }
     }
 }

@@ -50,7 +50,7 @@ pub(crate) enum Redact {
 
 impl Redact {
     /// Parses the setting; `None` for any other word.
-    pub(crate) fn named(text: &str) -> Option<Redact> {
+    pub(crate) fn from_name(text: &str) -> Option<Redact> {
         match text {
             "none" => Some(Redact::None),
             "mark" => Some(Redact::Mark),
@@ -329,6 +329,6 @@ mod tests {
     fn nobody_ends_a_mark() {
         let redacting = Redacting::new((), Redact::Mark);
         assert_eq!(redacting.shown("a</ud>b"), "<ud>a<\\/ud>b</ud>");
-        assert_eq!([Redact::named("mark"), Redact::named("x")], [Some(Redact::Mark), None]);
+        assert_eq!([Redact::from_name("mark"), Redact::from_name("x")], [Some(Redact::Mark), None]);
     }
 }

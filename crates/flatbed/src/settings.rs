@@ -278,7 +278,7 @@ impl Settings {
         };
         let redact = match first("redact") {
             None => Redact::None,
-            Some(found) => Redact::named(&found.text).ok_or_else(|| found.is_not("none, mark or hide"))?,
+            Some(found) => Redact::from_name(&found.text).ok_or_else(|| found.is_not("none, mark or hide"))?,
         };
         let root = first("root");
         if let Some(found) = root

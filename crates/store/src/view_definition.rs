@@ -170,7 +170,7 @@ impl GroupDefinition {
         }
         let mut reduce = None;
         if let (Some(source_text), Some(tree)) = (source.reduce, self.trees.get_mut(at)) {
-            let built_in = Reducer::named(source_text)?;
+            let built_in = Reducer::from_name(source_text)?;
             if built_in.is_none() && self.language == QUERY {
                 return Err(DefinitionError::WrittenReduce(source.name.to_owned()));
             }

@@ -60,7 +60,7 @@ impl Algorithm {
     }
 
     /// Returns the algorithm of this exact name.
-    pub fn named(name: &str) -> Option<Algorithm> {
+    pub fn from_name(name: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
@@ -124,13 +124,13 @@ mod tests {
         let names = Algorithm::ALL.map(Algorithm::name);
         assert_eq!(names.join(" "), "HS256 HS384 HS512 RS256 RS384 RS512 ES256 ES384 EdDSA");
         for algorithm in Algorithm::ALL {
-            assert_eq!(Algorithm::named(algorithm.name()), Some(algorithm));
+            assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
             let kinds =
                 [algorithm.is_hmac(), algorithm.rsa().is_some(), algorithm.of_point().is_some()].map(usize::from);
             assert_eq!(kinds.iter().sum::<usize>(), 1, "{algorithm:?}");
         }
         for name in ["none", "None", "NONE", "", "hs256", "ES512", "PS256", "HS1", "eddsa"] {
-            assert_eq!(Algorithm::named(name), None, "{name}");
+            assert_eq!(Algorithm::from_name(name), None, "{name}");
         }
         let bytes = [Algorithm::Hs256, Algorithm::Hs384, Algorithm::Hs512].map(Algorithm::hmac_bytes);
         assert_eq!(bytes, [Some(32), Some(48), Some(64)]);

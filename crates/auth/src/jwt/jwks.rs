@@ -67,7 +67,7 @@ fn key(jwk: &Value<'_>, binding: &Arc<Binding>) -> Result<Option<Key>, InvalidKe
     };
     let algorithm = match text("alg")? {
         None => material.default_algorithm(),
-        Some(name) => match Algorithm::named(name) {
+        Some(name) => match Algorithm::from_name(name) {
             Some(algorithm) => algorithm,
             None => return Ok(None),
         },

@@ -21,7 +21,7 @@ impl PasswordHash {
             iterated(Prf::Sha1, rest)?
         } else {
             let (prf, rest) = text.strip_prefix("-pbkdf2:").and_then(|rest| rest.split_once('-')).ok_or(InvalidHash)?;
-            iterated(Prf::named(prf).ok_or(InvalidHash)?, rest)?
+            iterated(Prf::from_name(prf).ok_or(InvalidHash)?, rest)?
         };
         let (digits, salt) = rest.split_once(',').ok_or(InvalidHash)?;
         let is_whole = digits.len() == scheme.digits() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

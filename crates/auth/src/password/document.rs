@@ -31,7 +31,7 @@ impl PasswordHash {
         let (scheme, digits) = match scheme {
             "simple" => (HashScheme::Simple, "password_sha"),
             "pbkdf2" | "simple+pbkdf2" => {
-                let prf = text("pbkdf2_prf", "sha").and_then(Prf::named);
+                let prf = text("pbkdf2_prf", "sha").and_then(Prf::from_name);
                 let prf = prf.ok_or_else(|| AuthError::forbidden("PRF is invalid"))?;
                 let Some(iterations) = iterations(body.get("iterations"), prf.iterations_max())? else {
                     return Ok(None);

@@ -34,7 +34,7 @@ impl Prf {
     }
 
     /// Returns the function with this name of CouchDB's.
-    pub fn named(name: &str) -> Option<Prf> {
+    pub fn from_name(name: &str) -> Option<Prf> {
         Prf::ALL.into_iter().find(|prf| prf.name() == name)
     }
 
@@ -106,10 +106,10 @@ mod tests {
     fn names_are_couchdbs() {
         assert_eq!(Prf::ALL.map(Prf::name), ["sha", "sha224", "sha256", "sha384", "sha512"]);
         for prf in Prf::ALL {
-            assert_eq!(Prf::named(prf.name()), Some(prf));
+            assert_eq!(Prf::from_name(prf.name()), Some(prf));
         }
         for name in ["", "sha1", "SHA256", "md5", "sha3_256"] {
-            assert_eq!(Prf::named(name), None, "{name}");
+            assert_eq!(Prf::from_name(name), None, "{name}");
         }
     }
 

@@ -17,7 +17,7 @@ pub enum SameSite {
 
 impl SameSite {
     /// Parses the setting `same_site`, in either case; `None` for another word.
-    pub fn named(text: &str) -> Option<SameSite> {
+    pub fn from_name(text: &str) -> Option<SameSite> {
         let all = [SameSite::None, SameSite::Lax, SameSite::Strict];
         all.into_iter().find(|found| found.name().eq_ignore_ascii_case(text))
     }
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn same_site_by_its_name() {
-        let found = ["none", "LAX", "Strict", "", "x"].map(SameSite::named);
+        let found = ["none", "LAX", "Strict", "", "x"].map(SameSite::from_name);
         assert_eq!(found, [Some(SameSite::None), Some(SameSite::Lax), Some(SameSite::Strict), None, None]);
     }
 

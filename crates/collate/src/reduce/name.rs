@@ -55,7 +55,7 @@ impl Reducer {
     ///
     /// # Errors
     /// [`NameError`] for another source that begins with an underscore.
-    pub fn named(source: &str) -> Result<Option<Reducer>, NameError> {
+    pub fn from_name(source: &str) -> Result<Option<Reducer>, NameError> {
         if !source.starts_with('_') {
             return Ok(None);
         }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn names_count_by_their_beginning() {
-        let check = |source: &str, expected| assert_eq!(Reducer::named(source), Ok(Some(expected)), "{source}");
+        let check = |source: &str, expected| assert_eq!(Reducer::from_name(source), Ok(Some(expected)), "{source}");
         check("_sum", Reducer::Sum);
         check("_summer", Reducer::Sum);
         check("_count_all", Reducer::Count);
@@ -107,15 +107,15 @@ mod tests {
         check("_top_1", Reducer::Top(1));
         check("_top_+7", Reducer::Top(7));
         check("_bottom_0100", Reducer::Bottom(100));
-        assert_eq!(Reducer::named("function(k,v){}"), Ok(None));
-        assert_eq!(Reducer::named(" _sum"), Ok(None));
-        assert_eq!(Reducer::named(""), Ok(None));
+        assert_eq!(Reducer::from_name("function(k,v){}"), Ok(None));
+        assert_eq!(Reducer::from_name(" _sum"), Ok(None));
+        assert_eq!(Reducer::from_name(""), Ok(None));
     }
 
     #[test]
     fn other_names_are_refused() {
         let check = |source: &str, expected: &str| {
-            assert_eq!(Reducer::named(source).unwrap_err().to_string(), expected, "{source}");
+            assert_eq!(Reducer::from_name(source).unwrap_err().to_string(), expected, "{source}");
         };
         check("_average", "`_average` is not a supported reduce function.");
         check("_", "`_` is not a supported reduce function.");

@@ -82,7 +82,7 @@ impl Database {
     fn query(&self, design: &str, view: &str, query: &str) -> Option<Answer> {
         let design = self.documents.get(&format!("_design/{design}"))?;
         let reducer_of = |view: &Value<'_>| {
-            view.get("reduce").and_then(Value::as_str).map(|source| Reducer::named(source).unwrap().unwrap())
+            view.get("reduce").and_then(Value::as_str).map(|source| Reducer::from_name(source).unwrap().unwrap())
         };
         // An error of one view's statistics fails all views.
         let Some(Value::Object(views)) = design.get("views") else { return None };
@@ -345,7 +345,7 @@ fn rows_and_reductions_are_couchdbs() {
                     // Refused: for a source with a built-in's name as prefix, with the same message.
                     let views = value(body).get("views").cloned().unwrap();
                     let source = views.get("x").and_then(|view| view.get("reduce")?.as_str().map(str::to_owned));
-                    if let Some(Err(error)) = source.map(|source| Reducer::named(&source)) {
+                    if let Some(Err(error)) = source.map(|source| Reducer::from_name(&source)) {
                         let reason = step[1].get("body").and_then(|body| body.get("reason"));
                         assert_eq!(reason.and_then(Value::as_str), Some(error.to_string().as_str()));
                         *counts.entry(*name).or_insert(0) += 1;

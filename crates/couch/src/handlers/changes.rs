@@ -81,7 +81,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let query = request.query.lowered();
     let feed = match query.get("feed") {
         Some("live") => Some(Feed::Continuous),
-        name => Feed::named(name),
+        name => Feed::from_name(name),
     };
     let unknown = || Failure::bad_request("Supported `feed` types: normal, continuous, live, longpoll, eventsource");
     let feed = feed.ok_or_else(unknown)?;

@@ -30,7 +30,7 @@ parameters! {
 
 /// Handles `_db_updates`. The router admits administrators only.
 pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Reply> {
-    let Some(feed) = Feed::named(request.query.get("feed")) else {
+    let Some(feed) = Feed::from_name(request.query.get("feed")) else {
         return Err(Failure::bad_request("Supported `feed` types: normal, continuous, longpoll, eventsource"));
     };
     let handshake =

@@ -35,7 +35,7 @@ pub(crate) enum Feed {
 }
 
 impl Feed {
-    pub(crate) fn named(name: Option<&str>) -> Option<Feed> {
+    pub(crate) fn from_name(name: Option<&str>) -> Option<Feed> {
         match name {
             None | Some("normal") => Some(Feed::Normal),
             Some("longpoll") => Some(Feed::Longpoll),

@@ -158,7 +158,7 @@ fn check_members(body: &Value<'_>, partitioned: bool) -> Result<(), Refusal> {
                 return refused(DesignFault::NoFunction, "missing function".to_owned());
             }
             let reduce = view.get("reduce").and_then(Value::as_str).unwrap_or_default();
-            if let Err(error) = Reducer::named(reduce) {
+            if let Err(error) = Reducer::from_name(reduce) {
                 return refused(DesignFault::Member, error.to_string());
             }
         }

@@ -55,7 +55,7 @@ const JWT_KEYS: &[JwtKey] = &[
     JwtKey {
         key: "algorithms",
         apply: |jwt, text| {
-            let named = list(text).iter().map(|name| Algorithm::named(name)).collect::<Option<Vec<_>>>();
+            let named = list(text).iter().map(|name| Algorithm::from_name(name)).collect::<Option<Vec<_>>>();
             set(&mut jwt.algorithms, named.ok_or(SettingError::Wrong("algorithms such as RS256,ES256")))
         },
     },

@@ -63,7 +63,7 @@ keys! {
         };
         "public_fields" = "" => auth.public_fields: |text| Ok(PublicFields::parse(text));
         "same_site" = "Lax" => auth.same_site: |text| {
-            let named = if text.is_empty() { Some(None) } else { SameSite::named(text).map(Some) };
+            let named = if text.is_empty() { Some(None) } else { SameSite::from_name(text).map(Some) };
             named.ok_or(SettingError::Wrong("None, Lax, Strict, or empty"))
         };
         "timeout" = "600" => auth.timeout_s:
@@ -79,7 +79,7 @@ keys! {
         "max_objects" = "10000" => auth.lockout.max_objects:
             |text| number(text, 1..=1_000_000, "a number from 1 to 1000000");
         "mode" = "enforce" => auth.lockout.mode:
-            |text| lockout::LockoutMode::named(text).ok_or(SettingError::Wrong("off, warn or enforce"));
+            |text| lockout::LockoutMode::from_name(text).ok_or(SettingError::Wrong("off, warn or enforce"));
         "threshold" = "5" => auth.lockout.threshold: |text| number(text, 1..=1_000_000, "a number from 1 to 1000000");
     }
     "cors" {
