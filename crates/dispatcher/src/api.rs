@@ -128,7 +128,7 @@ fn shown(id: &str, listed: &JobDefinition, told: Option<&JobReport>) -> Value {
 
 impl Dispatcher {
     /// Returns the states of running jobs: of this process as of now, of others as of some seconds ago.
-    async fn told(&self) -> Result<HashMap<String, JobReport>> {
+    async fn reports(&self) -> Result<HashMap<String, JobReport>> {
         let mut told = HashMap::new();
         let mut after: Option<String> = None;
         loop {
@@ -146,7 +146,7 @@ impl Dispatcher {
         }
         for job in self.followed() {
             if job.claim.is_ours() {
-                told.insert(job.description.id.clone(), job.told());
+                told.insert(job.description.id.clone(), job.report());
             }
         }
         Ok(told)
@@ -161,14 +161,14 @@ impl Dispatcher {
 
     /// Returns all jobs.
     pub async fn list_jobs(&self) -> Result<Value> {
-        let (board, told) = (self.board().await?, self.told().await?);
+        let (board, told) = (self.board().await?, self.reports().await?);
         let rows: Vec<Value> = board.jobs.iter().map(|(id, listed)| shown(id, listed, told.get(id))).collect();
         Ok(json!({"total_rows": rows.len(), "jobs": rows}))
     }
 
     /// Returns one job.
     pub async fn show_job(&self, id: &str) -> Result<Value> {
-        let (board, told) = (self.board().await?, self.told().await?);
+        let (board, told) = (self.board().await?, self.reports().await?);
         let listed = board.jobs.get(id).ok_or(Refusal::NoJob)?;
         Ok(shown(id, listed, told.get(id)))
     }

@@ -103,7 +103,7 @@ impl DispatcherOptions {
 
     /// Creates settings for a process whose jobs lie at a remote server, which may be reached regardless of `network`.
     /// That server defines the lease time.
-    pub fn elsewhere(
+    pub fn for_remote_server(
         secrets: Secrets,
         files: Option<std::path::PathBuf>,
         network: Network,
@@ -205,12 +205,12 @@ impl Dispatcher {
         Dispatcher::at(|_| Home::Here { layer, actor }, DispatcherOptions { reach, ..options })
     }
 
-    /// Creates a dispatcher without a storage, whose jobs lie at the server of [`DispatcherOptions::elsewhere`]. Runs
+    /// Creates a dispatcher without a storage, whose jobs lie at the server of [`DispatcherOptions::for_remote_server`]. Runs
     /// no jobs yet.
     ///
     /// # Errors
     /// [`StoreError::Address`].
-    pub fn elsewhere(options: DispatcherOptions) -> Result<Arc<Dispatcher>, StoreError> {
+    pub fn for_remote_server(options: DispatcherOptions) -> Result<Arc<Dispatcher>, StoreError> {
         let time_max = options.lease;
         Dispatcher::at(|store| Home::There { store, time_max }, options)
     }

@@ -165,7 +165,7 @@ impl FollowedJob {
     }
 
     /// Returns the state for the lease.
-    pub fn told(&self) -> JobReport {
+    pub fn report(&self) -> JobReport {
         let (halted, epoch) = {
             let shown = self.shown();
             (shown.halted.clone(), shown.epoch)
@@ -267,7 +267,7 @@ impl Job for Work {
     }
 
     fn state(&self) -> Vec<u8> {
-        let mut told = self.followed.told();
+        let mut told = self.followed.report();
         loop {
             match serde_json::to_vec(&told) {
                 Ok(text) if text.len() <= flatbed_jobs::LEASE_STATE_BYTES_MAX => return text,

@@ -85,14 +85,14 @@ impl WorkerSettings {
     }
 
     /// Returns the options of a process that keeps its jobs at another server, which defines the permitted silence.
-    pub(crate) fn elsewhere(
+    pub(crate) fn for_remote_server(
         &self,
         variables: &HashMap<String, String>,
         tls: Tls,
         server: &Server,
     ) -> DispatcherOptions {
         let (secrets, network) = self.reach(variables);
-        let options = DispatcherOptions::elsewhere(secrets, self.files.clone(), network, tls, server);
+        let options = DispatcherOptions::for_remote_server(secrets, self.files.clone(), network, tls, server);
         DispatcherOptions { jobs_max: self.jobs, memory: Memory::new(self.memory), ..options }
     }
 

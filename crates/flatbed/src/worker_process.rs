@@ -119,8 +119,8 @@ pub(crate) async fn run(
     let mut signals = Signals::new()?;
     let functions = Runner::new(RunnerOptions::default()).map_err(ServeError::Threads)?;
     functions.prepare();
-    let options = settings.worker.elsewhere(variables, tls, &server).with_functions(functions);
-    let dispatcher = Dispatcher::elsewhere(options)?;
+    let options = settings.worker.for_remote_server(variables, tls, &server).with_functions(functions);
+    let dispatcher = Dispatcher::for_remote_server(options)?;
     let jobs = dispatcher.start();
     let node = dispatcher.node();
     // The reader of the first line may have closed the pipe.

@@ -154,7 +154,7 @@ impl Request {
     ///
     /// # Errors
     /// 413, 503.
-    pub async fn made(&self, text: Bytes) -> Result<Body> {
+    pub async fn generated_body(&self, text: Bytes) -> Result<Body> {
         if text.len() > self.memory.body_bytes_max() {
             return Err(too_large());
         }

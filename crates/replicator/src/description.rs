@@ -83,7 +83,7 @@ impl Description {
     }
 
     /// Returns a recorded member: `_replication_id`, `..._state_time`, `..._state_reason`, or the statistics as JSON.
-    pub fn noted(&self, name: &str) -> Option<Vec<u8>> {
+    pub fn recorded_member(&self, name: &str) -> Option<Vec<u8>> {
         if self.is_too_long {
             // All servers detect it by its length, so nothing has to be written into it.
             return (name == "state_reason").then(|| b"\"the document is longer than 1 MB\"".to_vec());

@@ -79,7 +79,7 @@ pub(crate) async fn update(
     };
     // Checks the reply before the write, because a refused reply must not write.
     let mut reply = response::whole(answer, StatusCode::CREATED)?;
-    let text = request.made(text.into()).await?;
+    let text = request.generated_body(text.into()).await?;
     drop(room);
     let (mut edit, attachments) = edit_of(&text.bytes, None, true, database.clock())?;
     let rev = if DocumentId::of(&edit.id).is_local() {

@@ -98,7 +98,7 @@ async fn function(
     }
     match (made, body) {
         (Some(text), _) => {
-            let body = request.made(Bytes::from(text)).await?;
+            let body = request.generated_body(Bytes::from(text)).await?;
             request.replace_body(body);
         }
         (None, Some(body)) => request.replace_body(body),

@@ -200,7 +200,7 @@ fn doc(state: &State, database: &str, description: &mut Description, reports: &R
 /// Writes the row of a document whose replication has ended or has not been scheduled.
 fn write_ended(database: &str, description: &mut Description, out: &mut Vec<u8>) {
     let spec = description.spec(SpecDefaults::default());
-    let noted = |name: &str| description.noted(name).unwrap_or_else(|| b"null".to_vec());
+    let noted = |name: &str| description.recorded_member(name).unwrap_or_else(|| b"null".to_vec());
     let mut object = Object::new(out);
     object.string("database", database).string("doc_id", &description.id);
     object.raw("id", &noted("id")).string("node", NODE);
