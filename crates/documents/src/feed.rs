@@ -88,12 +88,12 @@ impl FeedOutput {
                 () = heartbeats.due() => {}
                 next = &mut next => return next,
                 // A filter may run long, so it stops when its client disconnects.
-                () = sender.closed() => return Err(Interrupted),
+                () = sender.wait_until_gone() => return Err(Interrupted),
             }
-            sender.says_nothing();
+            sender.mark_heartbeat();
             sender.buffer.extend_from_slice(heartbeat);
             sender.flush().await?;
-            heartbeats.sent();
+            heartbeats.restart();
         }
     }
 
@@ -112,11 +112,11 @@ impl FeedOutput {
                     FeedWaitOutcome::Over => return Ok(FeedWait::Over),
                     FeedWaitOutcome::Heartbeat => {}
                 },
-                () = self.sender.closed() => return Err(Interrupted),
+                () = self.sender.wait_until_gone() => return Err(Interrupted),
                 // Ends as a timeout does: the client reconnects and may be refused then.
                 () = gives_way(self.following.as_ref()) => return Ok(FeedWait::Over),
             }
-            self.sender.says_nothing();
+            self.sender.mark_heartbeat();
             self.sender.buffer.extend_from_slice(self.heartbeat);
             self.sender.flush().await?;
         }

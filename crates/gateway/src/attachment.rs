@@ -75,7 +75,7 @@ async fn put(mut request: Request, db: &str, id: &str, name: &str) -> Result<Rep
     let edit = base.edit(id, name, Some(AttachmentEdit::Data { content_type, revpos: None, data }));
     uploads.stage().await?;
     let (rev, mut reply) = write(&request, db, &edit).await?;
-    uploads.taken();
+    uploads.mark_taken();
     reply.status = StatusCode::CREATED;
     reply.header(header::ETAG, &format!("\"{rev}\""));
     Ok(reply)

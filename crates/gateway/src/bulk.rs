@@ -97,7 +97,7 @@ pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply>
     let outcomes = database.bulk_update(&edits).await?;
     // A replicated revision may be known already, and then its uploads are unused.
     if new_edits && outcomes.iter().all(|outcome| outcome.is_ok()) {
-        uploads.taken();
+        uploads.mark_taken();
     }
     let mut done = edits.iter().zip(outcomes);
     let mut out = Vec::with_capacity(100 * rest.len() + 2);

@@ -61,7 +61,7 @@ pub(crate) async fn must_be_public(service: &Service, name: &str) -> Result<()> 
 /// Returns 503 unless a database is open. An offline database answers only reads of its information and the
 /// administrators' requests that configure it or bring it online. During an exclusive resync users are refused.
 pub(crate) async fn must_be_open(state: &Gateway, name: &str, of: &Resource, method: &Method) -> Result<()> {
-    let ClosedReasons { is_resyncing, is_offline } = state.service.closed(name).await?;
+    let ClosedReasons { is_resyncing, is_offline } = state.service.closed_reasons(name).await?;
     let tells = *of == Resource::Root && method.is_safe();
     let is_closed = match (state.is_for_administrators(), of) {
         (true, Resource::Administration(Administration::Offline | Administration::Online | Administration::Resync)) => {
@@ -95,7 +95,7 @@ pub(crate) async fn root(state: &Gateway, mut request: Request, name: &str) -> R
             Ok(reply)
         }
         Method::POST => document::post(request, name).await,
-        Method::HEAD | Method::GET if state.service.closed(name).await?.is_offline => {
+        Method::HEAD | Method::GET if state.service.closed_reasons(name).await?.is_offline => {
             let context = state.service.context(Standing::of_server());
             let info = context.database(name, Read).await?.info().await?;
             Ok(json(StatusCode::OK, info_text(name, &info, true)))

@@ -192,7 +192,7 @@ async fn upload_and_write(
     let done = write(request, name, edit).await?;
     // A replicated revision may be known already, and then its uploads are unused.
     if edit.history.is_none() {
-        uploads.taken();
+        uploads.mark_taken();
     }
     Ok(done)
 }

@@ -93,7 +93,7 @@ impl From<UserSignInError> for Failure {
 
 /// Returns the name of the signed-in user; `None` if anonymous or guest.
 pub(crate) fn name_of(standing: &Standing) -> Option<&str> {
-    match standing.rests_on() {
+    match standing.basis() {
         RightsBasis::Principal { name, .. } => Some(&**name).filter(|name| !name.is_empty()),
         _ => standing.principal().name.as_deref(),
     }
@@ -101,7 +101,7 @@ pub(crate) fn name_of(standing: &Standing) -> Option<&str> {
 
 /// Returns the user's name for the log and for limits.
 pub(crate) fn user_of(standing: &Standing, database: &str) -> Option<String> {
-    match standing.rests_on() {
+    match standing.basis() {
         RightsBasis::Principal { name, .. } if name.is_empty() => None,
         RightsBasis::Principal { name, .. } => Some(format!("{database}/{name}")),
         _ => standing.principal().name.clone(),
@@ -134,7 +134,7 @@ async fn text(gateway: &Gateway, database: &str, name: Option<&str>, is_guest: b
 
 /// Returns the channels of the user or guest. Accounts of the server have none.
 pub(crate) async fn channels_of(gateway: &Gateway, request: &Request, database: &str) -> Result<HeldChannels> {
-    let RightsBasis::Principal { name, .. } = request.context.standing().rests_on() else {
+    let RightsBasis::Principal { name, .. } = request.context.standing().basis() else {
         return Ok(HeldChannels::default());
     };
     let of = gateway.service.context(Standing::of_server()).database(database, Administer).await?;
@@ -170,7 +170,7 @@ pub(crate) async fn of_users(gateway: &Gateway, mut request: Request, database: 
             Ok(reply)
         }
         _ => {
-            let is_guest = matches!(standing.rests_on(), RightsBasis::Principal { name, .. } if name.is_empty());
+            let is_guest = matches!(standing.basis(), RightsBasis::Principal { name, .. } if name.is_empty());
             Ok(json(StatusCode::OK, text(gateway, database, name.as_deref(), is_guest).await?))
         }
     }

@@ -295,7 +295,7 @@ impl Client {
     }
 
     /// Resolves when the client has hung up; never without a client.
-    pub async fn gone(client: Option<&Client>) {
+    pub async fn wait_until_gone(client: Option<&Client>) {
         match client {
             Some(client) => client.0.closed().await,
             None => std::future::pending().await,
@@ -348,7 +348,7 @@ impl Memory {
         tokio::select! {
             biased;
             taken = tokio::time::timeout(most, part.take(bytes)) => self.tree = Some(taken.ok().flatten().ok_or_else(busy)?),
-            () = Client::gone(client) => return Err(busy()),
+            () = Client::wait_until_gone(client) => return Err(busy()),
         }
         Ok(())
     }

@@ -330,7 +330,7 @@ impl Sender {
     }
 
     /// Marks the text that follows as a heartbeat, which reveals nothing.
-    pub fn says_nothing(&mut self) {
+    pub fn mark_heartbeat(&mut self) {
         if let Some(judged) = self.judged.as_mut().filter(|_| self.buffer.is_empty()) {
             judged.at = Instant::now();
         }
@@ -394,13 +394,13 @@ impl Sender {
     pub async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, ClientGone> {
         tokio::select! {
             biased;
-            () = self.closed() => Err(ClientGone),
+            () = self.wait_until_gone() => Err(ClientGone),
             done = work => Ok(done),
         }
     }
 
     /// Resolves when the client has left.
-    pub async fn closed(&self) {
+    pub async fn wait_until_gone(&self) {
         self.pieces.closed().await;
     }
 
@@ -610,7 +610,7 @@ mod tests {
         assert!(next().await.is_some_and(|frame| frame.is_ok()));
         drop(end);
         assert!(next().await.is_some_and(|frame| frame.is_err()));
-        sender.closed().await;
+        sender.wait_until_gone().await;
         let (reply, sender) = Reply::stream();
         let mut body = reply.until(std::future::pending()).body;
         sender.finish().await.unwrap();

@@ -89,7 +89,7 @@ impl Error {
     }
 
     /// Returns CouchDB's `error` for answers.
-    pub fn word(&self) -> &'static str {
+    pub fn error_name(&self) -> &'static str {
         match self {
             Error::InvalidSpec(_) | Error::Url(..) => "bad_request",
             Error::DatabaseNotFound(_) => "db_not_found",

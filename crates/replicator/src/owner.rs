@@ -36,7 +36,7 @@ pub enum Owner {
 impl Owner {
     /// Returns the owner that stands for the user of a request.
     pub fn of(standing: &Standing) -> Owner {
-        match standing.rests_on() {
+        match standing.basis() {
             RightsBasis::Server => Owner::Server,
             RightsBasis::Admin { name, .. } | RightsBasis::Document { name, .. } => match OwnerAccount::of(standing) {
                 // Without the account, any later holder of the name would match.
@@ -62,7 +62,7 @@ impl Owner {
             }
             // The same name from the same kind of credentials.
             Owner::Shown(shown) => {
-                let way = |of: &Standing| std::mem::discriminant(of.rests_on());
+                let way = |of: &Standing| std::mem::discriminant(of.basis());
                 let name = standing.principal().name.as_ref();
                 name.is_some() && shown.principal().name.as_ref() == name && way(shown) == way(standing)
             }
@@ -89,7 +89,7 @@ impl Owner {
                 let is_theirs = |now: &Standing| account.is_none() || OwnerAccount::of(now) == *account;
                 Ok(accounts.named(name).await?.filter(is_theirs))
             }
-            Owner::Anybody => accounts.anybody().await,
+            Owner::Anybody => accounts.standing_of_everyone().await,
             Owner::Shown(standing) => Ok(accounts.now(standing).await?.map(|_| standing.clone())),
         }
     }

@@ -154,7 +154,7 @@ pub(crate) struct AccountLookup {
 impl AccountLookup {
     /// The standing of a user who has signed in with this account.
     pub(crate) fn standing(&self, account: &Account, signed_in: AuthMethod) -> Standing {
-        Standing::new(account.principal(signed_in), self.rests_on()).judged_by(self.setting.clone())
+        Standing::new(account.principal(signed_in), self.basis()).judged_by(self.setting.clone())
     }
 
     /// Drops the account if its hash takes more iterations than the settings allow. Sessions continue, as in CouchDB.
@@ -171,7 +171,7 @@ impl AccountLookup {
         }
     }
 
-    pub(crate) fn rests_on(&self) -> RightsBasis {
+    pub(crate) fn basis(&self) -> RightsBasis {
         match &self.account {
             None => RightsBasis::Nothing,
             Some(account) => {
@@ -248,7 +248,7 @@ impl Accounts {
     /// The standing of every client on a server without administrators, as of less than a second ago. `None`: there
     /// is an administrator.
     #[boxed]
-    pub async fn anybody(&self) -> Result<Option<Standing>> {
+    pub async fn standing_of_everyone(&self) -> Result<Option<Standing>> {
         self.confirm_settings(None).await?;
         Ok(self.open())
     }
@@ -272,7 +272,7 @@ impl Accounts {
 
     /// As [`Accounts::now`], with the current basis of the rights.
     pub(crate) async fn current_standing(&self, standing: &Standing, fresh: Freshness) -> Result<Option<Standing>> {
-        let admin = match standing.rests_on() {
+        let admin = match standing.basis() {
             RightsBasis::Admin { name, .. } => Some(name.as_str()),
             _ => None,
         };
@@ -280,13 +280,13 @@ impl Accounts {
             Freshness::Second => self.confirm_settings(admin).await?,
             Freshness::Since(_) => self.configuration.confirm_now(admin).await?,
         }
-        let is_so = match standing.rests_on() {
+        let is_so = match standing.basis() {
             RightsBasis::Nothing => !self.configuration.now().auth.wants_names(),
             RightsBasis::Server => true,
             RightsBasis::OpenServer => return Ok(self.open()),
             RightsBasis::Admin { name, salt, .. } | RightsBasis::Document { name, salt, .. } => {
                 let found = self.find(name, fresh).await?;
-                let is_same = match standing.rests_on() {
+                let is_same = match standing.basis() {
                     // A new account of the same name is another one, even if all else is equal.
                     RightsBasis::Document { born, .. } => !found.is_admin && found.born.as_ref() == Some(born),
                     _ => found.is_admin,
@@ -302,7 +302,7 @@ impl Accounts {
                 ends.is_none_or(|ends| now_s < ends) && self.keys().await.has(by)
             }
             RightsBasis::Proxy => standing.is_vouched_for(&self.configuration.now().auth.proxy),
-            RightsBasis::Principal { .. } => self.user_now(standing.rests_on(), fresh).await?.is_some(),
+            RightsBasis::Principal { .. } => self.user_now(standing.basis(), fresh).await?.is_some(),
         };
         Ok(is_so.then(|| standing.clone()))
     }
@@ -356,7 +356,7 @@ impl Accounts {
     /// True if a standing cannot be lost while this process runs: that of the server itself, or of an administrator
     /// from the start-up configuration.
     pub(crate) fn is_fixed(&self, standing: &Standing) -> bool {
-        match standing.rests_on() {
+        match standing.basis() {
             RightsBasis::Server => true,
             RightsBasis::Admin { name, .. } => self.configuration.is_fixed_admin(name),
             _ => false,

@@ -177,7 +177,7 @@ impl Service {
     /// Returns whether a database is closed to its users, as of less than a second ago or of this process's last
     /// change. A missing database is not closed.
     #[boxed]
-    pub async fn closed(&self, database: &str) -> Result<ClosedReasons> {
+    pub async fn closed_reasons(&self, database: &str) -> Result<ClosedReasons> {
         match self.layer.security(database).await {
             Ok(security) => Ok(security.closed()),
             Err(flatbed_layer::Error::DatabaseNotFound) => Ok(ClosedReasons::default()),
@@ -363,7 +363,7 @@ impl Context {
         lasts: Duration,
     ) -> std::result::Result<Option<UserSession>, AccessError> {
         let now = self.now().await?;
-        let is_own = match now.standing.rests_on() {
+        let is_own = match now.standing.basis() {
             RightsBasis::Principal { database: of, name: own, .. } => (&**of, &**own) == (database, name),
             _ if now.principal().name.as_deref() == Some(name) => {
                 let user = self.watching.accounts().user_of(database, name, Freshness::Second).await?;

@@ -292,7 +292,7 @@ impl Feed {
                 }
                 self.came = Some(waited);
             }
-            Some(_) => heartbeats.sent(),
+            Some(_) => heartbeats.restart(),
         }
         let confirmed = self.watch.confirmed();
         tokio::select! {
@@ -391,7 +391,7 @@ impl FeedReader {
     }
 
     async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<FeedWaitOutcome> {
-        heartbeats.sent();
+        heartbeats.restart();
         let (clock, now) = (self.clock.clone(), self.clock.now());
         let until = match self.follow {
             _ if heartbeats.are_wanted() => None,

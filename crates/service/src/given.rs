@@ -49,7 +49,7 @@ impl<D: Clone> RenewableGrant<D> {
             needs,
             make,
         };
-        let is_servers = matches!(granted.rights.standing.rests_on(), RightsBasis::Server);
+        let is_servers = matches!(granted.rights.standing.basis(), RightsBasis::Server);
         let users = Some((Arc::clone(granted.accounts), granted.name.into()));
         RenewableGrant { first: make(granted), renewal: (!is_servers).then(|| Arc::new(renewal())), users }
     }

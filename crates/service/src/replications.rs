@@ -51,7 +51,7 @@ pub enum OwnerAccount {
 impl OwnerAccount {
     /// Returns the account of a request's principal; `None`: it has none on this server.
     pub fn of(standing: &Standing) -> Option<OwnerAccount> {
-        match standing.rests_on() {
+        match standing.basis() {
             RightsBasis::Admin { .. } if standing.principal().is_admin => Some(OwnerAccount::Admin),
             RightsBasis::Document { born, .. } => Some(OwnerAccount::User(born.clone())),
             _ => None,
@@ -135,7 +135,7 @@ pub(crate) async fn before_update<'e>(
     if DocumentId::of(&edit.id).kind() != DocumentKind::Ordinary {
         return Ok(Cow::Borrowed(edit));
     }
-    let (principal, rests_on) = (by.standing.principal(), by.standing.rests_on());
+    let (principal, rests_on) = (by.standing.principal(), by.standing.basis());
     if *rests_on == RightsBasis::OpenServer && !edit.deleted {
         // The document must not name this client, or any later one, as its owner.
         return Ok(Cow::Owned(owned(edit, None, None)));

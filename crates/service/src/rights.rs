@@ -184,7 +184,7 @@ impl Rights {
     }
 
     pub(crate) fn need_renewal(&self) -> bool {
-        !matches!(self.standing.rests_on(), RightsBasis::Server)
+        !matches!(self.standing.basis(), RightsBasis::Server)
             && self.users.clock().since(self.since) >= IDENTIFIED_WITHIN
     }
 
@@ -378,7 +378,7 @@ impl DatabaseGrant<'_> {
 
     /// The user on whose behalf the layer reads and writes. The layer applies it if the database has channels.
     pub(crate) fn asker(&self) -> ReadPrincipal {
-        if let RightsBasis::Principal { name, .. } = self.rights.standing.rests_on() {
+        if let RightsBasis::Principal { name, .. } = self.rights.standing.basis() {
             return if name.is_empty() { ReadPrincipal::Guest } else { ReadPrincipal::Principal(Arc::clone(name)) };
         }
         match &self.rights.principal().name {

@@ -155,7 +155,7 @@ impl Standing {
     /// The user document that must be unchanged when a write commits. An administrator's rights do not rest on one,
     /// but functions of databases have seen the roles that it adds.
     pub fn fence(&self) -> Option<UserFence> {
-        let (name, rev) = match self.rests_on() {
+        let (name, rev) = match self.basis() {
             RightsBasis::Admin { name, rev: Some(rev), .. } | RightsBasis::Document { name, rev, .. } => (name, rev),
             _ => return None,
         };
@@ -164,21 +164,21 @@ impl Standing {
 
     /// Returns whether a user of one database is a user of this one. `None`: the rights rest on something else.
     pub(crate) fn is_user_of(&self, name: &str, found: u64) -> Option<bool> {
-        match self.rests_on() {
+        match self.basis() {
             RightsBasis::Principal { database, incarnation, .. } => Some(&**database == name && *incarnation == found),
             _ => None,
         }
     }
 
     pub(crate) fn lost(&self) -> AuthError {
-        match self.rests_on() {
+        match self.basis() {
             RightsBasis::Nothing => AuthError::new(AuthErrorKind::Unauthorized, "Authentication required."),
             _ => AuthError::wrong_password(),
         }
     }
 
     /// The basis of the rights.
-    pub fn rests_on(&self) -> &RightsBasis {
+    pub fn basis(&self) -> &RightsBasis {
         &self.rests_on
     }
 }

@@ -89,7 +89,7 @@ impl Uploads {
     }
 
     /// Marks all data as taken by documents, so that nothing is removed.
-    pub fn taken(mut self) {
+    pub fn mark_taken(mut self) {
         self.staged.clear();
     }
 }

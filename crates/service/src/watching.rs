@@ -408,7 +408,7 @@ impl RightsWatch {
     }
 
     fn is_user(&self) -> bool {
-        matches!(self.standing.rests_on(), RightsBasis::Principal { .. })
+        matches!(self.standing.basis(), RightsBasis::Principal { .. })
     }
 
     /// True if [`RightsWatch::confirmed`] resolves at once.
@@ -464,7 +464,7 @@ impl RightsState {
             (database, needs, access)
         };
         let accounts = watching.accounts.changes();
-        let user = match standing.rests_on() {
+        let user = match standing.basis() {
             RightsBasis::Principal { database, name, .. } => Some(watching.users.follow(database, name)),
             _ => None,
         };
@@ -483,7 +483,7 @@ impl RightsState {
         let mut waits: Vec<Wait<'_>> =
             databases.map(|database| Box::pin(of(&mut database.known)) as Wait<'_>).collect();
         waits.push(Box::pin(of(&mut self.accounts)));
-        if let RightsBasis::Token { ends: Some(ends), .. } = standing.rests_on() {
+        if let RightsBasis::Token { ends: Some(ends), .. } = standing.basis() {
             waits.push(Box::pin(clock.sleep(until(clock, *ends))));
         }
         if let Some(user) = &mut self.user {
@@ -512,7 +512,7 @@ impl RightsState {
             self.user_known_at = None;
         }
         let principal = loop {
-            let found = match standing.rests_on() {
+            let found = match standing.basis() {
                 rests_on @ RightsBasis::Principal { .. } => {
                     // The counter is read before the user.
                     let said = self.user.as_ref().map(|user| *user.borrow());
@@ -532,7 +532,7 @@ impl RightsState {
             match found {
                 Ok(Some(principal)) => break principal,
                 // Public resources stay readable without a name and need no right.
-                Ok(None) if *standing.rests_on() == RightsBasis::Nothing && self.rights.is_empty() => return None,
+                Ok(None) if *standing.basis() == RightsBasis::Nothing && self.rights.is_empty() => return None,
                 Ok(None) => return Some(standing.lost()),
                 Err(_) => clock.sleep(FAILED_PAUSE).await,
             }

@@ -206,7 +206,7 @@ impl Attachments {
     ///
     /// # Errors
     /// [`Unmappable::Attachments`].
-    pub fn wanted(&self, document: &Value<'_>) -> Result<Vec<Stub>, Unmappable> {
+    pub fn select_stubs(&self, document: &Value<'_>) -> Result<Vec<Stub>, Unmappable> {
         let mut stubs = stubs(document)?;
         stubs.retain(|stub| self.means(stub));
         let is_too_large = |stub: &Stub| stub.length.is_some_and(|length| length > self.size_max);
@@ -329,7 +329,7 @@ mod tests {
     fn which_are_wanted() {
         let document = parse(DOCUMENT.as_bytes(), &Limits::default()).unwrap();
         let wanted = |part: serde_json::Value| {
-            let wanted = settings(part).wanted(&document)?;
+            let wanted = settings(part).select_stubs(&document)?;
             Ok::<_, Unmappable>(wanted.into_iter().map(|stub| stub.name).collect::<Vec<_>>().join(" "))
         };
         let of = |filter: serde_json::Value| wanted(json!({"filter": filter}));
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(stubs(json!({"max_total_bytes_per_doc": 2_099})).as_deref(), Ok(""));
         // An attachment of unknown length gets what the others leave.
         let settings = settings(json!({"filter": {"max_total_bytes_per_doc": 2_500, "max_size_bytes": 2_300}}));
-        let stubs = settings.wanted(&document).unwrap();
+        let stubs = settings.select_stubs(&document).unwrap();
         let bounds: Vec<usize> = stubs.iter().map(|stub| settings.bytes_max(stub, 600)).collect();
         assert_eq!(bounds, [100, 1_900, 1_900]);
     }
@@ -365,12 +365,12 @@ mod tests {
         for all in [too_many.join(","), r#""":{}"#.to_owned(), format!(r#""a":{{"digest":"{long}"}}"#)] {
             let text = format!("{{\"_attachments\":{{{all}}}}}");
             let document = parse(text.as_bytes(), &Limits::default()).unwrap();
-            assert!(settings(json!({})).wanted(&document).is_err());
+            assert!(settings(json!({})).select_stubs(&document).is_err());
         }
         for all in ["7", "[]", "null"] {
             let text = format!("{{\"_attachments\":{all}}}");
             let document = parse(text.as_bytes(), &Limits::default()).unwrap();
-            assert_eq!(settings(json!({})).wanted(&document), Ok(Vec::new()));
+            assert_eq!(settings(json!({})).select_stubs(&document), Ok(Vec::new()));
         }
         let part = |part: serde_json::Value| Attachments::of(&serde_json::from_value(part).unwrap());
         assert!(part(json!({})).unwrap().is_none());
@@ -382,7 +382,7 @@ mod tests {
     fn data_stands_in_the_place_of_stubs() {
         let made = |mode: AttachmentMode| {
             let document = parse(DOCUMENT.as_bytes(), &Limits::default()).unwrap();
-            let stubs = settings(json!({})).wanted(&document).unwrap();
+            let stubs = settings(json!({})).select_stubs(&document).unwrap();
             let fetched: Vec<Attachment> = stubs
                 .into_iter()
                 .take(1)

@@ -199,7 +199,7 @@ impl Entry {
     }
 
     /// Marks the entry as overtaken by a newer revision.
-    pub fn overtake(&mut self, now: u64, retention_seconds: u64) {
+    pub fn mark_overtaken(&mut self, now: u64, retention_seconds: u64) {
         self.state = EntryState::Overtaken;
         self.last_time = now;
         if retention_seconds > 0 {
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!([entry.replay(newest, false), entry.replay(newest, true)], [Replay::Left, Replay::Send]);
         entry.edit("{\"a\":1}".to_owned());
         assert_eq!((entry.replay(newest, false), entry.edited), (Replay::Send, true));
-        entry.overtake(2_000, 60);
+        entry.mark_overtaken(2_000, 60);
         assert_eq!(entry.replay(newest, true), Replay::Overtaken);
         let deletion = Entry { method: "DELETE".to_owned(), ..self::entry("{}") };
         assert_eq!(deletion.replay(SourceState::Gone, false), Replay::Send);
@@ -346,7 +346,7 @@ mod tests {
             [entry.is_expired(1_060, false), entry.is_expired(1_060, true), entry.is_expired(1_059, true)],
             [false, true, false]
         );
-        entry.overtake(2_000, 60);
+        entry.mark_overtaken(2_000, 60);
         assert_eq!([entry.is_expired(2_059, false), entry.is_expired(2_060, false)], [false, true]);
         assert!(Entry { retried: true, ..self::entry("{}") }.is_expired(1_060, false));
         assert!(!Entry { retried: true, expires_at: 0, ..self::entry("{}") }.is_expired(u64::MAX, true));
@@ -363,7 +363,7 @@ mod tests {
                     1 => entry.fail_again(&Failure::Http(503), "", at, 3, &Redactor::default()),
                     2 => entry.edit("{}".to_owned()),
                     _ => {
-                        entry.overtake(at, 0);
+                        entry.mark_overtaken(at, 0);
                         is_overtaken = true;
                     }
                 }

@@ -90,7 +90,7 @@ pub(crate) async fn update(
         edit.attachments = attachment_edits(&mut uploads, attachments, |_| None).await?;
         uploads.stage().await?;
         let rev = database.update(&edit).await?.rev;
-        uploads.taken();
+        uploads.mark_taken();
         rev
     };
     reply.header(NEW_REV, &rev.to_string());

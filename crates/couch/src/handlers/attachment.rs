@@ -62,7 +62,7 @@ async fn put(database: Writer, mut request: Request, db: &str, id: &str, name: &
     let edit = base.edit(id, name, Some(AttachmentEdit::Data { content_type, revpos: None, data }));
     uploads.stage().await?;
     let rev = database.update(&edit).await?.rev;
-    uploads.taken();
+    uploads.mark_taken();
     let mut reply = written(StatusCode::CREATED, id, &rev);
     reply.header(header::LOCATION, &format!("{}/{}/{}/{}", request.base(), encode(db), encode(id), encode(name)));
     Ok(reply)

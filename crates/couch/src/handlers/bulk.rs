@@ -133,7 +133,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     // The request outlives its client, and may have 100,000 documents that are judged for seconds each.
     let client = request.client.as_ref();
     let ended = async {
-        let _ = tokio::time::timeout(FUNCTIONS_MAX, Client::gone(client)).await;
+        let _ = tokio::time::timeout(FUNCTIONS_MAX, Client::wait_until_gone(client)).await;
     };
     let outcomes = with_functions_until(ended, write(&database, edits)).await?;
     // A replicator retries a request but skips a document. Its retry does not judge the written revisions again.
@@ -144,7 +144,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     }
     // A replicated revision may be known already, and then its uploads are unused.
     if new_edits && outcomes.iter().all(|(_, outcome)| outcome.is_ok()) {
-        uploads.taken();
+        uploads.mark_taken();
     }
     // CouchDB refuses the whole request for a stub of a missing attachment.
     let missing_stub = |(_, outcome): &&EditOutcome<'_>| matches!(outcome, Err(Refusal::MissingStub { .. }));

@@ -340,7 +340,7 @@ impl Writer {
                 self.output.sender.flush().await?;
                 drop(room.take());
                 if std::mem::take(&mut begins) && self.rows == 0 && self.output.feed.can_wait() {
-                    self.output.sender.says_nothing();
+                    self.output.sender.mark_heartbeat();
                     self.output.sender.buffer.push(b'\n');
                     self.output.sender.flush().await?;
                 }

@@ -185,7 +185,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     }
     let mut reply = write_one(&database, &edit, batch).await?;
     if edit.history.is_none() {
-        uploads.taken();
+        uploads.mark_taken();
     }
     if !batch {
         let location = format!("{}/{}/{}", request.base(), encode(name), encode(&edit.id));

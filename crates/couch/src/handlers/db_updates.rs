@@ -201,7 +201,7 @@ impl Writer {
                         return Ok(false);
                     }
                 }
-                () = self.sender.closed() => return Err(Interrupted),
+                () = self.sender.wait_until_gone() => return Err(Interrupted),
             }
             self.sender.buffer.extend_from_slice(self.feed.heartbeat());
             self.sender.flush().await?;

@@ -315,7 +315,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     // Boxed, because thousands of requests may wait for a body and must not reserve space for this future.
     let reply = Box::pin(write_put(&request, name, &edit)).await?;
     if edit.history.is_none() {
-        uploads.taken();
+        uploads.mark_taken();
     }
     Ok(reply)
 }

@@ -70,7 +70,7 @@ async fn post_form(request: &mut Request, name: &str, id: &str) -> Result<Reply>
     edit.attachments.splice(0..0, form.files);
     uploads.stage().await?;
     let reply = write_one(&database, &edit, false).await?;
-    uploads.taken();
+    uploads.mark_taken();
     Ok(reply)
 }
 

@@ -52,7 +52,7 @@ async fn put_parts(request: &mut Request, name: &str, id: &str) -> Result<Reply>
     let reply = write_put(parts.request(), name, &edit).await?;
     // A replicated revision may be known already, and then its uploads are unused.
     if edit.history.is_none() {
-        uploads.taken();
+        uploads.mark_taken();
     }
     Ok(reply)
 }

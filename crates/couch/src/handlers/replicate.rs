@@ -20,7 +20,7 @@ fn failure(error: &Error) -> Failure {
         Error::OutOfBounds(_) => StatusCode::FORBIDDEN,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    Failure::new(status, error.word(), reason)
+    Failure::new(status, error.error_name(), reason)
 }
 
 fn not_done(error: ReplicateRefusal) -> Failure {

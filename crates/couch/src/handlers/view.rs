@@ -255,7 +255,7 @@ impl Views<'_> {
 async fn unless_gone<T>(client: Option<&Client>, work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::select! {
         biased;
-        () = Client::gone(client) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "gone", "the client is gone")),
+        () = Client::wait_until_gone(client) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "gone", "the client is gone")),
         done = work => done,
     }
 }

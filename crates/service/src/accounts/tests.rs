@@ -134,7 +134,7 @@ async fn standings_hold_as_long_as_the_password_and_follow_roles() {
     users(&store.layer).create(&CreateOptions::default()).await.unwrap();
     let rev = write_user(&store.layer, "anna", &user("a", "one"), None).await;
     let found = accounts.find("anna", Freshness::Second).await.unwrap();
-    let standing = Standing::new(found.account.as_ref().unwrap().principal(AuthMethod::Cookie), found.rests_on());
+    let standing = Standing::new(found.account.as_ref().unwrap().principal(AuthMethod::Cookie), found.basis());
     let now = async || {
         let now = accounts.now(&standing).await.unwrap();
         now.map(|principal| (principal.roles.join(","), principal.signed_in))

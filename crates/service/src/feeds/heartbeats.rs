@@ -27,7 +27,7 @@ impl Heartbeats {
     }
 
     /// Restarts the interval, after a heartbeat or after all current rows.
-    pub fn sent(&mut self) {
+    pub fn restart(&mut self) {
         self.last = self.clock.now();
     }
 

@@ -139,7 +139,7 @@ async fn who_was_an_administrator_a_moment_ago_writes_nothing() {
     let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
     let service = Service::new(store.layer.clone(), functions, configuration.clone());
     let open = service.identify(&Claims::default()).await.unwrap().standing;
-    assert!(matches!(open.rests_on(), RightsBasis::OpenServer));
+    assert!(matches!(open.basis(), RightsBasis::OpenServer));
     let everyone = service.context(open);
     everyone.database("db", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
     let writer = everyone.database("db", Write).await.unwrap();

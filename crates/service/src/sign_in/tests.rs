@@ -116,7 +116,7 @@ async fn sessions_begin_go_on_and_end_with_the_password() {
     let cookie = cookie_of(&begun.set_cookie);
     let found = by_cookie(&sign_in, &cookie).await.unwrap();
     assert_eq!((found.standing.principal(), found.set_cookie), (&begun.principal, None));
-    assert!(matches!(found.standing.rests_on(), RightsBasis::Document { rev: of, .. } if *of == rev));
+    assert!(matches!(found.standing.basis(), RightsBasis::Document { rev: of, .. } if *of == rev));
     assert_eq!(found.standing.principal().signed_in, AuthMethod::Cookie);
     // The session is also valid at another server at once.
     let elsewhere = Store::timed(manual.clock()).await;

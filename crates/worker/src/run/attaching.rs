@@ -95,7 +95,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         if !self.job.mapping.matches(&document).map_err(|too_large| ProductError::Unmappable(too_large.into()))? {
             return Ok(AttachmentRequest::default());
         }
-        let stubs = settings.wanted(&document).map_err(ProductError::Unmappable)?;
+        let stubs = settings.select_stubs(&document).map_err(ProductError::Unmappable)?;
         Ok(AttachmentRequest {
             rev: document.get("_rev").and_then(Value::as_str).unwrap_or_default().to_owned(),
             stubs,

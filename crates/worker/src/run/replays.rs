@@ -141,7 +141,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let rev = found.as_deref().map(rev_of);
         match entry.replay(rev.as_deref().map_or(SourceState::Gone, SourceState::Newest), by_hand) {
             Replay::Overtaken => {
-                entry.overtake(self.clock.unix_seconds(), self.system().dlq.retention_seconds());
+                entry.mark_overtaken(self.clock.unix_seconds(), self.system().dlq.retention_seconds());
                 Ok(ReplayOutcome::Done(ReplayResult::Changed))
             }
             Replay::Left => Ok(ReplayOutcome::Done(ReplayResult::Left)),

@@ -79,7 +79,7 @@ fn password(password: &str, salt: u8) -> Option<SignsIn> {
 
 /// Returns database, name and generation of a user of a database.
 fn user_of(standing: &Standing) -> (&str, &str, u64) {
-    match standing.rests_on() {
+    match standing.basis() {
         RightsBasis::Principal { database, name, generation, .. } => (database, name, *generation),
         other => panic!("{other:?}"),
     }
@@ -100,10 +100,10 @@ async fn users_sign_in_to_one_database() {
     write_user(&server.layer, "anna", &account, None).await;
     // An account of the server signs in, unless a user of its name has a password in the database.
     let found = server.ask("one", "anna:of-account").await.unwrap();
-    assert!(matches!(found.rests_on(), RightsBasis::Document { name, .. } if name == "anna"));
+    assert!(matches!(found.basis(), RightsBasis::Document { name, .. } if name == "anna"));
     server.put("one", "anna", Some(SignsIn::Account), false).await;
     let found = server.ask("one", "anna:of-account").await.unwrap();
-    assert!(matches!(found.rests_on(), RightsBasis::Document { .. }));
+    assert!(matches!(found.basis(), RightsBasis::Document { .. }));
     server.put("one", "anna", password("of-one", 1), false).await;
     manual.advance(SECOND);
     let found = server.ask("one", "anna:of-one").await.unwrap();
