@@ -312,7 +312,7 @@ async fn couchdbs_limits_of_sizes_hold() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_are_made_by_the_algorithm_of_the_settings() {
-    let (server, mut client) = serve().await;
+    let (_server, mut client) = serve().await;
     let ids = async |client: &mut Client, algorithm: &str| -> Vec<String> {
         let set = value(client, "PUT", "/uuids/algorithm", &json!(algorithm).to_string()).await;
         assert_eq!(set.0, 200, "{algorithm}");
@@ -339,7 +339,7 @@ async fn ids_are_made_by_the_algorithm_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_databases_are_as_open_as_the_settings_say() {
-    let (server, mut client) = serve().await;
+    let (_server, mut client) = serve().await;
     assert_eq!(client.call("PUT", "/closed", &[ROOT], b"").await.status, 201);
     assert_eq!(value(&mut client, "PUT", "/couchdb/default_security", "\"everyone\"").await.0, 200);
     for name in ["/open", "/_users", "/_replicator", "/team%2F_replicator"] {
@@ -357,7 +357,7 @@ async fn new_databases_are_as_open_as_the_settings_say() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_in_maintenance_asks_for_no_requests() {
-    let (server, mut client) = serve().await;
+    let (_server, mut client) = serve().await;
     for (mode, status) in [("true", "maintenance_mode"), ("nolb", "nolb")] {
         let set = value(&mut client, "PUT", "/couchdb/maintenance_mode", &json!(mode).to_string()).await;
         assert_eq!(set.0, 200);
@@ -372,7 +372,7 @@ async fn a_server_in_maintenance_asks_for_no_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_passwords_follow_the_rules_of_the_settings() {
-    let (server, mut client) = serve().await;
+    let (_server, mut client) = serve().await;
     let status = client.call("PUT", "/_users", &[ROOT], b"").await.status;
     assert!(status == 201 || status == 412, "{status}");
     let rules = json!(r#"[{".{10,}", "At least 10 characters."}, "\\d"]"#).to_string();
@@ -433,7 +433,7 @@ async fn queries_have_the_limits_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replications_have_the_options_of_the_settings() {
-    let (server, mut client) = serve().await;
+    let (_server, mut client) = serve().await;
     for path in ["/a", "/a/doc", "/b", "/c"] {
         let body = if path == "/a/doc" { "{}" } else { "" };
         let headers = [ROOT, ("content-type", "application/json")];
@@ -453,7 +453,7 @@ async fn replications_have_the_options_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_partition_takes_no_documents() {
-    let (server, mut client) = serve().await;
+    let (_server, mut client) = serve().await;
     assert_eq!(client.call("PUT", "/db?partitioned=true", &[ROOT], b"").await.status, 201);
     assert_eq!(value(&mut client, "PUT", "/couchdb/max_partition_size", "\"1000\"").await, (200, json!("0")));
     let headers = [ROOT, ("content-type", "application/json")];
@@ -477,7 +477,7 @@ async fn a_full_partition_takes_no_documents() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plus_in_a_path_is_as_the_settings_say() {
-    let (server, mut client) = serve().await;
+    let (_server, mut client) = serve().await;
     assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
     let headers = [ROOT, ("content-type", "application/json")];
     assert_eq!(client.call("PUT", "/db/a+b", &headers, b"{}").await.text("id"), "a b");
@@ -524,7 +524,7 @@ async fn places_are_of_the_headers_that_the_settings_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn feeds_wait_as_long_as_the_settings_say() {
-    let (server, mut client) = serve().await;
+    let (_server, mut client) = serve().await;
     assert_eq!(client.call("PUT", "/db", &[ROOT], b"").await.status, 201);
     assert_eq!(value(&mut client, "PUT", "/httpd/changes_timeout", "\"1\"").await, (200, json!("60000")));
     for query in ["", "&timeout=3600000"] {

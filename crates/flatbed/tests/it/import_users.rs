@@ -3,8 +3,7 @@
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::import::{ask, text};
-use crate::support::{Server, run};
+use crate::support::{Server, ask, run, text};
 
 const ANNA: &str = "/_users/org.couchdb.user:anna";
 

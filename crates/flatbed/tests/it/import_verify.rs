@@ -3,8 +3,8 @@
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::import::{ask, text, write};
-use crate::support::{Server, run};
+use crate::import::write;
+use crate::support::{Server, ask, run, text};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn revisions_of_one_id_are_compared() {

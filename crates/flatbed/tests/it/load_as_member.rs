@@ -6,8 +6,7 @@ use flatbed_client::{Connection, Url};
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::import::{ask, text};
-use crate::support::{Server, run};
+use crate::support::{Server, ask, run, text};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_loads_into_a_database_that_exists() {
