@@ -14,6 +14,8 @@ use flatbed_store::view_functions::{
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
+use crate::limits::Limit;
+
 /// Batches that a process maps at once, each with the tree of one document in memory.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
 
@@ -21,7 +23,7 @@ static AT_ONCE: Semaphore = Semaphore::const_new(2);
 const SLICE: Duration = Duration::from_millis(20);
 
 /// The size of an answer, in bytes of rows. The answer ends with the document that exceeds it.
-const ROWS_BYTES_MAX: usize = if cfg!(test) { 2_000 } else { 16 << 20 };
+const ROWS_BYTES_MAX: Limit<usize> = Limit::new(16 << 20, 2_000);
 
 pub(crate) struct FieldMaps(Arc<Vec<Index>>);
 
@@ -47,12 +49,12 @@ impl GroupFunctions for FieldMaps {
         Box::pin(async move {
             let busy = || FunctionFailure::Busy("the process is stopping".to_owned());
             let (mut mapped, mut left, mut bytes) = (Vec::with_capacity(documents.len()), documents.into_iter(), 0);
-            while left.len() > 0 && bytes <= ROWS_BYTES_MAX {
+            while left.len() > 0 && bytes <= ROWS_BYTES_MAX.get() {
                 let room = AT_ONCE.acquire().await.map_err(|_| busy())?;
                 let indexes = Arc::clone(&indexes);
                 let slice = tokio::task::spawn_blocking(move || {
                     let (_room, began) = (room, Instant::now());
-                    let is_over = |more| began.elapsed() >= SLICE || bytes + more > ROWS_BYTES_MAX;
+                    let is_over = |more| began.elapsed() >= SLICE || bytes + more > ROWS_BYTES_MAX.get();
                     let (some, more) = map_some(&indexes, &mut left, is_over);
                     (some, more, left)
                 });

@@ -42,6 +42,7 @@ mod judge;
 mod lanes;
 mod layer;
 mod lease;
+mod limits;
 mod line_pacer;
 mod many_names;
 mod open;

@@ -30,6 +30,7 @@ use crate::instance::RUN_BYTES_MAX;
 use crate::judge::ask::named_by;
 use crate::judge::judgement::{AppointedJudge, Judge, judge_of};
 use crate::layer::{Inner, Layer, LayerOptions};
+use crate::limits;
 use crate::resyncs::{ResyncTask, Resyncs};
 use crate::size_bounds::SizeBounds;
 use crate::slots::Slots;
@@ -50,6 +51,9 @@ impl Layer {
         options: LayerOptions,
         judge: Option<Arc<dyn Judge>>,
     ) -> Result<(Layer, Authority)> {
+        if cfg!(test) {
+            limits::lower();
+        }
         if options.root.len() > 64 || options.default_run_bytes > RUN_BYTES_MAX {
             return Err(Refusal::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()).into());
         }

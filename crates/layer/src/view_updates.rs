@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::at_once::AtOnce;
 use crate::field_maps::FieldMaps;
 use crate::layer::Inner;
+use crate::limits::Limit;
 use crate::line_pacer::LinePacer;
 use crate::slots::State;
 
@@ -29,7 +30,7 @@ pub(crate) mod runaways;
 const LOADED_MAX: usize = 500;
 
 /// The most unused groups that a process remembers. At twice this number the unused ones are dropped.
-const IDLE_MAX: usize = if cfg!(test) { 10 } else { 1_000 };
+const IDLE_MAX: Limit<usize> = Limit::new(1_000, 10);
 
 /// The most queries of a process that wait for groups; further ones fail.
 const WAITING_MAX: u64 = 10_000;
@@ -68,8 +69,8 @@ const ROW_WRITES_MAX: usize = 4;
 
 /// The most documents of a range of a first build. If a range takes too long, the next ones have fewer: a lease is lost
 /// if it completes no range for a minute.
-const RANGE_DOCUMENTS_MAX: usize = if cfg!(test) { 7 } else { 300 };
-const RANGE_IN: Duration = if cfg!(test) { Duration::from_millis(150) } else { Duration::from_secs(15) };
+const RANGE_DOCUMENTS_MAX: Limit<usize> = Limit::new(300, 7);
+const RANGE_IN: Limit<Duration> = Limit::new(Duration::from_secs(15), Duration::from_millis(150));
 
 /// A database's namespace, and the index's number in it.
 pub(crate) type GroupId = (u64, u64);
@@ -291,7 +292,7 @@ impl ViewUpdates {
         if let Some(known) = groups.get(&id) {
             return Arc::clone(known);
         }
-        if groups.len() >= IDLE_MAX && groups.len().is_multiple_of(IDLE_MAX) {
+        if groups.len() >= IDLE_MAX.get() && groups.len().is_multiple_of(IDLE_MAX.get()) {
             // Drops unused groups: no task follows them, and no query waits for them.
             groups.retain(|_, group| Arc::strong_count(group) > 1);
         }
@@ -422,7 +423,7 @@ impl GroupState {
             shown: Mutex::default(),
             lines: LinePacer::new(clock),
             entered: AtOnce::new(RUN_DOCUMENTS_MAX, ENTERED_IN, clock),
-            range: AtOnce::new(RANGE_DOCUMENTS_MAX, RANGE_IN, clock),
+            range: AtOnce::new(RANGE_DOCUMENTS_MAX.get(), RANGE_IN.get(), clock),
             mapped_at_once: AtomicUsize::new(RUN_DOCUMENTS_MAX),
             runaways: Runaways::new(clock),
             resource_waits: AtomicUsize::new(0),
@@ -673,8 +674,9 @@ mod tests {
             &Clock::system(),
         );
         let used = views.group((0, 0));
-        (1..10 * IDLE_MAX as u64).for_each(|number| drop(views.group((0, number))));
-        assert!(lock(&views.groups).len() <= 2 * IDLE_MAX);
+        crate::limits::lower();
+        (1..10 * IDLE_MAX.get() as u64).for_each(|number| drop(views.group((0, number))));
+        assert!(lock(&views.groups).len() <= 2 * IDLE_MAX.get());
         assert!(Arc::ptr_eq(&used, &views.group((0, 0))));
     }
 }

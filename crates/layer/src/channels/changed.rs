@@ -12,9 +12,10 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::join_all;
 
 use crate::layer::{Inner, Layer};
+use crate::limits::Limit;
 
 /// Changes of one database that are read; if there are more, all users count as changed.
-const CHANGES_MAX: usize = if cfg!(test) { 4 } else { 1_000 };
+const CHANGES_MAX: Limit<usize> = Limit::new(1_000, 4);
 
 /// The last sequence scanned in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,8 +88,8 @@ async fn look_at(
     let is_same = |before: &UsersPosition| before.0.incarnation() == instance.incarnation() && before.0 <= place.0;
     let Some(UsersPosition(before)) = before.filter(is_same) else { return Ok(all) };
     let range = instance.keys.changed_principals_after(&before);
-    let rows = trx.range(&range, true).first(CHANGES_MAX).await?;
-    if rows.len() == CHANGES_MAX {
+    let rows = trx.range(&range, true).first(CHANGES_MAX.get()).await?;
+    if rows.len() == CHANGES_MAX.get() {
         return Ok(all);
     }
     let mut names = Vec::new();

@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 
 use crate::document::body::{self, BODY_BYTES_MAX, RangeRead, Rows};
 use crate::instance::Instance;
+use crate::limits::Limit;
 
 /// A pending read of a document's info and latest body.
 pub(crate) struct LatestRead<F> {
@@ -72,13 +73,13 @@ pub(crate) async fn whole_body(trx: &Transaction, instance: &Instance, info: Inf
 
 /// Bytes of other keys beside a document that a range may read in vain: a separate read costs a server as much as about
 /// 9,000 bytes.
-const PASSED_OVER_BYTES: u64 = if cfg!(test) { 300 } else { 1_000 };
+const PASSED_OVER_BYTES: Limit<u64> = Limit::new(1_000, 300);
 
 /// Byte limit of a reply; 0: FoundationDB's own.
-const TARGET_BYTES: usize = if cfg!(test) { 700 } else { 0 };
+const TARGET_BYTES: Limit<usize> = Limit::new(0, 700);
 
 /// Bytes after which a range read ends.
-const RANGE_BYTES_MAX: u64 = if cfg!(test) { 4_000 } else { 450_000 };
+const RANGE_BYTES_MAX: Limit<u64> = Limit::new(450_000, 4_000);
 
 /// Bytes that were read, and the used part of them: the rest are histories and tombstones between documents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -101,7 +102,7 @@ impl Share {
     /// Returns whether less than half was used, not counting the bytes that single reads of this many documents would
     /// outweigh.
     pub(crate) fn is_small(self, documents: usize) -> bool {
-        self.bytes > 2 * self.wanted + PASSED_OVER_BYTES * documents as u64
+        self.bytes > 2 * self.wanted + PASSED_OVER_BYTES.get() * documents as u64
     }
 }
 
@@ -123,7 +124,7 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
     let mut rest = KeyRange { begin: first.info(), end: last.latest().end };
     let mut current: Option<(Info, Rows)> = None;
     loop {
-        let (page, behind) = trx.range(&rest, true).target_bytes(TARGET_BYTES).reply().await?.into_parts();
+        let (page, behind) = trx.range(&rest, true).target_bytes(TARGET_BYTES.get()).reply().await?.into_parts();
         let page = Arc::new(page);
         let before = all.share.bytes;
         // The rows of the page that belong to the current document's body.
@@ -163,7 +164,7 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
         };
         all.share.full_replies += 1;
         all.share.full_bytes += all.share.bytes - before;
-        if all.share.bytes > RANGE_BYTES_MAX || all.share.is_small(keys.len()) || all.found.len() == keys.len() {
+        if all.share.bytes > RANGE_BYTES_MAX.get() || all.share.is_small(keys.len()) || all.found.len() == keys.len() {
             break;
         }
         rest = behind;

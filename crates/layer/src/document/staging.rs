@@ -23,6 +23,7 @@ use crate::document::release;
 use crate::handle::Database;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::limits::Limit;
 
 /// Bytes of rows in one staging transaction.
 const STAGE_BYTES_MAX: u64 = 500_000;
@@ -31,7 +32,7 @@ const STAGE_BYTES_MAX: u64 = 500_000;
 const RENEWED_AT_ONCE: usize = 200;
 
 /// Blobs that a sweep lists in one transaction.
-const LISTED_AT_ONCE: usize = if cfg!(test) { 5 } else { 1_000 };
+const LISTED_AT_ONCE: Limit<usize> = Limit::new(1_000, 5);
 
 /// Stages a body, and replaces it by a reference. Returns false if the database was replaced.
 pub(crate) async fn stage(database: &Database, instance: &Instance, body: &mut Prepared) -> Result<bool> {
@@ -229,7 +230,7 @@ impl Operation for ListStaged<'_> {
             }
             range.begin = [after, &[0][..]].concat();
         }
-        let page = trx.range(&range, true).page(LISTED_AT_ONCE).await?;
+        let page = trx.range(&range, true).page(LISTED_AT_ONCE.get()).await?;
         let since = |value: &[u8]| proto::Staged::decode(value).map(|staged| staged.created_at_ms);
         let rows = page.iter().map(|row| Ok((instance.keys.staged_id(row.key())?, since(row.value())?)));
         let ids = rows.collect::<Result<_>>()?;
@@ -342,7 +343,7 @@ mod tests {
     async fn any_number_of_blobs_is_swept() {
         let (db, _storage) = database().await;
         let instance = instance_of(&db.inner, &db.name).await.unwrap();
-        let (blobs, now_ms) = (3 * LISTED_AT_ONCE as u64 + 1, db.inner.clock.unix_ms());
+        let (blobs, now_ms) = (3 * LISTED_AT_ONCE.get() as u64 + 1, db.inner.clock.unix_ms());
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         for number in 1..=blobs {
             // One is recent.

@@ -20,16 +20,17 @@ use crate::handle::Reader;
 use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::limits::Limit;
 
 /// The largest number of transactions that read one page of a feed of very many channels.
 const PARTS_MAX: usize = 16;
 
 /// Time limit after which no further transaction follows, if the page has a row.
-const PARTS_TIME: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 5 });
+const PARTS_TIME: Limit<Duration> = Limit::new(Duration::from_secs(5), Duration::from_secs(600));
 
 /// Returns whether another transaction may follow. A page without rows has no time limit, since it would show nothing.
 fn has_time(parts: usize, has_come: bool, taken: Duration) -> bool {
-    parts < PARTS_MAX && (!has_come || taken < PARTS_TIME)
+    parts < PARTS_MAX && (!has_come || taken < PARTS_TIME.get())
 }
 
 /// Why a wait ended.
@@ -484,7 +485,7 @@ mod tests {
 
     #[test]
     fn other_transactions_follow_for_as_long_as_a_reader_can_wait() {
-        let late = PARTS_TIME;
+        let late = PARTS_TIME.get();
         assert!(has_time(1, true, late / 2) && has_time(PARTS_MAX - 1, false, 3 * late));
         assert!(!has_time(1, true, late) && !has_time(PARTS_MAX, false, Duration::ZERO));
     }

@@ -21,29 +21,30 @@ use crate::index::json::key::catch_up;
 use crate::index::maintainers::Within;
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
+use crate::limits::Limit;
 use crate::read::all_docs::{PAGE_ROWS_MAX, Pace, read_ranges};
 use crate::read::get::{READ_BYTES_MAX, shown};
 
 /// The most rows of a page whose documents are read one by one.
-const DOCUMENTS_MAX: usize = if cfg!(test) { 7 } else { 500 };
+const DOCUMENTS_MAX: Limit<usize> = Limit::new(500, 7);
 
 /// The same limit for the first page, when the selectivity is unknown.
-const FIRST_DOCUMENTS: usize = if cfg!(test) { 3 } else { 64 };
+const FIRST_DOCUMENTS: Limit<usize> = Limit::new(64, 3);
 
 /// The most rows of a page that reads no documents.
-const ROWS_MAX: usize = if cfg!(test) { 11 } else { PAGE_ROWS_MAX };
+const ROWS_MAX: Limit<usize> = Limit::new(PAGE_ROWS_MAX, 11);
 
 /// A page ends after this time: a transaction has 5 s.
 const TIME_MAX: Duration = Duration::from_millis(1_500);
 
 /// A page ends after it has matched documents for this long, if other work waits for a turn.
-const SLICE: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(20) };
+const SLICE: Limit<Duration> = Limit::new(Duration::from_millis(20), Duration::ZERO);
 
 /// The total time after which a page ends if other work waits: reads of documents hold the turn, too.
-const WAITED_FOR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(100) };
+const WAITED_FOR: Limit<Duration> = Limit::new(Duration::from_millis(100), Duration::ZERO);
 
 /// A page with fewer rows is not read ahead.
-const AHEAD_ROWS_MIN: usize = if cfg!(test) { 3 } else { 64 };
+const AHEAD_ROWS_MIN: Limit<usize> = Limit::new(64, 3);
 
 #[derive(Debug, Clone)]
 pub(crate) struct PagePosition {
@@ -63,11 +64,11 @@ impl PagePosition {
         // Without a residual condition each row is answered, so no more rows than the limit are read.
         let rows_max = match (is_keys, query.residual.is_none()) {
             (true, true) => wanted,
-            (true, false) => wanted.saturating_mul(2).max(FIRST_DOCUMENTS),
-            (false, _) => Pace::FIRST.rows_max,
+            (true, false) => wanted.saturating_mul(2).max(FIRST_DOCUMENTS.get()),
+            (false, _) => Pace::first().rows_max,
         };
         let skip = if is_keys && query.residual.is_none() { skip } else { 0 };
-        PagePosition { behind: None, skip, rows_max: rows_max.max(1), pace: Pace::FIRST, paused: None }
+        PagePosition { behind: None, skip, rows_max: rows_max.max(1), pace: Pace::first(), paused: None }
     }
 
     /// Returns whether a page read from there equals one read from here.
@@ -77,7 +78,7 @@ impl PagePosition {
 
     /// Returns whether the page is worth reading ahead.
     pub(crate) fn may_be_ahead(&self) -> bool {
-        self.rows_max >= AHEAD_ROWS_MIN
+        self.rows_max >= AHEAD_ROWS_MIN.get()
     }
 
     fn next(&self, behind: Vec<u8>, examined: u64, pace: Pace) -> PagePosition {
@@ -157,8 +158,8 @@ impl Operation for QueryPage<'_> {
         let is_keys = query.number.is_some();
         let needs_documents = !(query.covering || query.counts_rows);
         let most = match (is_keys, needs_documents) {
-            (true, true) => DOCUMENTS_MAX,
-            (true, false) => ROWS_MAX,
+            (true, true) => DOCUMENTS_MAX.get(),
+            (true, false) => ROWS_MAX.get(),
             (false, _) => place.pace.rows_max,
         };
         let read = ranges::read(trx, &ranges, place.rows_max.min(most), query.reverse).await?;
@@ -197,8 +198,8 @@ impl Operation for QueryPage<'_> {
                 }
             }
             let is_last = at + 1 == rows.len();
-            let matched = matcher.as_ref().is_some_and(|matcher| matcher.matched() >= SLICE);
-            let is_over = matched || trx.clock().since(began) >= WAITED_FOR;
+            let matched = matcher.as_ref().is_some_and(|matcher| matcher.matched() >= SLICE.get());
+            let is_over = matched || trx.clock().since(began) >= WAITED_FOR.get();
             has_yielded = !is_last && is_over && query.has_waiters.as_ref().is_some_and(|has_waiters| has_waiters());
             if has_yielded || !is_last && (bytes > READ_BYTES_MAX || trx.clock().since(began) > TIME_MAX) {
                 break;

@@ -23,6 +23,7 @@ use crate::group::leases::{
 };
 use crate::group::mapper::{ToMap, map};
 use crate::group::steps::{NODES_FOR, Nodes, Step};
+use crate::limits::Limit;
 use crate::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 use crate::read::get::GetOutcome;
 use crate::view::build::NodesPace;
@@ -32,14 +33,14 @@ use crate::view::prepare::PreparedDocument;
 const RANGE_BYTES_MAX: usize = 400_000;
 
 /// The interval at which a process renews its leases.
-const BEATS: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
+const BEATS: Limit<Duration> = Limit::new(Duration::from_secs(1), Duration::from_millis(100));
 
 /// The time after which a lease is no longer renewed, if none of its ranges has ended and none waited for a shared
 /// resource: another process may succeed.
-const STALLED_MAX: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(60) };
+const STALLED_MAX: Limit<Duration> = Limit::new(Duration::from_secs(60), Duration::from_millis(500));
 
 /// The polling interval while other processes build the rest.
-const LOOKS: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_millis(500) };
+const LOOKS: Limit<Duration> = Limit::new(Duration::from_millis(500), Duration::from_millis(50));
 
 /// The timeout for returning leases. Afterwards other processes notice by themselves.
 const LEAVES_IN: Duration = Duration::from_secs(5);
@@ -147,7 +148,7 @@ async fn read_lease(
         None => return Ok(Some(ReaderMessage::Gone)),
         Some(TakeLeaseOutcome::Over) => return Ok(Some(ReaderMessage::Over)),
         Some(TakeLeaseOutcome::Nothing) => {
-            job.clock().sleep(LOOKS).await;
+            job.clock().sleep(LOOKS.get()).await;
             return Ok(None);
         }
         Some(TakeLeaseOutcome::Lease(lease)) => lease,
@@ -246,7 +247,7 @@ impl<'a> Building<'a> {
                 },
                 Some(done) = self.work.join_next() => self.ended(done.map_err(Error::of_task)??)?,
                 () = clock.sleep_until(next_beat) => {
-                    next_beat = clock.now() + BEATS;
+                    next_beat = clock.now() + BEATS.get();
                     self.beat();
                     None
                 }
@@ -372,7 +373,7 @@ impl<'a> Building<'a> {
             self.parts.values_mut().for_each(|part| part.moved_at = now);
         }
         let stalled = |held: &LeaseProgress| {
-            self.parts.get(&held.from).is_none_or(|part| clock.since(part.moved_at) >= STALLED_MAX)
+            self.parts.get(&held.from).is_none_or(|part| clock.since(part.moved_at) >= STALLED_MAX.get())
         };
         let held: Vec<LeaseProgress> = self.held().into_iter().filter(|held| !stalled(held)).collect();
         if held.is_empty() || self.is_beating {

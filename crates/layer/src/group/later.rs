@@ -22,13 +22,14 @@ use crate::group::job::Job;
 use crate::group::leases::{Token, WriteOutcome};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{Step, WithinGroup, Work, begin_standing, row_bytes};
+use crate::limits::Limit;
 use crate::view::apply::write_rows;
 use crate::view::build::NODES;
 use crate::view::known::new_mark;
 use crate::view::prepare::PreparedDocument;
 
 /// The number of documents read at once: each may have 8 MB, and is mapped as text.
-const READ_AT_ONCE: usize = if cfg!(test) { 3 } else { 4 };
+const READ_AT_ONCE: Limit<usize> = Limit::new(4, 3);
 
 pub(super) const NOTED_AT_ONCE: usize = 50;
 
@@ -105,7 +106,7 @@ impl Operation for Read<'_> {
         let inner = &self.job.reader.inner;
         let instance = inner.resolve(trx, &self.job.reader.name).await?;
         let noted = instance.keys.view(self.job.number()).all_later();
-        let page = trx.range(&noted, true).page(READ_AT_ONCE).await?;
+        let page = trx.range(&noted, true).page(READ_AT_ONCE.get()).await?;
         let id = |value: &[u8]| {
             String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("a noted id is not UTF-8".to_owned()))
         };

@@ -24,14 +24,15 @@ use tokio::time::Instant;
 
 use crate::at_once::Paced;
 use crate::group::steps::{WithinGroup, Work, begin_standing, row_bytes};
+use crate::limits::Limit;
 use crate::view::apply::write_rows;
 use crate::view::build::{NODES, ROWS};
 use crate::view::prepare::PreparedDocument;
 
-const LEASE_DOCUMENTS: i32 = if cfg!(test) { 30 } else { 4_000 };
+const LEASE_DOCUMENTS: Limit<i32> = Limit::new(4_000, 30);
 
 /// The time without renewal after which a lease is taken over.
-const SILENCE_MAX: Duration = if cfg!(test) { Duration::from_secs(3) } else { Duration::from_secs(5) };
+const SILENCE_MAX: Limit<Duration> = Limit::new(Duration::from_secs(5), Duration::from_secs(3));
 
 const LEASES_MAX: usize = 500;
 
@@ -68,7 +69,7 @@ impl Others {
             return Token::try_from(lease.token.as_slice()).map_or(true, |token| !own.contains(&token));
         }
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(from).is_some_and(|(before, _, since)| before == lease && clock.since(*since) >= SILENCE_MAX)
+        seen.get(from).is_some_and(|(before, _, since)| before == lease && clock.since(*since) >= SILENCE_MAX.get())
     }
 
     fn see(&self, clock: &Clock, leases: &[(String, ViewLease, ViewLeasePlace)]) {
@@ -166,7 +167,7 @@ impl Work for TakeLease<'_> {
         }
         let documents = instance.keys.all_docs();
         let begin = instance.keys.all_docs_entry(&from);
-        let last = trx.get_key(&KeySelector::new(Cow::Borrowed(&begin), true, LEASE_DOCUMENTS), true).await?;
+        let last = trx.get_key(&KeySelector::new(Cow::Borrowed(&begin), true, LEASE_DOCUMENTS.get()), true).await?;
         let until = if *last < *documents.end { Some(instance.keys.all_docs_id(&last)?) } else { None };
         let (until, is_end) = (until.clone().unwrap_or_default(), until.is_none());
         let (owner, token) = (within.owner().to_vec(), self.token.to_vec());

@@ -12,6 +12,7 @@ use flatbed_store::view_functions::{EmittedRows, FunctionFailure, MapOutcome};
 use crate::document::edit::Document;
 use crate::document::text;
 use crate::group::job::Job;
+use crate::limits::Limit;
 use crate::line_pacer::{LINE_EVERY, LineDecision};
 use crate::size_limit::{self, Growth};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
@@ -20,7 +21,7 @@ use crate::view_updates::{GroupState, LoggedFailure, RUN_DOCUMENTS_MAX, views};
 
 /// The number of consecutive documents that exceed a bound after which the functions count as broken. A time limit
 /// counts three times, as it has kept a processor busy for all of that time.
-const BREACHES_MAX: usize = if cfg!(test) { 4 } else { 9 };
+const BREACHES_MAX: Limit<usize> = Limit::new(9, 4);
 
 /// The longest stored reason for setting a document aside, in characters.
 const REASON_CHARACTERS: usize = 200;
@@ -207,7 +208,7 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
                 prepared.push(prepare_document(job, emitted, &mut waited).await?);
                 job.reader.inner.metrics.view_documents_mapped.add(1);
                 let more = if matches!(failure, FunctionFailure::TimedOut(_)) { 3 } else { 1 };
-                if job.breaches.fetch_add(more, Ordering::Relaxed) + more >= BREACHES_MAX {
+                if job.breaches.fetch_add(more, Ordering::Relaxed) + more >= BREACHES_MAX.get() {
                     return Err(failure.into());
                 }
                 if !job.is_wanted().await? {

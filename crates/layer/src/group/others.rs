@@ -15,13 +15,14 @@ use crate::feed::watches::{Watch, set_watches};
 use crate::group::steps::{ReadStanding, Standing, drained};
 use crate::handle::Reader;
 use crate::index::groups::groups_of;
+use crate::limits::Limit;
 use crate::view_updates::{GroupId, GroupState, views};
 
 /// The time without progress after which this process takes over.
-pub(super) const SILENCE_MAX: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
+pub(super) const SILENCE_MAX: Limit<Duration> = Limit::new(Duration::from_secs(5), Duration::from_secs(1));
 
 /// The polling interval with a watch, or without waiting queries.
-const LOOKS: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(1) };
+const LOOKS: Limit<Duration> = Limit::new(Duration::from_secs(1), Duration::from_secs(2));
 
 /// The polling interval while a query waits and the limit of watches is reached.
 const LOOKS_UNWATCHED: Duration = Duration::from_millis(100);
@@ -66,7 +67,7 @@ pub(super) async fn wait_for_holder(reader: &Reader, id: GroupId, state: &GroupS
         let is_first = seen.is_none();
         match &seen {
             Some((before, since)) if before == progress => {
-                if inner.clock.since(*since) >= SILENCE_MAX && !standing.is_through() {
+                if inner.clock.since(*since) >= SILENCE_MAX.get() && !standing.is_through() {
                     return Ok(Some(standing));
                 }
             }
@@ -88,7 +89,7 @@ pub(super) async fn wait_for_holder(reader: &Reader, id: GroupId, state: &GroupS
 
 async fn pause(reader: &Reader, state: &GroupState, watch: &mut Option<Watch>, is_waited_for: bool) {
     let (mut closing, clock) = (reader.inner.closing.subscribe(), &reader.inner.clock);
-    let looks = if is_waited_for && watch.is_none() { LOOKS_UNWATCHED } else { LOOKS };
+    let looks = if is_waited_for && watch.is_none() { LOOKS_UNWATCHED } else { LOOKS.get() };
     let looked_at = clock.now();
     let fired = async {
         match watch {

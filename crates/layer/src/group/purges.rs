@@ -22,10 +22,11 @@ use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::reconcile::reconcile;
 use crate::group::steps::{EnterPurged, EnteredPurges, Step, purges_of};
 use crate::instance::Instance;
+use crate::limits::Limit;
 use crate::view::prepare::PreparedDocument;
 
 /// The number of log records, or documents of them, that are read at once.
-pub(super) const RECORDS_MAX: usize = if cfg!(test) { 5 } else { 200 };
+pub(super) const RECORDS_MAX: Limit<usize> = Limit::new(200, 5);
 
 /// The most pages of records, and bytes of ids, that a transaction reads to find purged documents of a run. Beyond
 /// either the run is dropped, and the log is entered first.
@@ -152,10 +153,10 @@ impl LogPage {
         if !after.is_empty() {
             begin = instance.keys.behind_purge(after);
         }
-        let rows = trx.range(&KeyRange { begin, end }, true).first(RECORDS_MAX).await?;
+        let rows = trx.range(&KeyRange { begin, end }, true).first(RECORDS_MAX.get()).await?;
         // `first` returns a full page if there is one: the records of the last commit are dropped, and of a short page
         // that may be all.
-        let is_all = rows.len() < RECORDS_MAX;
+        let is_all = rows.len() < RECORDS_MAX.get();
         let mut records = Vec::with_capacity(rows.len());
         for row in rows.iter() {
             let stamp = instance.keys.purge_stamp(row.key())?.to_vec();

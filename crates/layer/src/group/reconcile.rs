@@ -18,9 +18,10 @@ use crate::group::large::Finished;
 use crate::group::mapper::ToMap;
 use crate::group::purges::map_and_enter;
 use crate::group::steps::EnteredPurges;
+use crate::limits::Limit;
 
 /// The approximate number of documents that a transaction looks up.
-const PAGE: usize = if cfg!(test) { 4 } else { 500 };
+const PAGE: Limit<usize> = Limit::new(500, 4);
 
 /// The interval at which the progress is written if nothing is to be entered, so that other processes see that this one
 /// works.
@@ -100,7 +101,7 @@ impl Operation for FindGone<'_> {
         if let Some(from) = self.begin {
             begin = from.to_vec();
         }
-        let page = trx.range(&KeyRange { begin, end }, true).page(PAGE).await?;
+        let page = trx.range(&KeyRange { begin, end }, true).page(PAGE.get()).await?;
         let mut ids = Vec::with_capacity(page.len());
         for row in &page {
             if let ViewPart::OfDocument(id, 0) = view.split(row.key())? {

@@ -19,6 +19,7 @@ use crate::group::purges;
 use crate::index::groups::is_group;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::limits::Limit;
 use crate::view::apply::{Applied, At, apply};
 use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes};
 use crate::view::documents::LargeReadGate;
@@ -104,7 +105,7 @@ pub(super) fn row_bytes(documents: &[PreparedDocument]) -> usize {
 
 /// The interval at which a process shows that it works while it waits for a turn: well below the time after which others
 /// take the group over.
-pub(super) const BEAT_INTERVAL: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
+pub(super) const BEAT_INTERVAL: Limit<Duration> = Limit::new(Duration::from_secs(1), Duration::from_millis(100));
 
 pub(super) struct Step<'a, W> {
     pub job: &'a Job,
@@ -566,7 +567,7 @@ async fn wait_visibly<T>(job: &Job, is_of_holder: bool, resource: impl Future<Ou
 async fn show_work(job: &Job) -> Infallible {
     let inner = &job.reader.inner;
     loop {
-        job.clock().sleep(BEAT_INTERVAL).await;
+        job.clock().sleep(BEAT_INTERVAL.get()).await;
         let mut beat = Step { job, work: Hold { silent: None }, large_reads: LargeReadGate::default() };
         match flatbed_store::transaction::write(&inner.db, &inner.metrics, &mut beat).await {
             Ok(Some((replaced, progress))) => job.known.follow_mark(&replaced, &progress.nodes_mark),

@@ -29,12 +29,13 @@ use crate::index::maintainers::{Change, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::limits::Limit;
 
 /// The most documents that a step enters. Tests have a small limit, so that there are several steps.
-const STEP_DOCUMENTS_MAX: usize = if cfg!(test) { 10 } else { 2_000 };
+const STEP_DOCUMENTS_MAX: Limit<usize> = Limit::new(2_000, 10);
 
 /// The documents of the first step, when their size is not known yet.
-const FIRST_DOCUMENTS: usize = if cfg!(test) { 10 } else { 250 };
+const FIRST_DOCUMENTS: Limit<usize> = Limit::new(250, 10);
 
 const READS_AT_ONCE: usize = 16;
 
@@ -78,7 +79,7 @@ pub(crate) struct Pace {
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { documents: FIRST_DOCUMENTS, average_bytes: 1_000 }
+        Pace { documents: FIRST_DOCUMENTS.get(), average_bytes: 1_000 }
     }
 }
 
@@ -88,7 +89,7 @@ impl Pace {
         let average_bytes = bytes.checked_div(entered as u64).unwrap_or(self.average_bytes).max(100);
         let by_bytes = usize::try_from(READ_BYTES_MAX / average_bytes).unwrap_or(usize::MAX);
         // Under concurrent writes steps shrink to the last committed size, and grow again.
-        let documents = begun.saturating_mul(2).min(by_bytes).clamp(1, STEP_DOCUMENTS_MAX);
+        let documents = begun.saturating_mul(2).min(by_bytes).clamp(1, STEP_DOCUMENTS_MAX.get());
         Pace { documents, average_bytes }
     }
 

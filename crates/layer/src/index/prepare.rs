@@ -25,6 +25,7 @@ use crate::index::kinds::{DefinedIndex, with_kinds};
 use crate::index::maintainers::{Change, Within};
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::limits::Limit;
 
 const AT_ONCE: usize = 8;
 
@@ -32,7 +33,7 @@ const AT_ONCE: usize = 8;
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// The approximate limit of prepared bytes for one transaction; one document may exceed it. Tests have a small one.
-const PREPARED_BYTES_MAX: usize = if cfg!(test) { 500 } else { 500_000 };
+const PREPARED_BYTES_MAX: Limit<usize> = Limit::new(500_000, 500);
 
 /// The largest result of one index for one document.
 const ANSWER_BYTES_MAX: usize = 400_000;
@@ -89,7 +90,7 @@ impl Preparations {
     pub(crate) async fn edits(&self, inner: &Inner, edits: &[&Edit<'_>]) -> Result<()> {
         let (mut bytes, mut count) = (0, 0);
         for some in edits.chunks(AT_ONCE) {
-            if bytes >= PREPARED_BYTES_MAX {
+            if bytes >= PREPARED_BYTES_MAX.get() {
                 break;
             }
             // A function that fails must not prevent its own repair.
@@ -98,7 +99,7 @@ impl Preparations {
             self.make(inner, documents).await?;
             let known = self.known();
             for edit in some {
-                if bytes >= PREPARED_BYTES_MAX {
+                if bytes >= PREPARED_BYTES_MAX.get() {
                     break;
                 }
                 let made = known.made.get(&(edit.id.to_string(), None)).into_iter().flatten();

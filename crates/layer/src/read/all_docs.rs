@@ -22,6 +22,7 @@ use crate::document::latest::{LatestRange, Share, begin_latest, read_range};
 use crate::handle::Reader;
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
+use crate::limits::Limit;
 use crate::read::get::{Known, READ_AHEAD, READ_BYTES_MAX, ShowsDocument, show_documents_to, shown_to};
 use crate::read::merged_ids::merged_page;
 use crate::read::seen::winners_of;
@@ -44,7 +45,10 @@ const SEEN_AT_ONCE: usize = 100;
 const WALKED_BYTES: usize = READ_BYTES_MAX / 16 * 15;
 
 /// Row limit of a scan's first page, before the size of documents is known.
-const FIRST_PAGE_DOCUMENTS: usize = if cfg!(test) { 5 } else { 500 };
+const FIRST_PAGE_DOCUMENTS: Limit<usize> = Limit::new(500, 5);
+
+/// The estimate of bytes in a reply of the storage, before the first page.
+const FIRST_REPLY_BYTES: Limit<u64> = Limit::new(72_000, 700);
 
 /// Pages that are read document by document before ranges are tried again, if ranges have read many foreign keys.
 const PAGES_BY_DOCUMENT: u32 = 8;
@@ -144,12 +148,10 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// The estimate before the first page: documents of 1 kB without a history.
-    pub(crate) const FIRST: Pace = Pace {
-        range_bytes: 1_100,
-        reply_bytes: if cfg!(test) { 700 } else { 72_000 },
-        by_document: 0,
-        rows_max: FIRST_PAGE_DOCUMENTS,
-    };
+    pub(crate) fn first() -> Pace {
+        let (reply_bytes, rows_max) = (FIRST_REPLY_BYTES.get(), FIRST_PAGE_DOCUMENTS.get());
+        Pace { range_bytes: 1_100, reply_bytes, by_document: 0, rows_max }
+    }
 
     /// Returns the number of ranges to read this many documents by. Each range takes several replies, because its last
     /// one is partly empty, but few, because they follow one another.
@@ -192,7 +194,7 @@ impl Pace {
 impl AllDocs {
     pub(crate) fn new(database: Reader, query: AllDocsQuery) -> Self {
         let first =
-            ScanPosition { rest: None, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), pace: Pace::FIRST };
+            ScanPosition { rest: None, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), pace: Pace::first() };
         let next = Some(first).filter(|first| first.limit > 0);
         AllDocs { database, query: Arc::new(query), next, instance: None, ahead: VecDeque::new() }
     }
@@ -592,7 +594,7 @@ mod tests {
     use super::*;
 
     fn pace(range_bytes: u64, reply_bytes: u64) -> Pace {
-        Pace { range_bytes, reply_bytes, ..Pace::FIRST }
+        Pace { range_bytes, reply_bytes, ..Pace::first() }
     }
 
     #[test]

@@ -8,10 +8,11 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::future::try_join4;
 
 use crate::layer::Inner;
+use crate::limits::Limit;
 use crate::read::all_docs::{AllDocs, AllDocsQuery, of_partition, whole_range};
 
 /// Limit of the ids and of the counters of partitions that are read.
-const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
+const COUNTED_MAX: Limit<usize> = Limit::new(1_000, 20);
 
 impl AllDocs {
     /// Counts the documents of the database before the start of a scan, in its order and without deleted ones. Counters
@@ -63,7 +64,7 @@ impl Operation for RowsBefore<'_> {
                 false => Ok(None),
             }
         };
-        let others = buckets.begin_partitions_before(trx, partition, COUNTED_MAX);
+        let others = buckets.begin_partitions_before(trx, partition, COUNTED_MAX.get());
         let (own, designs, others, total) = try_join4(count(trx, own), count(trx, designs), others, total).await?;
         let (Some(own), Some(designs), Some(others)) = (own, designs, others) else { return Ok(None) };
         let before = own + designs + others;
@@ -79,6 +80,6 @@ async fn count(trx: &Transaction, range: KeyRange) -> Result<Option<u64>> {
     if range.begin >= range.end {
         return Ok(Some(0));
     }
-    let count = trx.range(&range, true).first(COUNTED_MAX).await?.len();
-    Ok((count < COUNTED_MAX).then_some(count as u64))
+    let count = trx.range(&range, true).first(COUNTED_MAX.get()).await?.len();
+    Ok((count < COUNTED_MAX.get()).then_some(count as u64))
 }

@@ -8,6 +8,8 @@ use flatbed_store::records::ById;
 use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join_all;
 
+use crate::limits::Limit;
+
 /// Ranges that are read at once.
 pub(super) const RANGES_AT_ONCE: usize = 256;
 
@@ -18,7 +20,7 @@ const ROUNDS_MAX: usize = 8;
 const ROWS_READ_MAX: usize = 20_000;
 
 /// The fewest rows to read from a range beyond its share.
-const ROWS_BEYOND: usize = if cfg!(test) { 1 } else { 16 };
+const ROWS_BEYOND: Limit<usize> = Limit::new(16, 1);
 
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct MergedPage {
@@ -68,7 +70,7 @@ pub(crate) async fn merged_page(
         .filter(|stream| stream.range.begin < stream.range.end)
         .collect();
     let part = limit / streams.len().max(1);
-    let rows_each = if streams.len() == 1 { limit } else { (part + part / 4 + ROWS_BEYOND).min(limit) }.max(1);
+    let rows_each = if streams.len() == 1 { limit } else { (part + part / 4 + ROWS_BEYOND.get()).min(limit) }.max(1);
     let mut found: BTreeMap<String, ById> = BTreeMap::new();
     let mut rows_read = 0;
     for round in 0..ROUNDS_MAX {

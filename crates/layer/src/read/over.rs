@@ -196,7 +196,7 @@ impl<'r> ReadsOnce<'r> {
     /// Returns whether the transaction may continue with this document: while the records read so far are within the
     /// limit for one document, and after that for documents whose records were read.
     pub(crate) fn has_room_for(&self, id: &str) -> bool {
-        self.bytes < RECORDS_BYTES_MAX || self.of_document(id).is_read()
+        self.bytes < RECORDS_BYTES_MAX.get() || self.of_document(id).is_read()
     }
 
     /// Adds the bytes that were read of a document.

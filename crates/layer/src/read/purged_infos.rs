@@ -11,9 +11,10 @@ use prost::Message;
 
 use crate::handle::Reader;
 use crate::layer::Inner;
+use crate::limits::Limit;
 
 /// Limits of a page: records, and approximate bytes. A record has up to 90 kB.
-const RECORDS_MAX: usize = if cfg!(test) { 3 } else { 500 };
+const RECORDS_MAX: Limit<usize> = Limit::new(500, 3);
 const PAGE_BYTES: usize = 200_000;
 
 /// A recorded purge of a document. A purge of very many revisions is split into several.
@@ -56,7 +57,7 @@ impl Operation for ReadInfos<'_> {
         {
             begin.clone_from(from);
         }
-        let page = trx.range(&KeyRange { begin, end }, true).target_bytes(PAGE_BYTES).page(RECORDS_MAX).await?;
+        let page = trx.range(&KeyRange { begin, end }, true).target_bytes(PAGE_BYTES).page(RECORDS_MAX.get()).await?;
         let mut infos = Vec::with_capacity(page.len());
         for row in &page {
             let record = proto::PurgeInfo::decode(row.value())?;
@@ -109,7 +110,7 @@ mod tests {
         let (mut shown, mut from) = (Vec::new(), None);
         loop {
             let page = db.purged_infos(from.as_ref()).await.unwrap();
-            assert!(page.infos.len() <= RECORDS_MAX);
+            assert!(page.infos.len() <= RECORDS_MAX.get());
             shown.extend(page.infos);
             from = page.next;
             if from.is_none() {

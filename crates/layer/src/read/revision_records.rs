@@ -13,11 +13,13 @@ use flatbed_store::keys::{DocumentKeys, KeyRange, take_rev};
 use flatbed_store::records::RevisionRecord;
 use flatbed_store::transaction::Transaction;
 
+use crate::limits::Limit;
+
 /// Approximate bytes of a document's records to scan: 25,000 common records, or 100 of the largest.
-pub(crate) const RECORDS_BYTES_MAX: u64 = if cfg!(test) { 50_000 } else { 4_000_000 };
+pub(crate) const RECORDS_BYTES_MAX: Limit<u64> = Limit::new(4_000_000, 50_000);
 
 /// As [`RECORDS_BYTES_MAX`], for the records that are read one by one afterwards.
-const NAMED_BYTES_MAX: u64 = if cfg!(test) { 500_000 } else { 16_000_000 };
+const NAMED_BYTES_MAX: Limit<u64> = Limit::new(16_000_000, 500_000);
 
 const NAMED_AT_ONCE: usize = 256;
 
@@ -72,7 +74,7 @@ impl Records {
                 last = rev.generation();
                 records.told.insert(rev, RecordFacts::of(row.value(), now_ms, asked)?);
             }
-            if !page.is_all() && records.bytes >= RECORDS_BYTES_MAX {
+            if !page.is_all() && records.bytes >= RECORDS_BYTES_MAX.get() {
                 records.complete_from = last.saturating_add(1);
                 return Ok(records);
             }
@@ -102,7 +104,7 @@ impl Records {
                     self.told.insert((*rev).clone(), RecordFacts::of(&record, now_ms, asked)?);
                 }
             }
-            if bytes >= NAMED_BYTES_MAX {
+            if bytes >= NAMED_BYTES_MAX.get() {
                 break;
             }
         }

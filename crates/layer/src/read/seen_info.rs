@@ -11,12 +11,13 @@ use futures_util::future::{try_join, try_join_all};
 use crate::asker::ReadPrincipal;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::limits::Limit;
 use crate::read::get::last_seq;
 use crate::read::merged_ids::{RANGES_AT_ONCE, merged_page};
 use crate::read::viewer::{PendingViewer, Viewer};
 
 /// Documents up to which the count is exact.
-const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
+const COUNTED_MAX: Limit<usize> = Limit::new(1_000, 20);
 
 /// The statistics of the visible part of a database.
 pub(crate) struct SeenInfo {
@@ -74,13 +75,13 @@ async fn count(viewer: &Viewer, trx: &Transaction, instance: &Instance) -> Resul
     if viewer.held.has_all() {
         let designs = KeyRange { begin: keys.all_docs_entry(DESIGN_IDS.0), end: keys.all_docs_entry(DESIGN_IDS.1) };
         let all = instance.buckets.begin_count(trx, Counter::Documents);
-        let designs = trx.range(&designs, true).first(COUNTED_MAX);
+        let designs = trx.range(&designs, true).first(COUNTED_MAX.get());
         // Design documents are hidden from the reader.
         return Ok((all.await?.max(0) as u64).saturating_sub(designs.await?.len() as u64));
     }
     let channels = || viewer.held.channels().map(|(channel, _)| channel);
-    let page = merged_page(trx, keys, channels(), &keys.all_docs(), false, COUNTED_MAX + 1).await?;
-    if !page.more && page.rows.len() <= COUNTED_MAX {
+    let page = merged_page(trx, keys, channels(), &keys.all_docs(), false, COUNTED_MAX.get() + 1).await?;
+    if !page.more && page.rows.len() <= COUNTED_MAX.get() {
         return Ok(page.rows.iter().filter(|(_, row)| !is_over(row.expires_at_ms, trx.clock())).count() as u64);
     }
     let counted = page.rows.len() as u64;

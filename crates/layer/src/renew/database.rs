@@ -111,7 +111,7 @@ impl Operation for RenewStep<'_> {
         // After failures a transaction takes less, in case it took too long or is too large with the document ids.
         let halvings = self.attempts.min(10);
         self.attempts += 1;
-        let mut room = Room { entries: (PAGE_ENTRIES >> halvings).max(1), bytes: PAGE_BYTES_MAX >> halvings };
+        let mut room = Room { entries: (PAGE_ENTRIES.get() >> halvings).max(1), bytes: PAGE_BYTES_MAX >> halvings };
         let (root, record) = (trx.get(&self.renewal.keys.instance(), false), trx.get(self.record_key, false));
         let own: Vec<_> = self.buckets.all().iter().map(|bucket| bucket.by_seq_all(self.incarnation)).collect();
         let newest: Vec<_> = own.iter().map(|own| trx.range(own, true).any()).collect();

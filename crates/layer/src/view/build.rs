@@ -5,6 +5,7 @@ use flatbed_store::error::Result;
 use flatbed_store::proto;
 use flatbed_store::transaction::Quiet;
 
+use crate::limits::Limit;
 use crate::view::apply::At;
 use crate::view::asking::Asking;
 use crate::view::group::{ViewGroup, shape_of};
@@ -14,8 +15,8 @@ use crate::view::undo::GroupReads;
 use crate::view::written::WrittenReduces;
 
 /// The first and the largest number of rows or nodes from which a transaction makes nodes.
-const FIRST_ENTRIES: usize = if cfg!(test) { 40 } else { 250 };
-const ENTRIES_MAX: usize = if cfg!(test) { 40 } else { 2_000 };
+const FIRST_ENTRIES: Limit<usize> = Limit::new(250, 40);
+const ENTRIES_MAX: Limit<usize> = Limit::new(2_000, 40);
 
 /// The approximate limit of nodes that a transaction writes, in bytes; one node may exceed it.
 const WRITTEN_BYTES_MAX: usize = 600_000;
@@ -32,7 +33,7 @@ pub(crate) struct NodesPace {
 
 impl Default for NodesPace {
     fn default() -> NodesPace {
-        NodesPace { entries: FIRST_ENTRIES, bytes: 0 }
+        NodesPace { entries: FIRST_ENTRIES.get(), bytes: 0 }
     }
 }
 
@@ -52,7 +53,7 @@ impl NodesPace {
             true => self.entries * written / made,
             false => self.entries * WRITTEN_BYTES_MAX / 2 / bytes.max(1),
         };
-        self.entries = next.min(self.entries * 2).clamp(2, ENTRIES_MAX);
+        self.entries = next.min(self.entries * 2).clamp(2, ENTRIES_MAX.get());
         self.bytes = bytes;
     }
 }

@@ -16,6 +16,7 @@ use futures_util::future::{BoxFuture, join_all};
 use prost::Message;
 use tokio::time::Instant;
 
+use crate::limits::Limit;
 use crate::view::asking::Asking;
 use crate::view::build::FOLLOWED;
 use crate::view::documents::{StoredRows, read_stored_rows};
@@ -38,7 +39,7 @@ pub(crate) const PAGE_KEYS: usize = 200;
 
 /// Once a transaction holds this many stored rows of documents, it reads those of no further document. One document may
 /// have more.
-const SEEN_ROWS_MAX: usize = if cfg!(test) { 100 } else { 50_000 };
+const SEEN_ROWS_MAX: Limit<usize> = Limit::new(50_000, 100);
 
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
@@ -87,7 +88,7 @@ pub(crate) async fn check(
     let mut looked_at = 0;
     for (key, value) in &found {
         // The last row is visited again by the next call, so each call visits at least two keys.
-        if seen.rows > SEEN_ROWS_MAX && looked_at >= 2 && seen.lacks(&view, key) {
+        if seen.rows > SEEN_ROWS_MAX.get() && looked_at >= 2 && seen.lacks(&view, key) {
             break;
         }
         looked_at += 1;

@@ -13,16 +13,17 @@ use futures_util::future::{join_all, try_join_all};
 use prost::Message;
 
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
+use crate::limits::Limit;
 use crate::view::group::ViewGroup;
 use crate::view::labels::Labels;
 use crate::view::prepare::{PreparedDocument, PreparedRow, row_cost};
 
 /// The size of one value of a document's list of rows. A changed row rewrites its value.
-const PART_BYTES: u64 = if cfg!(test) { 1_500 } else { 16_000 };
+const PART_BYTES: Limit<u64> = Limit::new(16_000, 1_500);
 
 /// The most values of [`PART_BYTES`] that one read takes of several documents: 5 MB in storage, some 20 MB in memory. A
 /// single document may have more: a large document.
-const HAD_PARTS_MAX: u64 = if cfg!(test) { 20 } else { 300 };
+const HAD_PARTS_MAX: Limit<u64> = Limit::new(300, 20);
 
 /// Decides whether a transaction may read the stored rows of a large document ([`HAD_PARTS_MAX`]). A process bounds the
 /// number of such reads in parallel.
@@ -87,7 +88,7 @@ pub(crate) async fn read_stored_rows(
     for first in firsts {
         let first = first.map(|first| proto::ViewRowsOf::decode(&*first)).transpose()?;
         parts += first.as_ref().map_or(0, |first| u64::from(first.parts.saturating_sub(1)));
-        if parts > HAD_PARTS_MAX && (!read.is_empty() || large_reads.is_some_and(|gate| !gate.request())) {
+        if parts > HAD_PARTS_MAX.get() && (!read.is_empty() || large_reads.is_some_and(|gate| !gate.request())) {
             break;
         }
         read.push(first);
@@ -336,7 +337,7 @@ impl Has {
             rows.filter(move |(at, _)| !gone.contains(&(part, *at))).map(|(_, row)| row)
         };
         let all = || had.parts.keys().flat_map(|part| stays(*part));
-        if all().map(bytes_of).sum::<u64>() + come.iter().map(bytes_of).sum::<u64>() <= PART_BYTES {
+        if all().map(bytes_of).sum::<u64>() + come.iter().map(bytes_of).sum::<u64>() <= PART_BYTES.get() {
             let rows: Vec<_> = all().cloned().chain(come).collect();
             let last = (!rows.is_empty()).then_some(0);
             let others = had.parts.keys().filter(|part| **part > 0).map(|part| (*part, Vec::new()));
@@ -349,7 +350,7 @@ impl Has {
         let mut bytes = stays(last).map(bytes_of).sum::<u64>();
         for row in come {
             let more = bytes_of(&row);
-            if bytes > 0 && bytes + more > PART_BYTES {
+            if bytes > 0 && bytes + more > PART_BYTES.get() {
                 (last, bytes) = (last + 1, 0);
             }
             bytes += more;

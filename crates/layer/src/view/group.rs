@@ -12,6 +12,7 @@ use flatbed_store::proto;
 use flatbed_store::view_bounds::ViewBounds;
 use flatbed_store::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 
+use crate::limits::Limit;
 use crate::view::known::new_mark;
 
 /// The mean bytes of rows in a node of level 1.
@@ -46,9 +47,12 @@ pub(crate) struct Bounds {
     pub searching: Duration,
 }
 
+/// The rows that a transaction changes, and their approximate bytes.
+const ROWS: Limit<(usize, u64)> = Limit::new((1_500, 400_000), (60, 60_000));
+
 impl Default for Bounds {
     fn default() -> Self {
-        let (rows, rows_bytes) = if cfg!(test) { (60, 60_000) } else { (1_500, 400_000) };
+        let (rows, rows_bytes) = ROWS.get();
         let searching = Duration::from_secs(1);
         Bounds { document: ViewBounds::default(), rows, rows_bytes, transaction_bytes: 800_000, searching }
     }

@@ -11,12 +11,13 @@ use flatbed_rowtree::{Key, KeyRange};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::proto;
 
+use crate::limits::Limit;
 use crate::view::summary::Summary;
 use crate::view_updates::KnowingGroups;
 
 /// The cache limit for all groups that a process follows, in bytes.
 const ALL_BYTES_MAX: usize = 64_000_000;
-const GROUP_BYTES_MAX: usize = if cfg!(test) { 20_000 } else { 32_000_000 };
+const GROUP_BYTES_MAX: Limit<usize> = Limit::new(32_000_000, 20_000);
 
 #[derive(Debug)]
 pub(crate) struct KnownNodes {
@@ -67,7 +68,7 @@ impl KnownNodes {
     /// Begins a transaction that has read this progress with a conflict.
     pub(super) fn begin(&self, progress: &proto::ViewProgress) {
         let groups = self.of.0.load(Ordering::Relaxed).max(1);
-        let bytes_max = GROUP_BYTES_MAX.min(ALL_BYTES_MAX / groups) / progress.trees.len().max(1);
+        let bytes_max = GROUP_BYTES_MAX.get().min(ALL_BYTES_MAX / groups) / progress.trees.len().max(1);
         let mut state = self.lock();
         let attempt = state.attempt.take().filter(|attempt| attempt.mark == progress.nodes_mark);
         if let Some(Attempt { mark, nodes }) = attempt {

@@ -15,6 +15,7 @@ use flatbed_store::proto::{self, ViewProgress};
 use flatbed_store::transaction::{Quiet, Transaction};
 use prost::Message;
 
+use crate::limits::Limit;
 use crate::view::documents::{LargeReadGate, Plan, read_stored_rows};
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;
@@ -22,7 +23,7 @@ use crate::view::prepare::PreparedDocument;
 const STAGED_PARTS: u64 = 4;
 
 /// The marks that a transaction clears, each with its parts, which are one range.
-const MARKS_MAX: usize = if cfg!(test) { 3 } else { 100 };
+const MARKS_MAX: Limit<usize> = Limit::new(100, 3);
 
 /// The most marks of a document: each stands for parts of more than 20 kB.
 const MARKS_OF_DOCUMENT_MAX: usize = 20_000;
@@ -96,7 +97,7 @@ pub(crate) async fn tidy(
         return Ok(());
     }
     let range = keys.all_staged();
-    let page = trx.range(&range, true).page(MARKS_MAX).await?;
+    let page = trx.range(&range, true).page(MARKS_MAX.get()).await?;
     let mut marks = Vec::with_capacity(page.len());
     for row in &page {
         if let ViewPart::Staged(id, blob_id) = keys.split(row.key())? {

@@ -13,6 +13,7 @@ use flatbed_store::proto;
 use flatbed_store::seq::Seq;
 use futures_util::future::try_join_all;
 
+use crate::limits::Limit;
 use crate::view::group::Reduction;
 use crate::view::parts::{begin_key, begin_texts, decode, key_parts_bytes, texts_bytes};
 use crate::view::prepare::value_of;
@@ -21,7 +22,7 @@ use crate::view::stored::TreeRow;
 use crate::view::summary::{Reduced, Summary};
 use crate::view::written::{ReduceFailure, WrittenResult};
 
-const PAGE_GROUPS: usize = if cfg!(test) { 6 } else { 1_000 };
+const PAGE_GROUPS: Limit<usize> = Limit::new(1_000, 6);
 
 /// The largest group, in rows and in bytes of keys and values, that is reduced again in reverse order: CouchDB finds
 /// such a group in one node.
@@ -35,9 +36,9 @@ const TURNED_PAGE_BYTES: u64 = 1_000_000;
 const PAGE_BYTES: u64 = 1_600_000;
 
 /// The number of groups whose first and last rows are read concurrently. It doubles as long as they are small.
-const GROUPS_AT_ONCE: usize = if cfg!(test) { 2 } else { 64 };
+const GROUPS_AT_ONCE: Limit<usize> = Limit::new(64, 2);
 
-const KEYS_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
+const KEYS_AT_ONCE: Limit<usize> = Limit::new(64, 3);
 
 /// The grouping of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -109,7 +110,7 @@ impl View {
     /// Begins a query of reductions. It reads nothing yet.
     pub fn reduce(&self, query: ReduceQuery) -> ReducedRows {
         let (skip, limit) = (query.skip, query.limit.unwrap_or(u64::MAX));
-        let place = Cursor { is_first: true, skip, limit, groups: PAGE_GROUPS, ..Cursor::default() };
+        let place = Cursor { is_first: true, skip, limit, groups: PAGE_GROUPS.get(), ..Cursor::default() };
         ReducedRows { view: self.clone(), query: Arc::new(query), place: Some(place), pinned: Pinned::default() }
     }
 }
@@ -148,7 +149,7 @@ impl PageRead for ReadGroups<'_> {
 
     async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
         let mut next = Cursor { is_first: false, ..self.from.clone() };
-        let groups = if next.skip > 0 { PAGE_GROUPS } else { next.groups };
+        let groups = if next.skip > 0 { PAGE_GROUPS.get() } else { next.groups };
         let wanted = next.skip.saturating_add(next.limit).min(groups as u64) as usize;
         let mut page = ReducedPage { rows: Vec::new(), place: reading.place() };
         if wanted == 0 || !reading.is_built() {
@@ -187,11 +188,11 @@ impl PageRead for ReadGroups<'_> {
         self.turn(reading, &mut found).await?;
         page.rows = self.answered(reading, &found).await?;
         next.limit = next.limit.saturating_sub(page.rows.len() as u64);
-        next.groups = next.groups.saturating_mul(2).min(PAGE_GROUPS);
+        next.groups = next.groups.saturating_mul(2).min(PAGE_GROUPS.get());
         let mut is_over = is_over || next.limit == 0;
         if let Some(left) = found.get(page.rows.len()) {
             is_over = false;
-            next.groups = page.rows.len().saturating_mul(2).clamp(1, PAGE_GROUPS);
+            next.groups = page.rows.len().saturating_mul(2).clamp(1, PAGE_GROUPS.get());
             next.key = left.at;
             next.rest = whole.map(|whole| match self.query.descending {
                 true => KeyRange { begin: whole.begin, end: left.range.end.clone() },
@@ -209,7 +210,7 @@ impl ReadGroups<'_> {
     }
 
     async fn keys(&self, reading: &Reading<'_>, count: usize, next: &mut Cursor) -> Result<Vec<RowGroup>> {
-        let end = count.min(next.key + KEYS_AT_ONCE.min(next.groups.max(1)));
+        let end = count.min(next.key + KEYS_AT_ONCE.get().min(next.groups.max(1)));
         let found = (next.key..end).map(|key| async move {
             let Some(range) = reading.range_of_key(&self.query.select, key, self.query.descending).await? else {
                 return Ok(None);
@@ -351,7 +352,7 @@ impl ReadGroups<'_> {
 
     /// Returns the rows of the first groups: at least one, and as many as the page's bytes allow.
     async fn answered(&self, reading: &Reading<'_>, found: &[RowGroup]) -> Result<Vec<ReducedRow>> {
-        let (mut rows, mut bytes, mut at_once) = (Vec::new(), 0, GROUPS_AT_ONCE);
+        let (mut rows, mut bytes, mut at_once) = (Vec::new(), 0, GROUPS_AT_ONCE.get());
         while rows.len() < found.len() && bytes < PAGE_BYTES {
             let some = found.iter().skip(rows.len()).take(at_once);
             let begun = try_join_all(some.map(|found| self.begun(reading, found)).collect::<Vec<_>>()).await?;

@@ -14,18 +14,19 @@ use flatbed_store::seq::Seq;
 use futures_util::future::{try_join, try_join_all};
 
 use crate::document::edit::{Document, GetOptions};
+use crate::limits::Limit;
 use crate::read::get::{ShowsDocument, show_documents};
 use crate::read::local::LocalDocument;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::read::{PageRead, Pinned, Reading, Select, View, read_page};
 
-const PAGE_ROWS: usize = if cfg!(test) { 30 } else { 1_000 };
+const PAGE_ROWS: Limit<usize> = Limit::new(1_000, 30);
 
 /// The approximate bytes of a page's rows.
 const PAGE_BYTES: u64 = 400_000;
 
 /// The most rows that are skipped one by one.
-const SKIP_READ_MAX: u64 = if cfg!(test) { 7 } else { 100 };
+const SKIP_READ_MAX: Limit<u64> = Limit::new(100, 7);
 
 const KEYS_AT_ONCE: usize = 64;
 
@@ -313,8 +314,8 @@ impl ReadRows<'_> {
     /// Reads the first rows of a range, and the number of the view's rows before it.
     async fn range_page(&self, reading: &Reading<'_>, range: KeyRange, next: &mut Cursor) -> Result<(Part, u64)> {
         let before = async { if self.from.is_first { self.before(reading, &range).await } else { Ok(0) } };
-        if next.skip <= SKIP_READ_MAX {
-            let wanted = next.skip.saturating_add(next.limit).min(PAGE_ROWS as u64 + next.skip) as usize;
+        if next.skip <= SKIP_READ_MAX.get() {
+            let wanted = next.skip.saturating_add(next.limit).min(PAGE_ROWS.get() as u64 + next.skip) as usize;
             let part = async {
                 let shown = self.from.shown.clone();
                 let mut found = first_rows(reading, &range, shown, (wanted, PAGE_BYTES), self.query.descending).await?;
@@ -328,7 +329,7 @@ impl ReadRows<'_> {
         let (range, shown) = passed_over(reading, range, before, next.skip, self.query.descending).await?;
         next.skip = 0;
         let Some(range) = range else { return Ok((Part::default(), before)) };
-        let wanted = next.limit.min(PAGE_ROWS as u64) as usize;
+        let wanted = next.limit.min(PAGE_ROWS.get() as u64) as usize;
         let mut found = first_rows(reading, &range, shown, (wanted, PAGE_BYTES), self.query.descending).await?;
         found.leave_out_ended(self.now_ms);
         found.cut(0, next.limit);
@@ -361,7 +362,7 @@ impl ReadRows<'_> {
         let (descending, mut rows) = (self.query.descending, Vec::new());
         let limit = usize::try_from(next.limit).unwrap_or(usize::MAX);
         // At least one row, which shows the beginning of the read.
-        let wanted = next.skip.saturating_add(next.limit).clamp(1, PAGE_ROWS as u64) as usize;
+        let wanted = next.skip.saturating_add(next.limit).clamp(1, PAGE_ROWS.get() as u64) as usize;
         let mut has_found = !self.from.is_first;
         let counted_at_ms = self.counted_at_ms();
         let (mut seen, mut bytes) = (0, 0);
@@ -404,14 +405,14 @@ impl ReadRows<'_> {
                     rows.extend(part.rows.into_iter().skip(skipped as usize));
                     (next.rest, next.shown) = (part.rest, part.shown);
                     let Some(rest) = next.rest.as_ref().filter(|_| rows.len() < limit) else { break };
-                    if seen >= PAGE_ROWS || bytes >= PAGE_BYTES {
+                    if seen >= PAGE_ROWS.get() || bytes >= PAGE_BYTES {
                         break;
                     }
                     let most = (wanted, PAGE_BYTES - bytes);
                     part = first_rows(reading, rest, next.shown.take(), most, descending).await?;
                 }
                 next.key += usize::from(next.rest.is_none());
-                let is_full = rows.len() >= limit || seen >= PAGE_ROWS || bytes >= PAGE_BYTES;
+                let is_full = rows.len() >= limit || seen >= PAGE_ROWS.get() || bytes >= PAGE_BYTES;
                 if has_found && (is_full || next.rest.is_some()) {
                     next.keys_at_once = (next.key - first).max(1);
                     break 'page;

@@ -12,8 +12,10 @@ use flatbed_store::transaction::{Page, Transaction};
 use futures_util::future::{join_all, try_join};
 use prost::Message;
 
+use crate::limits::Limit;
+
 /// The least number of keys read at once while undos are merged: many undos may be of keys that did not exist.
-const MERGED_KEYS: usize = if cfg!(test) { 3 } else { 500 };
+const MERGED_KEYS: Limit<usize> = Limit::new(500, 3);
 
 /// Returns the visible state of a group's trees, and whether it is older than the keys themselves.
 pub(crate) fn shown(progress: &ViewProgress) -> (&[ViewTree], bool) {
@@ -104,7 +106,7 @@ impl<'a> GroupReads<'a> {
 
     async fn merged(self, range: &KeyRange, limit: usize, reverse: bool) -> Result<GroupPage> {
         let (mut rest, mut found) = (range.clone(), Vec::new());
-        let most = limit.max(MERGED_KEYS);
+        let most = limit.max(MERGED_KEYS.get());
         while rest.begin < rest.end {
             let undos = KeyRange { begin: self.keys.undo(&rest.begin), end: self.keys.undo(&rest.end) };
             let page = |range: &KeyRange| self.trx.range(range, true).reverse(reverse).page(most);

@@ -34,6 +34,7 @@ use crate::index::maintainers::{Change, Maintainers, Purged, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::limits::Limit;
 use crate::write::winner::{self, Bodies, BodyFacts};
 
 /// Bytes of writes in one transaction, beside the body of a promoted leaf.
@@ -373,7 +374,7 @@ impl Purge<'_> {
         let is_followed = groups_of(&instance.record).next().is_some();
         if is_followed {
             let [lot, ..] = random_id()?;
-            if !lot.is_multiple_of(SIZED_ONE_IN) {
+            if !lot.is_multiple_of(SIZED_ONE_IN.get()) {
                 return Ok(None);
             }
         }
@@ -386,10 +387,10 @@ impl Purge<'_> {
         }
         let mut end = [&newest[..], &[0]].concat();
         if let Some(bytes) = bytes {
-            if bytes.await? <= LOG_BYTES_MAX {
+            if bytes.await? <= LOG_BYTES_MAX.get() {
                 return Ok(None);
             }
-            let behind = KeySelector::new(Cow::Borrowed(&range.begin), false, 1 + FORGOTTEN_AT_ONCE);
+            let behind = KeySelector::new(Cow::Borrowed(&range.begin), false, 1 + FORGOTTEN_AT_ONCE.get());
             end = end.min(trx.get_key(&behind, true).await?.to_vec());
         }
         Ok(Some(KeyRange { begin: range.begin, end }))
@@ -438,13 +439,13 @@ const PURGES_COUNTED_MAX: u64 = 1_000_000;
 
 /// The approximate limit of the log of purges of a database with groups of views, in bytes: some 500,000 purges. Beyond
 /// it the oldest records are removed, and groups that lack them are compared with the documents.
-const LOG_BYTES_MAX: i64 = if cfg!(test) { 50_000 } else { 64_000_000 };
+const LOG_BYTES_MAX: Limit<i64> = Limit::new(64_000_000, 50_000);
 
 /// Number of records that are then removed at once.
-const FORGOTTEN_AT_ONCE: i32 = if cfg!(test) { 10 } else { 1_000 };
+const FORGOTTEN_AT_ONCE: Limit<i32> = Limit::new(1_000, 10);
 
 /// One purge in this many, chosen at random, reads the estimated size of the log of a database with groups.
-const SIZED_ONE_IN: u8 = if cfg!(test) { 1 } else { 16 };
+const SIZED_ONE_IN: Limit<u8> = Limit::new(16, 1);
 
 #[cfg(test)]
 mod tests {

@@ -36,30 +36,31 @@ use crate::feed::tail::{Departure, TailRow};
 use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::limits::Limit;
 use crate::read::all_docs::PAGE_ROWS_MAX;
 use crate::read::get::READ_BYTES_MAX;
 
 pub(in crate::feed) use counting::Counting;
 pub(in crate::feed) use reading::channels_of_revision;
 
-const ROWS_MAX: usize = if cfg!(test) { 5 } else { PAGE_ROWS_MAX };
+const ROWS_MAX: Limit<usize> = Limit::new(PAGE_ROWS_MAX, 5);
 
 /// Rounds of reads in one transaction, beside the first read of each stream; the page ends then, even if it is empty. A
 /// merge that is not kept has only these, for slow storage leaves no time for more: 4,096 ranges.
-const ROUNDS_MAX: usize = if cfg!(test) { 2 } else { 16 };
+const ROUNDS_MAX: Limit<usize> = Limit::new(16, 2);
 
 /// Streams that a page looks at before it yields to other tasks.
 const LOOKS_IN_TURN: usize = 100_000;
 
 /// Entries that a merge keeps between two pages. The rest is read again.
-const KEPT_MAX: usize = if cfg!(test) { 3 } else { 500 };
+const KEPT_MAX: Limit<usize> = Limit::new(500, 3);
 
 /// Unsent rows that a merge keeps between two pages.
 const LEFT_MAX: usize = 1_000;
 
 /// Streams of a merge that is kept between two pages, since streams take memory, too. Several transactions read each
 /// page of a larger merge.
-const KEPT_STREAMS_MAX: usize = if cfg!(test) { 10 } else { 500 };
+const KEPT_STREAMS_MAX: Limit<usize> = Limit::new(500, 10);
 
 /// Documents of an id list that a page looks up at once; a longer list filters the merge instead.
 const IDS_MAX: usize = 10_000;
@@ -180,7 +181,7 @@ impl Channels {
         let bytes =
             || rows.iter().filter_map(|row| row.doc.as_ref()).map(|document| document.body.len()).sum::<usize>();
         let is_large = self.under_way.as_ref().is_some_and(RunningMerge::is_large);
-        is_large && rows.len() < rows_max(extras).min(ROWS_MAX) && bytes() < READ_BYTES_MAX / 2
+        is_large && rows.len() < rows_max(extras).min(ROWS_MAX.get()) && bytes() < READ_BYTES_MAX / 2
     }
 
     /// See [`crate::feed::source::AnySource::rest`]. A page without rows keeps its state: a new merge would find none
@@ -343,7 +344,7 @@ impl Channels {
         let holding = Holding::begin(page.inner, trx, instance, &self.asker);
         let most = page
             .rows_max()
-            .min(ROWS_MAX)
+            .min(ROWS_MAX.get())
             .saturating_sub(page.before)
             .min(usize::try_from(page.limit).unwrap_or(usize::MAX));
         let last_seq = || instance.buckets.begin_last_seq(trx, incarnation);
@@ -417,7 +418,7 @@ impl Channels {
         if !at_end && (under_way.is_large() || under_way.is_kept() || rows.is_empty()) {
             // A large merge may have unread streams, and would make no progress if it began again.
             if !under_way.is_large() {
-                under_way.merge.forget_beyond(KEPT_MAX);
+                under_way.merge.forget_beyond(KEPT_MAX.get());
             }
             self.under_way = Some(under_way);
         }
@@ -545,12 +546,12 @@ impl RunningMerge {
 
     /// Returns whether it has many streams, which take memory even if they are empty.
     fn is_large(&self) -> bool {
-        self.merge.streams() > KEPT_STREAMS_MAX
+        self.merge.streams() > KEPT_STREAMS_MAX.get()
     }
 
     /// Returns the number of rounds of reads that a transaction may do.
     fn rounds_max(&self) -> usize {
-        ROUNDS_MAX + if self.is_large() { 0 } else { self.merge.streams().div_ceil(reading::AT_ONCE) }
+        ROUNDS_MAX.get() + if self.is_large() { 0 } else { self.merge.streams().div_ceil(reading::AT_ONCE.get()) }
     }
 
     /// Returns whether it is small enough to keep while its reader takes a page.

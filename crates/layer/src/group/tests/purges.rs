@@ -194,7 +194,7 @@ async fn a_group_follows_though_something_is_purged_whenever_it_maps() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_follows_though_much_is_purged_whenever_it_maps() {
-    follows_while(RECORDS_MAX + 1, 20 * (RECORDS_MAX + 1)).await;
+    follows_while(RECORDS_MAX.get() + 1, 20 * (RECORDS_MAX.get() + 1)).await;
 }
 
 /// Checks that a query is answered although each call of `map` purges `at_once` documents, as long as some of the

@@ -165,7 +165,7 @@ async fn a_holder_that_waits_for_its_turn_shows_that_it_works() {
     let mut seen = before.clone();
     for _ in 0..2 {
         until("another process sees a change", async || {
-            manual.advance(BEAT_INTERVAL);
+            manual.advance(BEAT_INTERVAL.get());
             standing(&db).await.progress.unwrap() != seen
         })
         .await;

@@ -15,9 +15,10 @@ use crate::index::build::{
 };
 use crate::index::kinds::DefinedIndex;
 use crate::index::maintainers::{Change, Within};
+use crate::limits::Limit;
 
 /// The most by-seq entries that a step reads. Tests have a small limit, so that there are several steps.
-const STEP_ENTRIES_MAX: usize = if cfg!(test) { 10 } else { 5_000 };
+const STEP_ENTRIES_MAX: Limit<usize> = Limit::new(5_000, 10);
 
 impl Step<'_> {
     /// Runs a step over tombstones, and enters at most `most`.
@@ -35,7 +36,7 @@ impl Step<'_> {
         let passed = progress.passed.parse::<Seq>().ok();
         let passed = passed.filter(|passed| passed.incarnation() == instance.incarnation());
         let range = bucket.by_seq_after(&passed.unwrap_or(Seq::zero(instance.incarnation())));
-        let page = trx.range(&range, true).page(STEP_ENTRIES_MAX).await?;
+        let page = trx.range(&range, true).page(STEP_ENTRIES_MAX.get()).await?;
         let is_last = page.is_all();
         let mut entries = Vec::with_capacity(page.len());
         for row in &page {

@@ -12,11 +12,13 @@ use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{KeyRange, Keys, RowPlaces};
 use sha2::{Digest, Sha256};
 
+use crate::limits::Limit;
+
 /// The highest level. It grows long beyond some 2 million keys.
 pub(super) const LEVELS: u64 = 6;
 
 /// One label in 2 to this power goes up a level.
-const FANOUT_BITS: u32 = if cfg!(test) { 1 } else { 3 };
+const FANOUT_BITS: Limit<u32> = Limit::new(3, 1);
 
 pub(super) const PAGE: usize = 24;
 
@@ -62,5 +64,5 @@ pub(super) fn label(from: &[u8]) -> Option<&[u8]> {
 pub(super) fn height() -> Result<u64> {
     let mut drawn = [0; 4];
     getrandom::fill(&mut drawn).map_err(|_| Error::NoRandomness)?;
-    Ok(u64::from(u32::from_be_bytes(drawn).trailing_zeros() / FANOUT_BITS).min(LEVELS))
+    Ok(u64::from(u32::from_be_bytes(drawn).trailing_zeros() / FANOUT_BITS.get()).min(LEVELS))
 }

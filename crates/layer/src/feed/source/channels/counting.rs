@@ -9,12 +9,13 @@ use crate::feed::source::channels::{Channels, MergeRow, ROUNDS_MAX, RunningMerge
 use crate::feed::source::{PendingCount, UnrestrictedSource};
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::limits::Limit;
 
 /// Limit up to which the count is exact.
-pub(super) const EXACT_MAX: usize = if cfg!(test) { 7 } else { 500 };
+pub(super) const EXACT_MAX: Limit<usize> = Limit::new(500, 7);
 
 /// Steps of the merge that one transaction counts.
-const LOOKS_MAX: usize = ROUNDS_MAX;
+const LOOKS_MAX: Limit<usize> = ROUNDS_MAX;
 
 pub(in crate::feed) struct Counting {
     under_way: RunningMerge,
@@ -25,7 +26,7 @@ pub(in crate::feed) struct Counting {
 impl Counting {
     /// Returns the count so far; `None` if no row was found yet and the feed may have none.
     pub(in crate::feed) fn known(&self) -> Option<u64> {
-        (self.counted > 0).then_some(EXACT_MAX as u64 + 1)
+        (self.counted > 0).then_some(EXACT_MAX.get() as u64 + 1)
     }
 }
 
@@ -39,7 +40,7 @@ impl Channels {
         instance: &Instance,
         behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
-        let (incarnation, most) = (instance.incarnation(), EXACT_MAX + 1);
+        let (incarnation, most) = (instance.incarnation(), EXACT_MAX.get() + 1);
         let is_known = behind.counting.as_ref().is_some_and(|known| known.under_way.incarnation == incarnation);
         let last_seq = async || instance.buckets.begin_last_seq(trx, incarnation).await;
         let until = async { if is_known { Ok(None) } else { last_seq().await.map(Some) } };
@@ -67,7 +68,7 @@ impl Channels {
             return Ok(Some(under_way.left.len() as u64));
         }
         let mut rounds = under_way.rounds_max();
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..LOOKS_MAX.get() {
             let is_end = self.collect(trx, inner, instance, under_way, most, &mut rounds).await?;
             let slots: Vec<MergeRow> = under_way.left.iter().cloned().collect();
             let found = reading::complete_rows(trx, instance, under_way, slots).await?;
@@ -78,11 +79,11 @@ impl Channels {
             if is_end {
                 return Ok(Some(*counted as u64));
             }
-            if *counted > EXACT_MAX || rounds == 0 {
+            if *counted > EXACT_MAX.get() || rounds == 0 {
                 break;
             }
         }
-        if *counted <= EXACT_MAX && !behind.is_last {
+        if *counted <= EXACT_MAX.get() && !behind.is_last {
             return Ok(None);
         }
         let entries = under_way.begin_size(trx, instance).await? / reading::ENTRY_BYTES;

@@ -28,19 +28,20 @@ use crate::feed::source::channels::{MergeRow, RunningMerge};
 use crate::index::channels::decode_stays;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::limits::Limit;
 use crate::read::all_docs::PAGE_ROWS_MAX;
 
-pub(super) const AT_ONCE: usize = if cfg!(test) { 3 } else { 256 };
+pub(super) const AT_ONCE: Limit<usize> = Limit::new(256, 3);
 
 /// Entries that a merge buffers, beside those it needs to proceed: as many again, and one for each stream.
 const ROOM: usize = 4 * PAGE_ROWS_MAX;
 
 /// The smallest number of entries to request from a stream, if the buffer has room for it.
-const LIMIT_MIN: usize = if cfg!(test) { 1 } else { 16 };
+const LIMIT_MIN: Limit<usize> = Limit::new(16, 1);
 
 /// The smallest number of entries to request from each of `streams` streams.
 fn least(streams: usize) -> usize {
-    (ROOM / streams.max(1)).clamp(1, LIMIT_MIN)
+    (ROOM / streams.max(1)).clamp(1, LIMIT_MIN.get())
 }
 
 /// Approximate bytes of an entry with its key.
@@ -75,7 +76,7 @@ impl RunningMerge {
         let low = |stream: usize| self.limits.get(stream).map_or(0, |limit| limit / 4);
         let wants = self.merge.wants(|stream| if room == 0 { 0 } else { low(stream) });
         // The merge needs the first entry of each stream before it yields a row.
-        let (count, least) = (wants.len().min(AT_ONCE), least(self.limits.len()));
+        let (count, least) = (wants.len().min(AT_ONCE.get()), least(self.limits.len()));
         let share = (room / count.max(1)).max(least);
         let mut reads = Vec::with_capacity(count);
         let index = self.index_of_all();
@@ -114,7 +115,7 @@ impl RunningMerge {
         let index = self.index_of_all();
         let (whole, channels): (Vec<_>, Vec<_>) =
             self.merge.wants(|_| usize::MAX).into_iter().partition(|want| *want.source == Of::All);
-        let each = channels.len().div_ceil(AT_ONCE).max(1);
+        let each = channels.len().div_ceil(AT_ONCE.get()).max(1);
         let size = |range: KeyRange| trx.get_estimated_range_size_bytes(&range.begin, &range.end);
         let sizes_of = |wants: &mut dyn Iterator<Item = ReadRange<'_>>| {
             try_join_all(wants.flat_map(|want| ranges(instance, &want, index)).map(size).collect::<Vec<_>>())
@@ -234,7 +235,7 @@ pub(super) async fn selected(
             Ok::<_, Error>(is_there.then_some(row))
         }
     };
-    let found: Vec<Option<FeedRow>> = stream::iter(found).map(one).buffered(AT_ONCE).try_collect().await?;
+    let found: Vec<Option<FeedRow>> = stream::iter(found).map(one).buffered(AT_ONCE.get()).try_collect().await?;
     Ok(found.into_iter().flatten().collect())
 }
 
@@ -269,7 +270,7 @@ pub(super) async fn newest(trx: &Transaction, instance: &Instance, scope: &FeedS
             }
         };
         let channels: Vec<String> = scope.held.channels().map(|(channel, _)| channel.to_owned()).collect();
-        let mut last = stream::iter(channels).map(last).buffered(AT_ONCE);
+        let mut last = stream::iter(channels).map(last).buffered(AT_ONCE.get());
         while let Some(stamp) = last.try_next().await? {
             newest = newest.max(stamp);
         }
@@ -292,7 +293,7 @@ pub(super) async fn look(
     ids.sort_unstable();
     let mut found = Vec::new();
     let with_stays = !scope.lost().is_empty();
-    let mut states = stream::iter(ids).map(|id| state(trx, instance, id, with_stays)).buffered(AT_ONCE);
+    let mut states = stream::iter(ids).map(|id| state(trx, instance, id, with_stays)).buffered(AT_ONCE.get());
     while let Some((id, state)) = states.try_next().await? {
         let row = state.and_then(|state| scope.row_of(&id, &state)).filter(|row| row.position > since);
         found.extend(row.map(|row| (row.position, id)));
@@ -315,7 +316,7 @@ pub(super) async fn complete_rows(
     });
     let asked: Vec<String> = asked.collect();
     let with_stays = !under_way.scope().lost().is_empty();
-    let mut states = stream::iter(asked).map(|id| state(trx, instance, id, with_stays)).buffered(AT_ONCE);
+    let mut states = stream::iter(asked).map(|id| state(trx, instance, id, with_stays)).buffered(AT_ONCE.get());
     let mut rows = Vec::with_capacity(slots.len());
     for slot in slots {
         match slot {

@@ -48,7 +48,7 @@ impl Show<'_> {
             let (is_change, row) = (row.kind == Kind::Changed, self.row(row)?);
             if is_change && self.extras.leaves { self.with_leaves(row).await } else { Ok(Some(row)) }
         });
-        let rows: Vec<Option<ChangeRow>> = rows.buffered(AT_ONCE).try_collect().await?;
+        let rows: Vec<Option<ChangeRow>> = rows.buffered(AT_ONCE.get()).try_collect().await?;
         Ok((rows.into_iter().flatten().collect(), VecDeque::new()))
     }
 
@@ -101,7 +101,7 @@ impl Show<'_> {
             };
             Ok::<_, Error>(is_seen.then_some(rev))
         });
-        let seen: Vec<Option<RevId>> = seen.buffered(AT_ONCE).try_collect().await?;
+        let seen: Vec<Option<RevId>> = seen.buffered(AT_ONCE.get()).try_collect().await?;
         Ok([info.winner.clone()].into_iter().chain(seen.into_iter().flatten()).collect())
     }
 
