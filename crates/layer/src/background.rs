@@ -30,7 +30,7 @@ use turns::Turns;
 
 use crate::actor::ServerActor;
 use crate::group::attend::{forget_gone, take_up};
-use crate::layer::Layer;
+use crate::handle::Layer;
 
 /// The first interval between reads of the due work after this process has noted some, while other processes hold its
 /// slices. It doubles up to `look_every`.
@@ -175,7 +175,7 @@ impl Job for Cache {
         }
         let failed = |error: Error| Failure::Failed(error.to_string());
         self.layer.forget_gone_databases().await.map_err(failed)?;
-        forget_gone(&self.layer).await.map_err(failed)?;
+        forget_gone(&self.layer.inner).await.map_err(failed)?;
         Ok(Next::Again(Duration::ZERO))
     }
 
@@ -307,13 +307,13 @@ mod tests {
 
     use super::*;
     use crate::actor::Actor;
-    use crate::fenced::database;
+    use crate::tests::fenced::database;
     use crate::lease::RootLeases;
 
     #[tokio::test]
     async fn what_another_process_is_at_costs_a_look() {
         let (db, _storage) = database().await;
-        let (layer, Actor::Server(actor)) = (Layer { inner: db.inner.clone() }, &db.actor) else {
+        let (layer, Actor::Server(actor)) = (Layer { inner: db.inner.clone() }, db.actor()) else {
             panic!("the tests' own")
         };
         let background = Background::new(&layer, actor.clone(), BackgroundOptions::default()).unwrap();

@@ -5,12 +5,12 @@
 //! - [`Database::put_principal`](crate::Database::put_principal) and others: users and roles as administrators define
 //!   them; [`Reader::user_at`](crate::Reader::user_at), [`PrincipalSession`]: sign-in of users.
 
-mod changed;
+pub(crate) mod changed;
 pub(crate) mod grants;
 pub(crate) mod holding;
 mod losses;
-mod principals;
-mod sessions;
+pub(crate) mod principals;
+pub(crate) mod sessions;
 pub(crate) mod sweep;
 
 pub use crate::asker::ReadPrincipal;
@@ -21,5 +21,3 @@ pub use principals::{
     ADMIN_NAMES_BYTES_MAX, Principal, PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome, SignsIn,
 };
 pub use sessions::{PrincipalSession, SessionHash, SignInUser};
-
-mod tests;

@@ -39,7 +39,8 @@ use crate::index::maintainers::Within;
 use crate::index::partitions::{COUNTED, PartitionSums};
 use crate::index::{all_docs, by_seq, channels};
 use crate::instance::Instance;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
+use crate::layer::Inner;
 use pages::{PageSize, read_page};
 
 /// The most keys of a page: see [`PageSize`].

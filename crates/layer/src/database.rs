@@ -9,7 +9,6 @@ use flatbed_store::buckets::SHARDS_MAX;
 use flatbed_store::database_name::{DatabaseKind, check_name, is_replicator_name};
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::{Error, NotFound, Refusal, Result};
-use flatbed_store::keys::Counter;
 use flatbed_store::seq::Seq;
 use flatbed_store::sync_function::ChannelsOptions;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
@@ -19,19 +18,21 @@ use crate::asker::ReadPrincipal;
 use crate::compactions::Compactions;
 use crate::create::{Create, Delete};
 use crate::document::attachments::AttachmentReader;
-use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, WrittenRevision, partition_ids};
+use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, WrittenRevision};
 use crate::document::upload::{SmallUpload, StagedUpload, Upload};
 use crate::feed::changes::Changes;
 use crate::feed::query::ChangesQuery;
 use crate::group::attend::{wake, wake_purged};
 use crate::handle::{Database, Reader};
+use crate::handles::ReadHandle;
 use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::judge::rights;
 use crate::layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, Inner};
 use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use crate::read::attachment::OpenAttachment;
-use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, GetOutcome, OpenRevs};
-use crate::read::missing::MissingRevs;
+use crate::read::get::{self, GetOpenRevs, GetOutcome, OpenRevs};
+use crate::read::missing;
+use crate::read::partition::{self, PartitionInfo};
 use crate::read::routings::{DocumentRouting, Routings};
 use crate::read::seen_info::{seen_info, seen_seq};
 use crate::read::viewer::{PendingViewer, is_judged};
@@ -76,19 +77,6 @@ pub struct DatabaseInfo {
     pub has_channels: bool,
 }
 
-/// Statistics of a partition.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PartitionInfo {
-    /// Documents that are not deleted.
-    pub doc_count: u64,
-    /// Documents whose winner is a tombstone.
-    pub doc_del_count: u64,
-    /// Bytes of the winners' bodies as JSON text, and of their decoded attachments.
-    pub external_size_bytes: u64,
-    /// FoundationDB's estimate for its documents in bytes, without attachments and bodies in blobs.
-    pub active_size_bytes: u64,
-}
-
 impl Reader {
     /// Reads counts and sizes. A reader with [`DocumentFilter`](crate::DocumentFilter) gets zeros and the first sequence,
     /// since the figures include hidden documents.
@@ -107,9 +95,8 @@ impl Reader {
 
     /// Reads a partition's counters and sizes, without its documents; `None` if the database has no partitions. An
     /// unused partition has zeros.
-    #[boxed]
     pub async fn partition_info(&self, partition: &str) -> Result<Option<PartitionInfo>> {
-        self.read(&mut ReadPartition { inner: &self.inner, name: &self.name, partition }).await
+        partition::partition_info(self, partition).await
     }
 
     /// Returns whether it has partitions: see [`CreateOptions::partitioned`].
@@ -146,7 +133,7 @@ impl Reader {
         impl Operation for LastSeq<'_> {
             type Output = Option<Seq>;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<Seq>> {
-                let Reader { inner, name, .. } = self.0;
+                let ReadHandle { inner, name, .. } = &**self.0;
                 let instance = inner.resolve(trx, name).await?;
                 match is_judged(&instance, self.0.asker()) {
                     true => Ok(None),
@@ -164,7 +151,7 @@ impl Reader {
         impl Operation for LastSeq<'_> {
             type Output = Seq;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Seq> {
-                let Reader { inner, name, .. } = self.0;
+                let ReadHandle { inner, name, .. } = &**self.0;
                 let instance = inner.resolve(trx, name).await?;
                 match is_judged(&instance, self.0.asker()) {
                     true => seen_seq(inner, trx, &instance, self.0.asker()).boxed().await,
@@ -179,17 +166,8 @@ impl Reader {
     ///
     /// # Errors
     /// [`Refusal::DocumentNotFound`].
-    #[boxed]
     pub async fn get(&self, id: &str, options: &GetOptions) -> Result<Document> {
-        let mut get = GetOne { inner: &self.inner, name: &self.name, asker: self.asker(), id, options };
-        let Some(seen) = self.seen() else { return self.read_judged(&mut get).await };
-        seen.asks(id)?;
-        let mut document = self.read_about(&mut get).await?;
-        if !seen.is_whole(id) {
-            document.body = seen.part(id, &document.body)?;
-            document.attachments = Vec::new();
-        }
-        Ok(document)
+        get::document(self, id, options).await
     }
 
     /// Reads revisions of one document in order, all leaves or the named revisions (with `latest`: the leaves above
@@ -205,20 +183,19 @@ impl Reader {
         descending: bool,
         options: &GetOptions,
     ) -> Result<(Vec<std::result::Result<Document, RevId>>, usize)> {
-        let Reader { inner, name, .. } = self;
+        let ReadHandle { inner, name, .. } = &**self;
         let asker = self.asker();
         self.read_judged(&mut GetOpenRevs { inner, name, asker, id, revs, from, descending, options }).await
     }
 
     /// Reads documents in one transaction: the first requests up to about 1 MB of bodies, at least one.
-    #[boxed]
     pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<GetOutcome>> {
-        self.read_judged(&mut GetMany { inner: &self.inner, name: &self.name, asker: self.asker(), requests }).await
+        get::documents(self, requests).await
     }
 
     /// Scans the documents by id.
     pub fn all_docs(&self, query: AllDocsQuery) -> AllDocs {
-        AllDocs::new(self.clone(), query)
+        AllDocs::new((**self).clone(), query)
     }
 
     /// Looks up documents by their ids: `None` for one that never existed. With documents: the first ids up to about 1
@@ -230,7 +207,7 @@ impl Reader {
         include_docs: bool,
         conflicts: Conflicts,
     ) -> Result<Vec<Option<AllDocsRow>>> {
-        let Reader { inner, name, .. } = self;
+        let ReadHandle { inner, name, .. } = &**self;
         let asker = self.asker();
         self.read_judged(&mut AllDocsKeys { inner, name, asker, keys, include_docs, conflicts }).await
     }
@@ -244,24 +221,14 @@ impl Reader {
 
     /// Opens a feed of the changes.
     pub fn changes(&self, query: ChangesQuery) -> Changes {
-        Changes::new(self.clone(), query)
+        Changes::new((**self).clone(), query)
     }
 
     /// Returns the revisions that the documents do not have, ascending, or, if the document does not exist, in the
     /// order of the request, as in CouchDB; and the leaves that might be ancestors of them, those of a lower generation
     /// than a missing one, descending.
-    #[boxed]
     pub async fn missing_revs(&self, wanted: &[(String, Vec<RevId>)]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
-        let mut missing = Vec::with_capacity(wanted.len());
-        let mut rest = wanted;
-        while !rest.is_empty() {
-            let wanted = rest.get(..MISSING_REVS_AT_ONCE).unwrap_or(rest);
-            let (inner, name, asker, seen) = (&self.inner, &self.name, self.asker(), self.seen());
-            let found = self.read_about(&mut MissingRevs { inner, name, asker, seen, wanted }).await?;
-            rest = rest.get(found.len().max(1)..).unwrap_or_default();
-            missing.extend(found);
-        }
-        Ok(missing)
+        missing::missing_revs(self, wanted).await
     }
 
     /// Returns the limit of revisions in each branch.
@@ -358,7 +325,7 @@ impl Database {
         let mut create = Create {
             inner: &self.inner,
             name: &self.name,
-            actor: &self.actor,
+            actor: self.actor(),
             run_bytes,
             field_ids_max,
             leaves_only,
@@ -384,7 +351,7 @@ impl Database {
     #[boxed]
     pub async fn delete(&self) -> Result<()> {
         check_name(&self.name).map_err(|_| Error::DatabaseNotFound)?;
-        let mut delete = Delete { inner: &self.inner, name: &self.name, actor: &self.actor, once: self.inner.once()? };
+        let mut delete = Delete { inner: &self.inner, name: &self.name, actor: self.actor(), once: self.inner.once()? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await?;
         self.inner.databases.remove(&*self.name);
         self.inner.due.note_event();
@@ -398,8 +365,8 @@ impl Database {
     /// [`Refusal::UserChanged`].
     #[boxed]
     pub async fn update(&self, edit: &Edit<'_>) -> Result<WrittenRevision> {
-        let updated = crate::write::batch::write_document(self, edit).await?;
-        wake(self, [&*edit.id]);
+        let updated = crate::write::batch::write_document(&self.handle, edit).await?;
+        wake(&self.handle, [&*edit.id]);
         Ok(updated)
     }
 
@@ -410,8 +377,8 @@ impl Database {
     /// For the whole request: the database was deleted, or the storage gave up. The outcomes are then unknown.
     #[boxed]
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
-        let outcomes = crate::write::batch::write_documents(self, edits).await?;
-        wake(self, edits.iter().map(|edit| &*edit.id));
+        let outcomes = crate::write::batch::write_documents(&self.handle, edits).await?;
+        wake(&self.handle, edits.iter().map(|edit| &*edit.id));
         Ok(outcomes)
     }
 
@@ -422,8 +389,8 @@ impl Database {
     /// [`Error::Storage`] it is unknown whether all are written.
     #[boxed]
     pub async fn update_all(&self, edits: &[Edit<'_>]) -> Result<Vec<WrittenRevision>> {
-        let updated = crate::write::batch::write_all(self, edits).await?;
-        wake(self, edits.iter().map(|edit| &*edit.id));
+        let updated = crate::write::batch::write_all(&self.handle, edits).await?;
+        wake(&self.handle, edits.iter().map(|edit| &*edit.id));
         Ok(updated)
     }
 
@@ -444,8 +411,8 @@ impl Database {
     #[boxed]
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
-        rights::admitted(self, &instance).await?;
-        Upload::new(Arc::clone(&self.inner), instance, self.actor.clone(), content_type, is_gzip)
+        rights::admitted(&self.handle, &instance).await?;
+        Upload::new(Arc::clone(&self.inner), instance, self.actor().clone(), content_type, is_gzip)
     }
 
     /// Stages complete small data, as much in each transaction as fits, before the edits that add it to documents.
@@ -456,8 +423,8 @@ impl Database {
     pub async fn stage(&self, data: &[SmallUpload]) -> Result<()> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
         let of_it: Vec<&SmallUpload> = data.iter().filter(|data| data.instance == instance.id()).collect();
-        rights::admitted(self, &instance).await?;
-        crate::document::upload::stage_small(&self.inner, &instance, &self.actor, &of_it).await
+        rights::admitted(&self.handle, &instance).await?;
+        crate::document::upload::stage_small(&self.inner, &instance, self.actor(), &of_it).await
     }
 
     /// Restarts the lifetime of uploads that no document has taken. A caller that waits before its edit calls this each
@@ -488,8 +455,8 @@ impl Database {
     /// `revs`. A large document is purged in steps: see the module `purge`.
     #[boxed]
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
-        let purged = crate::write::purge::purge(self, id, revs).await?;
-        wake_purged(self, id);
+        let purged = crate::write::purge::purge(&self.handle, id, revs).await?;
+        wake_purged(&self.handle, id);
         Ok(purged)
     }
 
@@ -520,12 +487,12 @@ impl Database {
     /// ([`crate::Background`]). Does nothing if one is due.
     #[boxed]
     pub async fn compact(&self) -> Result<()> {
-        compact::ask(self).await
+        compact::ask(&self.handle).await
     }
 
     async fn change_record(&self, change: impl Fn(&mut flatbed_store::proto::DatabaseRecord) + Send) -> Result<()> {
         let once = self.inner.once()?;
-        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, actor: &self.actor, change, once };
+        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, actor: self.actor(), change, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await?;
         // This process sees its own change of `_security` at once, and not a second later.
         if let Some(mut cached) = self.inner.databases.get_mut(&*self.name) {
@@ -534,9 +501,6 @@ impl Database {
         Ok(())
     }
 }
-
-/// Documents whose revisions one transaction looks up.
-const MISSING_REVS_AT_ONCE: usize = 100;
 
 /// Byte limit of `_security`, which is stored in the database's record.
 pub const SECURITY_BYTES_MAX: usize = 50_000;
@@ -560,7 +524,7 @@ impl<T: Send> Operation for OfInstance<'_, T> {
     type Output = T;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<T> {
-        let Reader { inner, name, .. } = self.reader;
+        let ReadHandle { inner, name, .. } = &**self.reader;
         let instance = inner.resolve(trx, name).await?;
         // The rights decide whether the reader may read in the database.
         let asker = self.reader.asker();
@@ -652,40 +616,5 @@ fn info_of_part(instance: &Instance, doc_count: u64, update_seq: Seq) -> Databas
         hinted_shards: Some(instance.record.hinted_shards).filter(|shards| *shards > 0),
         has_channels: instance.channels() > 0,
         is_partitioned: instance.record.partitioned,
-    }
-}
-
-struct ReadPartition<'a> {
-    inner: &'a Inner,
-    name: &'a str,
-    partition: &'a str,
-}
-
-impl Operation for ReadPartition<'_> {
-    type Output = Option<PartitionInfo>;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let instance = self.inner.resolve(trx, self.name).await?;
-        if !instance.record.partitioned {
-            return Ok(None);
-        }
-        let counters = instance.buckets.begin_partition(trx, self.partition);
-        let [begin, end] = partition_ids(self.partition).map(|id| instance.keys.document(&id).whole().begin);
-        let size = trx.get_estimated_range_size_bytes(&begin, &end);
-        let mut info = PartitionInfo::default();
-        for (counter, value) in counters.await? {
-            let sum = match counter {
-                Counter::Documents => &mut info.doc_count,
-                Counter::DeletedDocuments => &mut info.doc_del_count,
-                Counter::ExternalBytes => &mut info.external_size_bytes,
-                _ => continue,
-            };
-            // The counter of a single bucket may be negative.
-            *sum = sum.wrapping_add_signed(value);
-        }
-        if info != PartitionInfo::default() {
-            info.active_size_bytes = size.await?.max(0) as u64;
-        }
-        Ok(Some(info))
     }
 }

@@ -4,7 +4,8 @@ use async_recursion::async_recursion as boxed;
 use flatbed_store::error::Result;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
+use crate::layer::Inner;
 
 /// The range of names that [`Layer::all_databases`] lists.
 #[derive(Debug, Clone, Default)]

@@ -11,7 +11,8 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::instance::InstanceId;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
+use crate::layer::Inner;
 
 const NAMES_AT_ONCE: usize = 500;
 

@@ -4,7 +4,7 @@ use flatbed_metrics::Family;
 
 use crate::feed::hub::Followers;
 use crate::index_waits::IndexWaits;
-use crate::layer::Layer;
+use crate::handle::Layer;
 use crate::view_updates::views;
 
 impl Layer {
@@ -80,7 +80,7 @@ impl Layer {
 
 #[cfg(test)]
 mod tests {
-    use crate::fenced::layer;
+    use crate::tests::fenced::layer;
 
     const LISTED: &str = include_str!("../../../docs/metrics.md");
 

@@ -230,7 +230,6 @@ impl Lanes {
         self.lanes.remove_if(name, |_, lane| lane.is_idle());
     }
 
-    #[cfg(test)]
     pub(crate) fn count_waiting(&self, name: &str) -> usize {
         self.lanes.get(name).map_or(0, |lane| lane.documents.values().map(|queue| queue.waiting.len()).sum())
     }

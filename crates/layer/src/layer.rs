@@ -155,12 +155,6 @@ pub struct CreateOptions {
     pub security: Option<Vec<u8>>,
 }
 
-/// The document layer of one server. Cheap to clone; it holds all state, and none is process-wide.
-#[derive(Clone)]
-pub struct Layer {
-    pub(crate) inner: Arc<Inner>,
-}
-
 /// The parts of a server that every transaction needs, and the state of each subsystem.
 pub(crate) struct Inner {
     pub db: Arc<Fdb>,

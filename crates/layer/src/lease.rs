@@ -386,7 +386,7 @@ impl Operation for List<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fenced::database;
+    use crate::tests::fenced::database;
 
     fn edit(parent: Option<crate::RevId>) -> crate::Edit<'static> {
         let (deleted, body) = (parent.is_some(), flatbed_flatten::json::Value::Object(Vec::new()));

@@ -10,7 +10,8 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::confirmed::{RecordState, SecurityOf};
 use crate::instance::Instance;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
+use crate::layer::Inner;
 
 /// Age limit of an answer without a read.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
@@ -113,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::CreateOptions;
-    use crate::fenced::{layer_at, open_at};
+    use crate::tests::fenced::{layer_at, open_at};
 
     fn reads(layer: &Layer) -> u64 {
         layer.inner.metrics.security_reads.get()

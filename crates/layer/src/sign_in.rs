@@ -13,7 +13,8 @@ use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::confirmed::RecordState;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
+use crate::layer::Inner;
 
 /// The state of `_users`, which changes with each write to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +103,7 @@ impl Operation for ReadState<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::fenced::layer;
+    use crate::tests::fenced::layer;
 
     #[tokio::test]
     async fn one_secret_signs_at_all_servers_and_rotation_keeps_those_before() {

@@ -19,7 +19,8 @@ use crate::actor::Actor;
 use crate::confirmed::{SecurityOf, SettingsState};
 use crate::feed::hub::SAFETY_REREAD;
 use crate::feed::watches::arm;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
+use crate::layer::Inner;
 
 /// Limit of stored settings.
 pub const STORED_SETTINGS_MAX: usize = 500;

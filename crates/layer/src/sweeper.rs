@@ -12,7 +12,8 @@ use crate::actor::ServerActor;
 use crate::database_names::NameRange;
 use crate::document::staging;
 use crate::feed::updates;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
+use crate::layer::Inner;
 
 /// The retention of superseded events and of operations' marks. Followers see each event within that time, and no
 /// operation is retried for nearly as long.

@@ -94,7 +94,7 @@ impl Database {
             name_features(record);
         };
         let (inner, name, once) = (&*self.inner, &*self.name, self.inner.once()?);
-        let mut operation = ChangeRecord { inner, name, actor: &self.actor, change, once };
+        let mut operation = ChangeRecord { inner, name, actor: self.actor(), change, once };
         transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
         // This process sees the change at once.
         self.closed().await.map(drop)
@@ -115,7 +115,7 @@ impl Database {
         let mut set = SetFunction {
             inner: &self.inner,
             name: &self.name,
-            actor: &self.actor,
+            actor: self.actor(),
             source,
             now_ms: self.inner.clock.unix_ms(),
             once: self.inner.once()?,
@@ -133,9 +133,9 @@ impl Database {
     #[boxed]
     pub async fn route(&self, edit: &Edit<'_>, asker: &ReadPrincipal) -> Result<Verdict> {
         let instance = resolved(&self.inner, &self.name).await?;
-        let held = rights::held(self, &instance, asker, true).await?;
+        let held = rights::held(&self.handle, &instance, asker, true).await?;
         let writer = held.as_ref().map(|held| rights::writer(asker, held)).transpose()?;
-        let old = match replaced(self, edit, None, None).await? {
+        let old = match replaced(&self.handle, edit, None, None).await? {
             Replaced::Revision(old) => Some(*old),
             Replaced::Itself | Replaced::Nothing if edit.history.is_some() || edit.parent.is_some() => None,
             Replaced::Itself | Replaced::Nothing => match self.get(&edit.id, &GetOptions::default()).await {
@@ -144,7 +144,7 @@ impl Database {
                 Err(error) => return Err(error),
             },
         };
-        Ok(routed(self, &instance, edit, old.as_ref(), writer.as_ref()).await??)
+        Ok(routed(&self.handle, &instance, edit, old.as_ref(), writer.as_ref()).await??)
     }
 }
 

@@ -124,7 +124,6 @@ async fn turn(own: Arc<Mutex<()>>, of_all: Arc<Semaphore>, waiters: Arc<AtomicUs
 }
 
 impl Turns {
-    #[cfg(test)]
     pub(crate) fn selecting_waiters(&self) -> usize {
         self.selecting_waiters.load(Ordering::Relaxed)
     }

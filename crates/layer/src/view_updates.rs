@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
 use flatbed_store::error::ViewFailure;
 use flatbed_store::view_bounds::ViewBounds;
 use flatbed_store::view_definition::{GroupDefinition, Signature};
-use flatbed_store::view_functions::{FunctionFailure, GroupFunctions, ViewFunctions};
+use flatbed_store::view_functions::{FunctionFailure, GroupFunctions};
 use memory::MemoryBudget;
 use runaways::Runaways;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
@@ -22,6 +22,7 @@ use crate::layer::Inner;
 use crate::limits::Limit;
 use crate::line_pacer::LinePacer;
 use crate::slots::State;
+use crate::view_runtime::view_functions;
 
 pub(crate) mod memory;
 pub(crate) mod runaways;
@@ -30,7 +31,7 @@ pub(crate) mod runaways;
 const LOADED_MAX: usize = 500;
 
 /// The most unused groups that a process remembers. At twice this number the unused ones are dropped.
-const IDLE_MAX: Limit<usize> = Limit::new(1_000, 10);
+pub(crate) const IDLE_MAX: Limit<usize> = Limit::new(1_000, 10);
 
 /// The most queries of a process that wait for groups; further ones fail.
 const WAITING_MAX: u64 = 10_000;
@@ -76,7 +77,6 @@ const RANGE_IN: Limit<Duration> = Limit::new(Duration::from_secs(15), Duration::
 pub(crate) type GroupId = (u64, u64);
 
 pub(crate) struct ViewUpdates {
-    functions: OnceLock<Arc<dyn ViewFunctions>>,
     clock: Clock,
     bounds: ViewBounds,
     pub rows_memory: Arc<MemoryBudget>,
@@ -94,15 +94,15 @@ pub(crate) struct ViewUpdates {
     pub knowing: KnowingGroups,
     /// Each task of a group has a receiver. The channel is closed when all of them have ended.
     pub followers: watch::Sender<()>,
-    groups: Mutex<HashMap<GroupId, Arc<GroupState>>>,
+    pub groups: Mutex<HashMap<GroupId, Arc<GroupState>>>,
     loaded: Mutex<HashMap<(u64, Signature), Arc<LoadedGroup>>>,
     waiting: Arc<AtomicU64>,
     watched: Semaphore,
     /// True to fail every long key of a first build, for tests.
-    #[cfg(test)]
+    #[cfg(feature = "test-hooks")]
     pub lacks_room: AtomicBool,
     /// Permits for transactions of groups.
-    #[cfg(test)]
+    #[cfg(feature = "test-hooks")]
     pub steps: Semaphore,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct GroupState {
     pub waiting: AtomicU64,
     waits: Mutex<BTreeMap<WaitsFor, Waits>>,
     /// The failure, its time, and the time for which the group is not retried.
-    failure: Mutex<Option<(Instant, Duration, ViewFailure)>>,
+    pub failure: Mutex<Option<(Instant, Duration, ViewFailure)>>,
     /// The number of times it was given up since its last success.
     stuck: AtomicU32,
     failing_since: Mutex<Option<Instant>>,
@@ -149,7 +149,7 @@ pub(crate) struct GroupState {
     /// The tasks of this process that wait for a shared resource, such as memory for rows.
     pub resource_waits: AtomicUsize,
     /// The most documents that a task has shown as done.
-    #[cfg(test)]
+    #[cfg(feature = "test-hooks")]
     pub most_shown: AtomicU64,
 }
 
@@ -263,7 +263,6 @@ impl ViewUpdates {
             large_json: Arc::new(Semaphore::new(1)),
             knowing: KnowingGroups::default(),
             followers: watch::Sender::new(()),
-            functions: OnceLock::new(),
             clock: clock.clone(),
             bounds,
             owner,
@@ -271,20 +270,11 @@ impl ViewUpdates {
             loaded: Mutex::default(),
             waiting: Arc::default(),
             watched: Semaphore::new(WATCHED_MAX),
-            #[cfg(test)]
+            #[cfg(feature = "test-hooks")]
             lacks_room: AtomicBool::new(false),
-            #[cfg(test)]
+            #[cfg(feature = "test-hooks")]
             steps: Semaphore::new(Semaphore::MAX_PERMITS),
         }
-    }
-
-    /// Sets the runtime of functions. The first one stays.
-    pub(crate) fn run_by(&self, functions: Arc<dyn ViewFunctions>) {
-        let _ = self.functions.set(functions);
-    }
-
-    pub(crate) fn functions(&self) -> Option<&Arc<dyn ViewFunctions>> {
-        self.functions.get()
     }
 
     pub(crate) fn group(&self, id: GroupId) -> Arc<GroupState> {
@@ -318,10 +308,16 @@ impl ViewUpdates {
 
     /// Caches a definition. `database` identifies the database, and distinguishes it from earlier ones of the same
     /// name.
-    pub(crate) fn load(&self, namespace: u64, database: &str, definition: GroupDefinition) -> Arc<LoadedGroup> {
+    pub(crate) fn load(
+        &self,
+        inner: &Inner,
+        namespace: u64,
+        database: &str,
+        definition: GroupDefinition,
+    ) -> Arc<LoadedGroup> {
         let functions: Option<Arc<dyn GroupFunctions>> = match definition.is_of_fields() {
             true => Some(Arc::new(FieldMaps::of(&definition))),
-            false => self.functions().map(|functions| functions.load(database, &definition.source(), self.bounds)),
+            false => view_functions(inner).map(|functions| functions.load(database, &definition.source(), self.bounds)),
         };
         let key = (namespace, definition.signature);
         let group = Arc::new(LoadedGroup { definition: Arc::new(definition), functions });
@@ -427,7 +423,7 @@ impl GroupState {
             mapped_at_once: AtomicUsize::new(RUN_DOCUMENTS_MAX),
             runaways: Runaways::new(clock),
             resource_waits: AtomicUsize::new(0),
-            #[cfg(test)]
+            #[cfg(feature = "test-hooks")]
             most_shown: AtomicU64::new(0),
         }
     }
@@ -480,13 +476,11 @@ impl GroupState {
     }
 
     /// Returns whether it has failed since its last progress.
-    #[cfg(test)]
     pub(crate) fn is_retrying(&self) -> bool {
         lock(&self.failing_since).is_some()
     }
 
     /// Moves its first failure since its last progress into the past.
-    #[cfg(test)]
     pub(crate) fn age_failures(&self, by: Duration) {
         let mut since = lock(&self.failing_since);
         *since = since.and_then(|since| since.checked_sub(by));
@@ -508,7 +502,6 @@ impl GroupState {
     }
 
     /// Returns the last failure since its last progress, however old.
-    #[cfg(test)]
     pub(crate) fn last_failure(&self) -> Option<ViewFailure> {
         lock(&self.failure).clone().map(|(.., failure)| failure)
     }
@@ -534,7 +527,7 @@ impl GroupState {
             task.changes_done += documents;
             task.total_changes = task.total_changes.max(task.changes_done);
             task.updated_at_ms = self.clock.unix_ms();
-            #[cfg(test)]
+            #[cfg(feature = "test-hooks")]
             self.most_shown.fetch_max(task.changes_done, Ordering::Relaxed);
         }
     }
@@ -599,84 +592,6 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_stuck_is_tried_again_less_and_less_often() {
-        let views = ViewUpdates::new(
-            [0; 16],
-            ViewBounds::default(),
-            flatbed_store::view_bounds::bytes_by_default(),
-            &Clock::system(),
-        );
-        let state = views.group((0, 0));
-        let pause = |failure: &ViewFailure| {
-            state.give_up("db", failure.clone());
-            let failed = lock(&state.failure).clone();
-            failed.map(|(_, pause, _)| pause.as_secs())
-        };
-        let stuck = ViewFailure::Stuck("no room".to_owned());
-        let pauses: Vec<_> = (0..40).filter_map(|_| pause(&stuck)).collect();
-        assert_eq!((&pauses[..7], pauses[39]), (&[1, 2, 4, 8, 16, 30, 30][..], 30));
-        assert_eq!(state.failure(), Some(stuck.clone()));
-        assert_eq!(pause(&ViewFailure::Changed), Some(1));
-        // It is rebuilt, and progresses, each time.
-        state.moved_to(7);
-        assert_eq!((state.failure(), pause(&stuck)), (None, Some(30)));
-        state.is_through();
-        assert_eq!(pause(&stuck), Some(1));
-    }
-
-    #[test]
-    fn a_group_that_is_tried_in_vain_for_long_fails() {
-        let manual = flatbed_clock::ManualClock::new();
-        let views = ViewUpdates::new(
-            [0; 16],
-            ViewBounds::default(),
-            flatbed_store::view_bounds::bytes_by_default(),
-            &manual.clock(),
-        );
-        let state = views.group((0, 0));
-        for failure in [None, None, Some(ViewFailure::Changed)] {
-            state.record_retried_failure("db", ViewFailure::Changed);
-            assert_eq!(state.failure(), failure);
-            manual.advance(STUCK_MAX / 2);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_renewal_takes_the_versions_of_before_with_it() {
-        let (db, _storage) = crate::fenced::database().await;
-        let state = views(&db.inner).group((1, 1));
-        // A version from before the renewal: the state was restored into another cluster.
-        state.moved_to(i64::MAX);
-        let before = *state.moved.borrow();
-        crate::renew::renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
-        db.exists().await.unwrap();
-        // Waiting queries wake, and see the versions that follow.
-        assert_eq!(*state.moved.borrow(), Moved { drained: 0, ended: before.ended + 1 });
-        state.moved_to(7);
-        assert_eq!(state.moved.borrow().drained, 7);
-    }
-
-    #[test]
-    fn groups_that_nobody_uses_are_forgotten() {
-        let views = ViewUpdates::new(
-            [0; 16],
-            ViewBounds::default(),
-            flatbed_store::view_bounds::bytes_by_default(),
-            &Clock::system(),
-        );
-        let used = views.group((0, 0));
-        crate::limits::lower();
-        (1..10 * IDLE_MAX.get() as u64).for_each(|number| drop(views.group((0, number))));
-        assert!(lock(&views.groups).len() <= 2 * IDLE_MAX.get());
-        assert!(Arc::ptr_eq(&used, &views.group((0, 0))));
-    }
 }

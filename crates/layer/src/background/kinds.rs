@@ -14,7 +14,7 @@ use crate::channels::sweep::{self, KEPT_FOR_MS, Swept};
 use crate::document::staging;
 use crate::feed::updates;
 use crate::group::attend::{Attended, attend};
-use crate::layer::Layer;
+use crate::handle::Layer;
 use crate::resync::resync;
 use crate::sweeper::{self, KEPT_FOR};
 use crate::write::compact;
@@ -86,7 +86,7 @@ pub(super) async fn work(
         },
         Some(Kind::Expiry) => {
             let database = layer.database(name, actor.clone());
-            of_part(expire(&database, turn, entry.key.at_ms, ahead).await?)
+            of_part(expire(&database.handle, turn, entry.key.at_ms, ahead).await?)
         }
         Some(Kind::Principals) => match sweep::sweep(inner, name, clock.now() + turn).await? {
             Swept::All => Outcome::Done,

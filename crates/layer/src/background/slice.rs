@@ -20,7 +20,7 @@ use crate::actor::ServerActor;
 use crate::background::kinds::{self, Outcome};
 use crate::background::list::{self, DueEntry};
 use crate::background::{BackgroundOptions, Worker, drawn};
-use crate::layer::Layer;
+use crate::handle::Layer;
 use crate::write::batch::resolved;
 
 /// The number of concurrent tasks in a slice, so that a slow one does not block the others.
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use crate::background::Background;
     use crate::compactions::Compactions;
-    use crate::fenced::{layer, layer_at};
+    use crate::tests::fenced::{layer, layer_at};
     use crate::index::definitions::reordering;
     use crate::layer::Inner;
     use crate::{Authority, CreateOptions, Database, Edit};

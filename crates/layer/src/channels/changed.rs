@@ -11,7 +11,7 @@ use flatbed_store::seq::{STAMP_BYTES, Seq};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::join_all;
 
-use crate::layer::{Inner, Layer};
+use crate::layer::Inner;
 use crate::limits::Limit;
 
 /// Changes of one database that are read; if there are more, all users count as changed.
@@ -30,23 +30,14 @@ pub struct UsersChanged {
     pub names: Option<Vec<Arc<str>>>,
 }
 
-impl Layer {
-    /// Returns the users of these databases that were changed or lost a session since the last look, with one range
-    /// read for each database, all in one transaction. For a first look, or if the database was replaced meanwhile, all
-    /// users count as changed. `None`: the database does not exist or has no channels.
-    ///
-    /// Each loss of a right stays recorded for an hour.
-    ///
-    /// # Errors
-    /// [`Storage`](crate::Error::Storage).
-    #[boxed]
-    pub async fn users_changed(
-        &self,
-        asked: &[(Arc<str>, Option<UsersPosition>)],
-    ) -> Result<Vec<Option<UsersChanged>>> {
-        let mut look = ReadChanges { inner: &self.inner, asked };
-        transaction::read(&self.inner.db, &self.inner.metrics, &mut look).await
-    }
+/// Performs `Layer::users_changed` of the layer.
+#[boxed]
+pub async fn users_changed(
+    inner: &Inner,
+    asked: &[(Arc<str>, Option<UsersPosition>)],
+) -> Result<Vec<Option<UsersChanged>>> {
+    let mut look = ReadChanges { inner, asked };
+    transaction::read(&inner.db, &inner.metrics, &mut look).await
 }
 
 struct ReadChanges<'a> {

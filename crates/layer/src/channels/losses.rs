@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::held::{HeldCache, HeldRights, RightsKey};
 use crate::layer::Inner;
 
 /// Lifetime of a result: answers to one user share it.
 const FOUND_WITHIN: Duration = Duration::from_millis(200);
 
-impl Reader {
+impl ReadHandle {
     /// Returns whether the reader is known to be unrestricted, without a read.
     pub fn sees_all(&self) -> bool {
         *self.asker() == ReadPrincipal::All

@@ -18,7 +18,7 @@ use prost::Message;
 
 use crate::channels::grants::Shared;
 use crate::channels::holding::{held_by_role, held_by_user, stamp_of};
-use crate::handle::{Database, Reader};
+use crate::handles::{WriteHandle, ReadHandle};
 use crate::instance::Instance;
 use crate::layer::Inner;
 
@@ -190,7 +190,7 @@ fn things_of(kind: Kind, name: &str, record: &proto::Principal) -> BTreeSet<Gran
     }
 }
 
-impl Database {
+impl WriteHandle {
     /// Creates or changes a user or role, with effect at once in every process. All sessions end if the password
     /// changes or the user is disabled.
     ///
@@ -217,7 +217,7 @@ impl Database {
     }
 }
 
-impl Reader {
+impl ReadHandle {
     /// Returns a user or role with its rights; `None` if there is none of the name.
     #[boxed]
     pub async fn principal(&self, kind: Kind, name: &str) -> Result<Option<PrincipalWithRights>> {
@@ -247,8 +247,8 @@ pub(super) fn set_record(trx: &Transaction, key: &[u8], record: proto::Principal
     trx.atomic_op(key, &operand, MutationType::SetVersionstampedValue);
 }
 
-pub(super) struct Put<'a> {
-    pub database: &'a Database,
+pub(crate) struct Put<'a> {
+    pub database: &'a WriteHandle,
     pub write: &'a PrincipalWrite,
     pub once: Once,
     /// The outcome of each attempt that reached its commit, by the number of its mark.
@@ -328,8 +328,8 @@ impl Operation for Put<'_> {
     }
 }
 
-pub(super) struct Delete<'a> {
-    pub database: &'a Database,
+pub(crate) struct Delete<'a> {
+    pub database: &'a WriteHandle,
     pub kind: Kind,
     pub name: &'a str,
     pub once: Once,

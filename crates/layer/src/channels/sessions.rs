@@ -17,7 +17,7 @@ use prost::Message;
 use crate::channels::grants::{self, Shared};
 use crate::channels::principals::{Principal, set_record, with_channels};
 use crate::channels::sweep;
-use crate::handle::{Database, Reader};
+use crate::handles::{WriteHandle, ReadHandle};
 use crate::instance::Instance;
 use crate::layer::Inner;
 
@@ -46,7 +46,7 @@ pub struct PrincipalSession {
     pub lasts_ms: u64,
 }
 
-impl Reader {
+impl ReadHandle {
     /// Returns a user at sign-in; `None` if there is none of the name or the database has no channels.
     ///
     /// # Errors
@@ -59,18 +59,18 @@ impl Reader {
     /// Returns the session of a hash, valid or not.
     ///
     /// # Errors
-    /// As of [`Reader::user_at`].
+    /// As of [`ReadHandle::user_at`].
     #[boxed]
     pub async fn principal_session(&self, hash: &SessionHash) -> Result<Option<PrincipalSession>> {
         self.read_about(&mut FindSession { inner: &self.inner, database: &self.name, hash }).await
     }
 }
 
-impl Database {
+impl WriteHandle {
     /// Stores a session, if there is an enabled user of this name and generation; returns whether there is.
     ///
     /// # Errors
-    /// As of [`Database::put_principal`].
+    /// As of [`WriteHandle::put_principal`].
     #[boxed]
     pub async fn begin_principal_session(&self, hash: &SessionHash, session: &PrincipalSession) -> Result<bool> {
         let mut begin = BeginSession { database: self, hash, session };
@@ -80,7 +80,7 @@ impl Database {
     /// Prolongs a session; returns whether it exists.
     ///
     /// # Errors
-    /// As of [`Database::put_principal`].
+    /// As of [`WriteHandle::put_principal`].
     #[boxed]
     pub async fn prolong_principal_session(&self, hash: &SessionHash, ends_at_ms: u64) -> Result<bool> {
         let mut change = ChangeSession { database: self, hash, ends_at_ms: Some(ends_at_ms) };
@@ -90,7 +90,7 @@ impl Database {
     /// Ends a session.
     ///
     /// # Errors
-    /// As of [`Database::put_principal`].
+    /// As of [`WriteHandle::put_principal`].
     #[boxed]
     pub async fn end_principal_session(&self, hash: &SessionHash) -> Result<()> {
         let mut change = ChangeSession { database: self, hash, ends_at_ms: None };
@@ -100,7 +100,7 @@ impl Database {
     /// Ends all sessions of a user; returns whether the user exists.
     ///
     /// # Errors
-    /// As of [`Database::put_principal`].
+    /// As of [`WriteHandle::put_principal`].
     #[boxed]
     pub async fn end_principal_sessions(&self, name: &str) -> Result<bool> {
         let mut end = EndAll { database: self, name, once: self.inner.once()? };
@@ -149,14 +149,14 @@ impl Operation for FindSession<'_> {
     }
 }
 
-async fn admitted(database: &Database, trx: &Transaction) -> Result<Arc<Instance>> {
+async fn admitted(database: &WriteHandle, trx: &Transaction) -> Result<Arc<Instance>> {
     let (instance, writer) = database.inner.resolve_for(trx, &database.name, &database.actor).await?;
     writer.admitted(trx, &instance).await?;
     with_channels(instance)
 }
 
 struct BeginSession<'a> {
-    database: &'a Database,
+    database: &'a WriteHandle,
     hash: &'a SessionHash,
     session: &'a PrincipalSession,
 }
@@ -181,7 +181,7 @@ impl Operation for BeginSession<'_> {
 }
 
 struct ChangeSession<'a> {
-    database: &'a Database,
+    database: &'a WriteHandle,
     hash: &'a SessionHash,
     /// The new end; `None` ends the session now.
     ends_at_ms: Option<u64>,
@@ -212,7 +212,7 @@ impl Operation for ChangeSession<'_> {
 }
 
 struct EndAll<'a> {
-    database: &'a Database,
+    database: &'a WriteHandle,
     name: &'a str,
     once: Once,
 }

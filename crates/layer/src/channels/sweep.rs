@@ -36,7 +36,7 @@ pub(crate) async fn sweep(inner: &Inner, name: &str, until: Instant) -> Result<S
     sweep_as_of(inner, name, inner.clock.unix_ms(), until).await
 }
 
-pub(super) async fn sweep_as_of(inner: &Inner, name: &str, now_ms: u64, until: Instant) -> Result<Swept> {
+pub(crate) async fn sweep_as_of(inner: &Inner, name: &str, now_ms: u64, until: Instant) -> Result<Swept> {
     let mut is_left = false;
     for of in [SweptRows::Changes, SweptRows::Sessions] {
         let mut page = ReadSweptRows { inner, name, of, now_ms, behind: None };
@@ -57,12 +57,12 @@ pub(super) async fn sweep_as_of(inner: &Inner, name: &str, now_ms: u64, until: I
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum SweptRows {
+pub(crate) enum SweptRows {
     Changes,
     Sessions,
 }
 
-struct ReadSweptRows<'a> {
+pub(crate) struct ReadSweptRows<'a> {
     inner: &'a Inner,
     name: &'a str,
     of: SweptRows,
@@ -72,10 +72,10 @@ struct ReadSweptRows<'a> {
     behind: Option<(InstanceId, Vec<u8>)>,
 }
 
-struct SweepPage {
-    is_left: bool,
+pub(crate) struct SweepPage {
+    pub is_left: bool,
     /// The last row of the page and its instance; `None`: no further row is to be removed.
-    behind: Option<(InstanceId, Vec<u8>)>,
+    pub behind: Option<(InstanceId, Vec<u8>)>,
 }
 
 impl Operation for ReadSweptRows<'_> {
@@ -111,37 +111,5 @@ impl Operation for ReadSweptRows<'_> {
         }
         let behind = rows.last().filter(|_| !rows.is_all() && !is_over).map(|row| (instance.id(), row.key().to_vec()));
         Ok(SweepPage { is_left, behind })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::CreateOptions;
-    use crate::fenced::layer;
-    use crate::write::batch::instance_of;
-
-    /// The namespaces of other databases lie between those of a deleted database and of its successor.
-    #[tokio::test]
-    async fn a_page_of_another_instance_takes_nothing_from_databases_between() {
-        let (layer, authority, _storage) = layer().await;
-        let [db, between] = ["db", "between"].map(|name| layer.database(name, authority.for_job("test")));
-        let inner = &*layer.inner;
-        db.exists().await.unwrap();
-        let before = instance_of(inner, "db").await.unwrap();
-        between.create(&CreateOptions::default()).await.unwrap();
-        db.delete().await.unwrap();
-        db.create(&CreateOptions::default()).await.unwrap();
-        between.exists().await.unwrap();
-        let session = instance_of(inner, "between").await.unwrap().keys.gateway_sessions().begin;
-        let put = Transaction::begin(&inner.db, &inner.metrics).unwrap();
-        put.set(&session, &proto::GatewaySession { ends_at_ms: 1, ..Default::default() }.encode_to_vec());
-        put.commit().await.unwrap();
-        let behind = Some((before.id(), before.keys.gateway_sessions().begin));
-        let mut page = ReadSweptRows { inner, name: "db", of: SweptRows::Sessions, now_ms: 2, behind };
-        let found = transaction::write(&inner.db, &inner.metrics, &mut page).await.unwrap();
-        assert!(!found.is_left && found.behind.is_none());
-        let look = Transaction::begin(&inner.db, &inner.metrics).unwrap();
-        assert!(look.get(&session, true).await.unwrap().is_some());
     }
 }

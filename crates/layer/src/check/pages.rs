@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::Edit;
     use crate::check::read_keys;
-    use crate::fenced::database;
+    use crate::tests::fenced::database;
     use flatbed_store::keys::Subspace;
 
     #[test]

@@ -492,14 +492,14 @@ impl Operation for ReadChunks<'_> {
 
 /// Reads an attachment's stored bytes chunk by chunk.
 pub struct AttachmentReader {
-    database: crate::handle::Reader,
+    database: crate::handles::ReadHandle,
     place: AttachmentPlace,
     next: u32,
     left: u64,
 }
 
 impl AttachmentReader {
-    pub(crate) fn new(database: crate::handle::Reader, place: AttachmentPlace) -> AttachmentReader {
+    pub(crate) fn new(database: crate::handles::ReadHandle, place: AttachmentPlace) -> AttachmentReader {
         let left = place.attachment.stored_length;
         AttachmentReader { database, place, next: 0, left }
     }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::actor::Actor;
 use crate::document::body::{Prepared, row_bytes};
 use crate::document::release;
-use crate::handle::Database;
+use crate::handles::WriteHandle;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::limits::Limit;
@@ -32,10 +32,10 @@ const STAGE_BYTES_MAX: u64 = 500_000;
 const RENEWED_AT_ONCE: usize = 200;
 
 /// Blobs that a sweep lists in one transaction.
-const LISTED_AT_ONCE: Limit<usize> = Limit::new(1_000, 5);
+pub(crate) const LISTED_AT_ONCE: Limit<usize> = Limit::new(1_000, 5);
 
 /// Stages a body, and replaces it by a reference. Returns false if the database was replaced.
-pub(crate) async fn stage(database: &Database, instance: &Instance, body: &mut Prepared) -> Result<bool> {
+pub(crate) async fn stage(database: &WriteHandle, instance: &Instance, body: &mut Prepared) -> Result<bool> {
     let (inner, actor) = (&*database.inner, database.actor());
     let blob_id = random_id()?.to_vec();
     let created_at_ms = inner.clock.unix_ms();
@@ -285,7 +285,7 @@ pub(crate) async fn sweep_database(
 
 impl StagingSweep {
     /// Removes a blob if it was staged long enough ago.
-    async fn blob(
+    pub(crate) async fn blob(
         &mut self,
         inner: &Inner,
         instance: &Instance,
@@ -308,51 +308,5 @@ impl StagingSweep {
             BlobState::Gone => {}
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fenced::database;
-    use crate::write::batch::instance_of;
-
-    #[tokio::test]
-    async fn what_is_renewed_while_it_is_swept_is_looked_at_again() {
-        let (db, _storage) = database().await;
-        let instance = instance_of(&db.inner, &db.name).await.unwrap();
-        let stage = async |blob_id: &[u8], created_at_ms| {
-            let (inner, instance, rows) = (&db.inner, &*instance, &[(vec![1], vec![2])]);
-            let actor = db.actor();
-            let mut stage =
-                Stage { inner, instance, actor, blob_id, created_at_ms, rows, is_first: true, touches: false };
-            assert!(transaction::write(&inner.db, &inner.metrics, &mut stage).await.unwrap());
-        };
-        stage(b"a", 1_000).await;
-        stage(b"b", 1_000).await;
-        renew(&db.inner, &instance, &[b"a"]).await.unwrap();
-        let mut swept = StagingSweep::default();
-        for blob_id in [&b"a"[..], b"b", b"c"] {
-            swept.blob(&db.inner, &instance, blob_id, 1_000, 2_000).await.unwrap();
-        }
-        assert_eq!(swept.blobs, 1);
-        assert!(swept.oldest_ms.is_some_and(|since_ms| since_ms > 2_000), "{swept:?}");
-    }
-
-    #[tokio::test]
-    async fn any_number_of_blobs_is_swept() {
-        let (db, _storage) = database().await;
-        let instance = instance_of(&db.inner, &db.name).await.unwrap();
-        let (blobs, now_ms) = (3 * LISTED_AT_ONCE.get() as u64 + 1, db.inner.clock.unix_ms());
-        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        for number in 1..=blobs {
-            // One is recent.
-            begin(&trx, &instance.keys, &number.to_be_bytes(), if number == blobs { now_ms } else { number });
-        }
-        trx.commit().await.unwrap();
-        let swept = sweep_database(&db.inner, &db.name, Duration::from_secs(60), Some(Instant::now())).await.unwrap();
-        assert_eq!((swept.blobs, swept.is_over), (1, true));
-        let swept = sweep_database(&db.inner, &db.name, Duration::from_secs(60), None).await.unwrap();
-        assert_eq!((swept.blobs, swept.oldest_ms.is_some(), swept.is_over), (blobs - 2, true, false));
     }
 }

@@ -16,7 +16,7 @@ use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::channels::{Counting, LiveVerdict};
 use crate::feed::source::{AnySource, FeedPage, PendingCount, RowVerdict, Source};
 use crate::feed::tail::{TailPart, TailRow};
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -57,7 +57,7 @@ pub enum FollowOutcome {
 
 /// A feed under way.
 pub struct Changes {
-    database: Reader,
+    database: ReadHandle,
     query: ChangesQuery,
     source: AnySource,
     /// The position up to which the feed has read; `None` at first.
@@ -73,13 +73,13 @@ pub struct Changes {
 }
 
 impl Changes {
-    pub(crate) fn new(database: Reader, query: ChangesQuery) -> Self {
+    pub(crate) fn new(database: ReadHandle, query: ChangesQuery) -> Self {
         let source = AnySource::of(&query, database.asker());
         Changes::from_source(database, query, source)
     }
 
     /// Creates a feed of rows from a source, regardless of the query's scope.
-    pub(super) fn from_source(database: Reader, query: ChangesQuery, source: AnySource) -> Self {
+    pub(crate) fn from_source(database: ReadHandle, query: ChangesQuery, source: AnySource) -> Self {
         let limit = query.limit.unwrap_or(u64::MAX);
         let (following, instance, selects, ended_as_of) = Default::default();
         let (cursor, asks_version) = (None, false);
@@ -137,7 +137,7 @@ impl Changes {
     }
 
     /// Reads a page behind a place, or the part behind its first `before` rows, in one transaction.
-    pub(in crate::feed) async fn read_part(
+    pub(crate) async fn read_part(
         &mut self,
         cursor: Option<FeedPosition>,
         limit: u64,
@@ -397,7 +397,7 @@ impl Changes {
     #[boxed]
     pub async fn pending(&mut self) -> Result<u64> {
         let Some(cursor) = self.cursor else { return Ok(0) };
-        let Reader { inner, name, .. } = &self.database;
+        let ReadHandle { inner, name, .. } = &self.database;
         let (began, mut parts) = (inner.clock.now(), 0);
         let mut behind = PendingCount { cursor, counting: None, is_last: false };
         loop {

@@ -34,7 +34,7 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::slots::State;
 
-pub(in crate::feed) use table::Interest;
+pub(crate) use table::Interest;
 
 /// Interval at which the hub reads `last_seq` of an idle database without a firing.
 pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);

@@ -6,7 +6,7 @@ pub(crate) mod hub;
 pub(crate) mod place;
 pub(crate) mod query;
 pub(crate) mod row;
-mod source;
+pub(crate) mod source;
 pub(crate) mod tail;
 pub(crate) mod updates;
 pub(crate) mod watches;

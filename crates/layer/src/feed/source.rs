@@ -7,11 +7,11 @@
 //! source must provide. CONTRIBUTING.md lists the steps to add one.
 
 pub(super) mod by_id;
-pub(super) mod by_seq;
-pub(super) mod channels;
+pub(crate) mod by_seq;
+pub(crate) mod channels;
 pub(super) mod selected;
-#[cfg(test)]
-mod words;
+#[cfg(feature = "test-hooks")]
+pub(crate) mod words;
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ use crate::layer::Inner;
 use crate::read::all_docs::{PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX};
 use crate::read::get::show_documents;
 
-pub(super) trait Source {
+pub(crate) trait Source {
     /// Returns the extras that the source itself needs in rows. They are added to those of the feed's query, in pages
     /// ([`FeedPage::extras`]) and in shared rows; the feed removes what its query did not ask for.
     fn needs(&self) -> Extras {
@@ -71,27 +71,26 @@ pub(super) trait Source {
 
 /// The meaning of a by-seq row for a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RowVerdict {
+pub(crate) enum RowVerdict {
     Other,
     Changed,
     /// Memory does not tell: a page must be read.
     Unknown,
     /// The change with which its document has left the feed ([`RowKind::Lost`](crate::RowKind::Lost)).
-    #[cfg_attr(not(test), expect(dead_code, reason = "a document can leave no feed that there is yet"))]
     Lost,
 }
 
-pub(super) enum AnySource {
+pub(crate) enum AnySource {
     BySeq(BySeq),
     ByIds(ByIds),
     Selected(Selected),
     Channels(Box<Channels>),
-    #[cfg(test)]
+    #[cfg(feature = "test-hooks")]
     Words(words::Words),
 }
 
 impl AnySource {
-    pub(super) fn of(query: &ChangesQuery, asker: &ReadPrincipal) -> AnySource {
+    pub(crate) fn of(query: &ChangesQuery, asker: &ReadPrincipal) -> AnySource {
         match Channels::of(query, asker) {
             Some(channels) => AnySource::Channels(Box::new(channels)),
             None => match UnrestrictedSource::of(query) {
@@ -155,7 +154,7 @@ impl AnySource {
     }
 }
 
-enum UnrestrictedSource {
+pub(crate) enum UnrestrictedSource {
     BySeq(BySeq),
     ByIds(ByIds),
     Selected(Selected),
@@ -181,7 +180,7 @@ macro_rules! of_any {
             AnySource::ByIds($source) => $done,
             AnySource::Selected($source) => $done,
             AnySource::Channels($source) => $done,
-            #[cfg(test)]
+            #[cfg(feature = "test-hooks")]
             AnySource::Words($source) => $done,
         }
     };
@@ -212,14 +211,14 @@ impl Source for AnySource {
 }
 
 /// A running count of the rows behind a place.
-pub(super) struct PendingCount {
+pub(crate) struct PendingCount {
     pub(super) cursor: FeedPosition,
     /// The state of earlier transactions.
     pub(super) counting: Option<Counting>,
     pub(super) is_last: bool,
 }
 
-pub(super) struct FeedPage<'a> {
+pub(crate) struct FeedPage<'a> {
     pub(super) inner: &'a Inner,
     pub(super) since: Since,
     /// Newest first, down to `since`.
@@ -233,7 +232,7 @@ pub(super) struct FeedPage<'a> {
     pub(super) before: usize,
 }
 
-fn rows_max(extras: Extras) -> usize {
+pub(crate) fn rows_max(extras: Extras) -> usize {
     if extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX }
 }
 

@@ -31,7 +31,7 @@ use tokio::sync::broadcast;
 
 use crate::feed::changes::WaitOutcome;
 use crate::feed::query::Since;
-use crate::layer::{Inner, Layer};
+use crate::layer::Inner;
 
 use follow::Batch;
 pub(crate) use follow::UpdatesHub;
@@ -104,24 +104,16 @@ pub struct DatabaseUpdates {
     received: Option<Arc<Batch>>,
 }
 
-impl Layer {
-    /// Opens a feed of the creations, deletions and changes of all databases in the order of commits: each creation and
-    /// deletion, and the newest change of each database. A database with shards may appear twice, first with an earlier
-    /// change, on two pages.
-    pub fn database_updates(&self, query: DatabaseUpdatesQuery) -> DatabaseUpdates {
-        DatabaseUpdates::new(self.inner.clone(), query)
-    }
+/// Performs `Layer::database_updates` of the layer.
+pub fn database_updates(inner: &Arc<Inner>, query: DatabaseUpdatesQuery) -> DatabaseUpdates {
+    DatabaseUpdates::new(Arc::clone(inner), query)
+}
 
-    /// Returns the sequence of the newest update of any database.
-    ///
-    /// # Errors
-    /// [`Error::Storage`](crate::Error::Storage), [`Error::Corrupt`](crate::Error::Corrupt).
-    #[boxed]
-    pub async fn newest_database_update(&self) -> Result<Seq> {
-        let inner = &self.inner;
-        let begin = transaction::read(&inner.db, &inner.metrics, &mut ReadNewest { keys: &inner.keys }).await?;
-        Ok(Seq::new(begin.incarnation, begin.newest))
-    }
+/// Performs `Layer::newest_database_update` of the layer.
+#[boxed]
+pub async fn newest_database_update(inner: &Arc<Inner>) -> Result<Seq> {
+    let begin = transaction::read(&inner.db, &inner.metrics, &mut ReadNewest { keys: &inner.keys }).await?;
+    Ok(Seq::new(begin.incarnation, begin.newest))
 }
 
 impl DatabaseUpdates {

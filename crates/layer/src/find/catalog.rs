@@ -10,7 +10,7 @@ use flatbed_store::features::is_outdated;
 use flatbed_store::proto;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::index::compiled::{compile_all, uncompiled};
 use crate::index::definitions::DefinitionRoom;
 use crate::index::json::definition::{compiled, defined_by};
@@ -151,26 +151,19 @@ impl Operation for ReadIndexes<'_> {
     }
 }
 
-impl Reader {
-    /// Reads the database's current json indexes.
-    ///
-    /// # Errors
-    /// [`crate::Error::DatabaseNotFound`], and those of the storage.
-    #[boxed]
-    pub async fn json_indexes(&self) -> Result<Arc<JsonIndexes>> {
-        let instance = self.read(&mut ReadIndexes(&self.inner, &self.name)).await?;
-        compile_all(&self.inner, &instance).await?;
-        JsonIndexes::of(&instance, self.inner.collation).map(Arc::new)
-    }
+/// Performs `Reader::json_indexes` of the layer.
+#[boxed]
+pub async fn read_indexes(database: &ReadHandle) -> Result<Arc<JsonIndexes>> {
+    let instance = database.read(&mut ReadIndexes(&database.inner, &database.name)).await?;
+    compile_all(&database.inner, &instance).await?;
+    JsonIndexes::of(&instance, database.inner.collation).map(Arc::new)
+}
 
-    /// Returns the json indexes from this process's cache, without a read. `None`: the database is not cached, or
-    /// filters must be compiled first. A query that was planned with outdated indexes is refused
-    /// ([`crate::Refusal::IndexGone`]).
-    pub fn json_indexes_known(&self) -> Option<Arc<JsonIndexes>> {
-        let instance = self.inner.cached(&self.name)?;
-        if uncompiled(&instance).next().is_some() {
-            return None;
-        }
-        JsonIndexes::of(&instance, self.inner.collation).ok().map(Arc::new)
+/// Performs `Reader::json_indexes_known` of the layer.
+pub fn known_indexes(database: &ReadHandle) -> Option<Arc<JsonIndexes>> {
+    let instance = database.inner.cached(&database.name)?;
+    if uncompiled(&instance).next().is_some() {
+        return None;
     }
+    JsonIndexes::of(&instance, database.inner.collation).ok().map(Arc::new)
 }

@@ -1,12 +1,10 @@
 //! Mango queries: the json indexes to choose from, and the execution of plans page by page.
 
-mod catalog;
+pub(crate) mod catalog;
 mod documents;
 mod page;
-mod partition_tests;
-mod query;
+pub(crate) mod query;
 mod ranges;
-mod tests;
 mod wait;
 
 pub use catalog::JsonIndexes;

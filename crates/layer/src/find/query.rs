@@ -16,7 +16,8 @@ use tracing::Instrument;
 use crate::document::edit::Document;
 use crate::find::catalog::JsonIndexes;
 use crate::find::page::{PagePosition, PageRead, QueryPage, SelectedRow};
-use crate::handle::Reader;
+use crate::find::wait::{begin_to_wait, wait_for};
+use crate::handles::ReadHandle;
 use crate::index::json::place::Among;
 use crate::index::maintainers::Within;
 use crate::index_waits::Waiting;
@@ -103,7 +104,7 @@ impl Query {
 /// A running query. Each page is a transaction of its own and consistent in itself, so that the query may take longer
 /// than FoundationDB's 5 s. The query waits for an index that is still being built.
 pub struct Find {
-    database: Reader,
+    database: ReadHandle,
     query: Arc<Query>,
     skip: u64,
     limit: u64,
@@ -136,45 +137,43 @@ impl Drop for Ahead {
     }
 }
 
-impl Reader {
-    /// Begins a query with a plan that was made with these indexes of the database. It reads nothing yet.
-    pub fn find(&self, indexes: &JsonIndexes, plan: &Plan<'_>, options: FindOptions) -> Find {
-        let FindOptions { skip, limit, conflicts, exact_stats, counts_each, counts, .. } = options;
-        let FindOptions { is_alone, has_waiters, stop, .. } = options;
-        let query = Query {
-            index: plan.index.clone(),
-            number: indexes.number(plan.index),
-            partition: plan.partition.clone(),
-            source: plan.source.clone(),
-            reverse: plan.reverse,
-            covering: plan.covering,
-            residual: plan.residual.clone(),
-            after: plan.after.clone(),
-            conflicts,
-            counts,
-            counts_rows: counts && plan.counts_rows(),
-            counts_each,
-            stop,
-            has_waiters,
-            indexes: indexes.clone(),
-        };
-        let next = Some(PagePosition::first(&query, skip, limit)).filter(|_| query.source != Source::Nothing);
-        Find {
-            database: self.clone(),
-            query: Arc::new(query),
-            skip,
-            limit,
-            exact_stats,
-            is_alone,
-            waiting: None,
-            has_waited: false,
-            next,
-            instance: None,
-            stats: ExecutionStats::default(),
-            pending: 0,
-            last: None,
-            ahead: VecDeque::new(),
-        }
+/// Performs `Reader::find` of the layer.
+pub fn find(database: &ReadHandle, indexes: &JsonIndexes, plan: &Plan<'_>, options: FindOptions) -> Find {
+    let FindOptions { skip, limit, conflicts, exact_stats, counts_each, counts, .. } = options;
+    let FindOptions { is_alone, has_waiters, stop, .. } = options;
+    let query = Query {
+        index: plan.index.clone(),
+        number: indexes.number(plan.index),
+        partition: plan.partition.clone(),
+        source: plan.source.clone(),
+        reverse: plan.reverse,
+        covering: plan.covering,
+        residual: plan.residual.clone(),
+        after: plan.after.clone(),
+        conflicts,
+        counts,
+        counts_rows: counts && plan.counts_rows(),
+        counts_each,
+        stop,
+        has_waiters,
+        indexes: indexes.clone(),
+    };
+    let next = Some(PagePosition::first(&query, skip, limit)).filter(|_| query.source != Source::Nothing);
+    Find {
+        database: database.clone(),
+        query: Arc::new(query),
+        skip,
+        limit,
+        exact_stats,
+        is_alone,
+        waiting: None,
+        has_waited: false,
+        next,
+        instance: None,
+        stats: ExecutionStats::default(),
+        pending: 0,
+        last: None,
+        ahead: VecDeque::new(),
     }
 }
 
@@ -254,7 +253,7 @@ impl Find {
     pub async fn wait(&mut self) -> Result<bool> {
         // A wait before the page is not repeated while reading it.
         if let (Some(waiting), false) = (&mut self.waiting, self.has_waited) {
-            self.has_waited = self.database.wait_for(waiting).await?;
+            self.has_waited = wait_for(&self.database, waiting).await?;
             return Ok(self.has_waited);
         }
         Ok(true)
@@ -262,7 +261,7 @@ impl Find {
 
     fn begin_to_wait(&mut self) -> Result<()> {
         if let (None, Some(number)) = (&self.waiting, self.query.number) {
-            self.waiting = Some(self.database.begin_to_wait(number, &self.query.index)?);
+            self.waiting = Some(begin_to_wait(&self.database, number, &self.query.index)?);
         }
         Ok(())
     }
@@ -384,7 +383,7 @@ impl Find {
     ) -> impl Future<Output = Result<Option<PageRead>>> + Send + use<> {
         let (database, query) = (self.database.clone(), self.query.clone());
         async move {
-            let Reader { inner, name, .. } = &database;
+            let ReadHandle { inner, name, .. } = &database;
             database.read(&mut QueryPage { inner, name, query: &query, place: &place, is_first, listed }).await
         }
     }

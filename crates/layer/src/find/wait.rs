@@ -8,21 +8,19 @@ use flatbed_store::proto;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::index_waits::{IndexWaits, Unbuilt, Waiting};
 use crate::layer::Inner;
 
-impl Reader {
-    pub(super) fn begin_to_wait(&self, number: u64, index: &Index) -> Result<Waiting> {
-        let design = index.ddoc().unwrap_or_default();
-        self.inner.state::<IndexWaits>().begin(&self.name, number, design, index.name())
-    }
+pub(super) fn begin_to_wait(database: &ReadHandle, number: u64, index: &Index) -> Result<Waiting> {
+    let design = index.ddoc().unwrap_or_default();
+    database.inner.state::<IndexWaits>().begin(&database.name, number, design, index.name())
+}
 
-    pub(super) async fn wait_for(&self, waiting: &mut Waiting) -> Result<bool> {
-        let Reader { inner, name, .. } = self;
-        let look = || async { self.read(&mut ReadUnbuilt { inner, name }).await }.boxed();
-        waiting.wait(inner.state(), &look).await
-    }
+pub(super) async fn wait_for(database: &ReadHandle, waiting: &mut Waiting) -> Result<bool> {
+    let ReadHandle { inner, name, .. } = database;
+    let look = || async { database.read(&mut ReadUnbuilt { inner, name }).await }.boxed();
+    waiting.wait(inner.state(), &look).await
 }
 
 struct ReadUnbuilt<'a> {

@@ -12,18 +12,19 @@ use tokio::time::Instant;
 
 use crate::group::steps::ReadStanding;
 use crate::group::updater::{ensure, ids_of};
-use crate::handle::{Database, Reader};
+use crate::handles::{ReadHandle, WriteHandle};
 use crate::index::groups::{DropUnnamed, UNNAMED_KEPT_FOR_MS, groups_of};
 use crate::instance::Instance;
-use crate::layer::{Inner, Layer};
+use crate::layer::Inner;
+use crate::view_runtime::view_functions;
 use crate::view_updates::views;
 
 /// The polling interval for whether groups have followed.
 const LOOKS: Duration = Duration::from_millis(100);
 
-pub(crate) fn wake<'a>(database: &Database, ids: impl IntoIterator<Item = &'a str>) {
-    let Reader { inner, name, .. } = database.reader();
-    if views(inner).functions().is_none() {
+pub(crate) fn wake<'a>(database: &WriteHandle, ids: impl IntoIterator<Item = &'a str>) {
+    let ReadHandle { inner, name, .. } = database.reader();
+    if view_functions(inner).is_none() {
         return;
     }
     if ids.into_iter().any(|id| DocumentId::of(id).is_design()) {
@@ -38,7 +39,7 @@ pub(crate) fn wake<'a>(database: &Database, ids: impl IntoIterator<Item = &'a st
 }
 
 /// Wakes followers after a purge by this process, which leaves no entry in by-seq.
-pub(crate) fn wake_purged(database: &Database, id: &str) {
+pub(crate) fn wake_purged(database: &WriteHandle, id: &str) {
     wake(database, [id]);
     let inner = &database.inner;
     if let Some(instance) = inner.cached(&database.name) {
@@ -48,8 +49,8 @@ pub(crate) fn wake_purged(database: &Database, id: &str) {
 }
 
 /// Makes this process follow all groups in a database's current record.
-async fn wake_all(reader: &Reader) -> Result<Arc<Instance>> {
-    let Reader { inner, name, .. } = reader;
+async fn wake_all(reader: &ReadHandle) -> Result<Arc<Instance>> {
+    let ReadHandle { inner, name, .. } = reader;
     let instance = reader.read(&mut Resolve { inner, name }).await?;
     ids_of(&instance).into_iter().for_each(|id| ensure(reader, id));
     Ok(instance)
@@ -65,8 +66,8 @@ pub(crate) enum Attended {
 }
 
 /// Starts following the groups of a database, and waits up to `turn`. Followers continue afterwards.
-pub(crate) async fn take_up(reader: &Reader, turn: Duration) -> Result<()> {
-    if views(&reader.inner).functions().is_some() {
+pub(crate) async fn take_up(reader: &ReadHandle, turn: Duration) -> Result<()> {
+    if view_functions(&reader.inner).is_some() {
         let instance = wake_all(reader).await?;
         are_through(reader, &instance, reader.inner.clock.now() + turn).await?;
     }
@@ -75,13 +76,13 @@ pub(crate) async fn take_up(reader: &Reader, turn: Duration) -> Result<()> {
 
 /// Makes sure for up to `turn` that the groups of a database are followed, and drops those that have been unnamed for a
 /// day.
-pub(crate) async fn attend(reader: &Reader, turn: Duration) -> Result<Attended> {
+pub(crate) async fn attend(reader: &ReadHandle, turn: Duration) -> Result<Attended> {
     attend_at(reader, turn, reader.inner.clock.unix_ms()).await
 }
 
-pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> Result<Attended> {
-    let Reader { inner, name, .. } = reader;
-    if views(inner).functions().is_none() {
+pub(crate) async fn attend_at(reader: &ReadHandle, turn: Duration, now_ms: u64) -> Result<Attended> {
+    let ReadHandle { inner, name, .. } = reader;
+    if view_functions(inner).is_none() {
         return Ok(Attended::Elsewhere);
     }
     let until = inner.clock.now() + turn;
@@ -98,8 +99,8 @@ pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> R
     })
 }
 
-async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Result<bool> {
-    let Reader { inner, name, .. } = reader;
+async fn are_through(reader: &ReadHandle, instance: &Instance, until: Instant) -> Result<bool> {
+    let ReadHandle { inner, name, .. } = reader;
     for id in ids_of(instance) {
         let state = views(inner).group(id);
         loop {
@@ -119,10 +120,9 @@ async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Re
 
 /// Drops failed groups that are no longer named or whose database is gone from memory, so that they do not count as
 /// behind.
-pub(crate) async fn forget_gone(layer: &Layer) -> Result<()> {
-    for (name, failing) in views(&layer.inner).failing() {
-        let inner = &*layer.inner;
-        let named = match layer.reader(&name).read(&mut Resolve { inner, name: &name }).await {
+pub(crate) async fn forget_gone(inner: &Arc<Inner>) -> Result<()> {
+    for (name, failing) in views(inner).failing() {
+        let named = match ReadHandle::new(Arc::clone(inner), &name).read(&mut Resolve { inner, name: &name }).await {
             Ok(instance) => ids_of(&instance),
             Err(Error::DatabaseNotFound) => Vec::new(),
             Err(error) => return Err(error),
@@ -140,16 +140,11 @@ async fn drop_unnamed(inner: &Inner, name: &str, until_ms: u64) -> Result<()> {
     Ok(())
 }
 
-impl Database {
-    /// Drops the groups of views that no design document names.
-    ///
-    /// # Errors
-    /// [`Error::DatabaseNotFound`], and those of the storage.
-    #[boxed]
-    pub async fn view_cleanup(&self) -> Result<()> {
-        crate::admission::ask(&self.inner, &self.name, self.actor()).await?;
-        drop_unnamed(&self.inner, &self.name, u64::MAX).await
-    }
+/// Performs `Database::view_cleanup` of the layer.
+#[boxed]
+pub async fn view_cleanup(database: &WriteHandle) -> Result<()> {
+    crate::admission::ask(&database.inner, &database.name, database.actor()).await?;
+    drop_unnamed(&database.inner, &database.name, u64::MAX).await
 }
 
 struct Resolve<'a> {

@@ -26,6 +26,7 @@ use crate::group::steps::{NODES_FOR, Nodes, Step};
 use crate::limits::Limit;
 use crate::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 use crate::read::get::GetOutcome;
+use crate::read::get;
 use crate::view::build::NodesPace;
 use crate::view::prepare::PreparedDocument;
 
@@ -477,10 +478,10 @@ async fn with_local_seq(job: &Job, documents: Vec<ToMap>) -> Result<Vec<ToMap>> 
 }
 
 /// Reads a prefix of the documents with their local sequences: as many as one call of `get_many` returns.
-pub(super) async fn read_with_local_seq(job: &Job, ids: &[String]) -> Result<Vec<ToMap>> {
+pub(crate) async fn read_with_local_seq(job: &Job, ids: &[String]) -> Result<Vec<ToMap>> {
     let options = GetOptions { local_seq: true, conflicts: true, deleted_conflicts: true, ..GetOptions::default() };
     let requests: Vec<_> = ids.iter().map(|id| (id.clone(), options.clone())).collect();
-    let found = job.reader.get_many(&requests).await?;
+    let found = get::documents(&job.reader, &requests).await?;
     let read = ids.iter().zip(found).map(|(id, found)| {
         let document = if let GetOutcome::Document(document) = found { Some(*document) } else { None };
         ToMap { id: id.clone(), document }

@@ -10,18 +10,19 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::view_definition::{DefinitionError, GroupDefinition, Signature};
 
 use crate::document::edit::{Document, GetOptions};
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::index::definitions::write_record;
 use crate::index::groups::{group_named_by, mark_changed, name_group, remove_unnamed};
 use crate::index::maintainers::Within;
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::read::get;
 use crate::view_updates::{LoadedGroup, views};
 
 /// The most reads of a design document that changes concurrently.
 const READS_MAX: usize = 30;
 
-pub(super) struct CurrentGroup {
+pub(crate) struct CurrentGroup {
     pub instance: Arc<Instance>,
     pub number: u64,
     pub loaded: Arc<LoadedGroup>,
@@ -37,7 +38,7 @@ pub(super) enum GroupLookup {
 ///
 /// # Errors
 /// As [`look_up`].
-pub(super) async fn find(reader: &Reader, design: &str) -> Result<Option<CurrentGroup>> {
+pub(crate) async fn find(reader: &ReadHandle, design: &str) -> Result<Option<CurrentGroup>> {
     match look_up(reader, design, |_| true).await? {
         GroupLookup::Group(found) => Ok(Some(found)),
         GroupLookup::NotKept(_) | GroupLookup::Nothing => Ok(None),
@@ -46,7 +47,7 @@ pub(super) async fn find(reader: &Reader, design: &str) -> Result<Option<Current
 
 /// Returns the group of a design document from this process's cache, without a read. The document may have changed
 /// since.
-pub(super) fn known(reader: &Reader, design: &str) -> Option<CurrentGroup> {
+pub(super) fn known(reader: &ReadHandle, design: &str) -> Option<CurrentGroup> {
     let instance = reader.inner.cached(&reader.name)?;
     let group = group_named_by(&instance.record, design)?;
     let signature = Signature::try_from(group.definition.as_slice()).ok()?;
@@ -60,11 +61,11 @@ pub(super) fn known(reader: &Reader, design: &str) -> Option<CurrentGroup> {
 /// [`Refusal::DocumentNotFound`]; [`ViewFailure::Definition`], [`ViewFailure::TooManyGroups`],
 /// [`ViewFailure::Changed`].
 pub(super) async fn look_up(
-    reader: &Reader,
+    reader: &ReadHandle,
     design: &str,
     keeps: impl Fn(&GroupDefinition) -> bool,
 ) -> Result<GroupLookup> {
-    let Reader { inner, name, .. } = reader;
+    let ReadHandle { inner, name, .. } = reader;
     for _ in 0..READS_MAX {
         let (instance, number) = reader.read(&mut Named { inner, name, design }).await?;
         if let Some((number, signature)) = number
@@ -72,14 +73,14 @@ pub(super) async fn look_up(
         {
             return Ok(GroupLookup::Group(CurrentGroup { instance, number, loaded }));
         }
-        let document = reader.get(design, &GetOptions { local_seq: true, ..GetOptions::default() }).await?;
+        let document = get::document(reader, design, &GetOptions { local_seq: true, ..GetOptions::default() }).await?;
         let Some(definition) = definition_of(&instance, &document).map_err(ViewFailure::Definition)? else {
             return Ok(GroupLookup::Nothing);
         };
         if let Some((number, signature)) = number
             && signature == definition.signature
         {
-            let loaded = views(inner).load(instance.record.namespace, &database_of(&instance), definition);
+            let loaded = views(inner).load(inner, instance.record.namespace, &database_of(&instance), definition);
             return Ok(GroupLookup::Group(CurrentGroup { instance, number, loaded }));
         }
         if !keeps(&definition) {
@@ -97,7 +98,7 @@ pub(super) async fn look_up(
 
 /// Loads the group with a number, which the record has, and its functions; `None`: its design documents have changed.
 pub(super) async fn load(
-    reader: &Reader,
+    reader: &ReadHandle,
     instance: &Instance,
     group: &proto::Index,
 ) -> Result<Option<Arc<LoadedGroup>>> {
@@ -109,14 +110,14 @@ pub(super) async fn load(
         return Ok(Some(loaded));
     }
     for design in &group.named_by {
-        let document = match reader.get(design, &GetOptions::default()).await {
+        let document = match get::document(reader, design, &GetOptions::default()).await {
             Err(Error::Refused(Refusal::DocumentNotFound(_))) => continue,
             document => document?,
         };
         if let Ok(Some(definition)) = definition_of(instance, &document)
             && definition.signature == signature
         {
-            return Ok(Some(views(&reader.inner).load(namespace, &database_of(instance), definition)));
+            return Ok(Some(views(&reader.inner).load(&reader.inner, namespace, &database_of(instance), definition)));
         }
     }
     Ok(None)

@@ -5,13 +5,13 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::group::steps::{begin_standing, group_of};
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::view_updates::GroupId;
 
 /// Releases a group if this process holds it, at any position. It needs no job, since a group whose last attempt failed
 /// may have none.
-pub(super) struct Release<'a> {
-    pub reader: &'a Reader,
+pub(crate) struct Release<'a> {
+    pub reader: &'a ReadHandle,
     pub id: GroupId,
 }
 
@@ -19,7 +19,7 @@ impl Operation for Release<'_> {
     type Output = ();
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
-        let Reader { inner, name, .. } = self.reader;
+        let ReadHandle { inner, name, .. } = self.reader;
         let instance = inner.resolve_for_write(trx, name).await?;
         if group_of(&instance, self.id).is_none() {
             return Ok(());

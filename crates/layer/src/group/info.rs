@@ -1,8 +1,6 @@
 //! Information about groups.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_store::error::{Error, Result, ViewFailure};
@@ -11,20 +9,15 @@ use flatbed_store::records::decode_counter;
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_store::view_definition::GroupDefinition;
-use flatbed_store::view_functions::ViewFunctions;
 
 use crate::feed::changes::Changes;
 use crate::feed::query::{ChangesQuery, Since};
 use crate::group::find::{GroupLookup, look_up};
 use crate::group::steps::{ReadStanding, place_of};
-use crate::handle::Reader;
-use crate::layer::Layer;
+use crate::handles::ReadHandle;
 use crate::view::build::FOLLOWED;
 use crate::view::undo::shown;
-use crate::view_updates::{ViewTask, ViewWait, hex, views};
-
-/// The longest wait of a stopping process for the release of its groups.
-const RELEASED_IN: Duration = Duration::from_secs(2);
+use crate::view_updates::{hex, views};
 
 /// The state of a group of views.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,85 +62,55 @@ pub struct SetAsideDocuments {
 /// The most documents that are listed.
 const SET_ASIDE_NAMED: usize = 100;
 
-impl Reader {
-    /// Returns the state of a design document's group (by its id, `_design/...`). A document without views has no rows,
-    /// and neither has a group of fields that no query has used yet.
-    ///
-    /// # Errors
-    /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound), [`Error::View`].
-    #[boxed]
-    pub async fn view_info(&self, design: &str) -> Result<ViewGroupInfo> {
-        let nothing = |language: String| ViewGroupInfo { language, is_built: true, ..ViewGroupInfo::default() };
-        // Information about a Mango index does not create its rows.
-        let found = match look_up(self, design, |definition| !definition.is_of_fields()).await? {
-            GroupLookup::Group(found) => found,
-            GroupLookup::NotKept(GroupDefinition { signature, language, .. }) => {
-                return Ok(ViewGroupInfo { signature: hex(&signature), ..nothing(language) });
-            }
-            GroupLookup::Nothing => return Ok(nothing("javascript".to_owned())),
-        };
-        let id = (found.instance.record.namespace, found.number);
-        let Reader { inner, name, .. } = self;
-        let standing = self.read(&mut ReadStanding { inner, name, id }).await?.ok_or(ViewFailure::Changed)?;
-        let definition = &found.loaded.definition;
-        let state = views(inner).known(id);
-        let mut info = ViewGroupInfo {
-            signature: hex(&definition.signature),
-            language: definition.language.clone(),
-            waiting_clients: state.map_or(0, |state| state.waiting.load(Ordering::Relaxed)),
-            updater_running: !standing.is_through(),
-            ..ViewGroupInfo::default()
-        };
-        (info.file_bytes, info.documents_refused, info.set_aside) = self.read(&mut Sizes { reader: self, id }).await?;
-        let place = match &standing.progress {
-            Some(progress) => {
-                info.purge_seq = progress.purges;
-                info.is_built = progress.phase == FOLLOWED;
-                let trees = shown(progress).0;
-                info.rows = trees.iter().map(|tree| tree.rows).sum();
-                info.external_bytes = trees.iter().map(|tree| tree.bytes).sum();
-                place_of(progress)?
-            }
-            None => Seq::zero(standing.instance.incarnation()),
-        };
-        let since = if info.is_built { place } else { Seq::zero(standing.instance.incarnation()) };
-        info.update_seq = Some(since);
-        let query = ChangesQuery { since: Since::after(since), ..ChangesQuery::default() };
-        let mut changes = Changes::new(self.clone(), query);
-        changes.stand_at(since);
-        info.pending = changes.pending().await?;
-        Ok(info)
-    }
-}
-
-impl Layer {
-    /// Gives the layer the runtime of views' functions, once. Without it this process builds no groups.
-    pub fn run_views_by(&self, functions: Arc<dyn ViewFunctions>) {
-        views(&self.inner).run_by(functions);
-    }
-
-    /// Waits after [`Layer::shutdown`] until this process has released its groups of views, for at most 2 s. Another
-    /// process waits 5 s before it takes over a group that is not released.
-    pub async fn until_groups_released(&self) {
-        let (views, clock) = (views(&self.inner), &self.inner.clock);
-        let _ = clock.timeout(RELEASED_IN, views.followers.closed()).await;
-    }
-
-    /// Lists the groups of views that this process builds, or that catch up with many changes.
-    pub fn view_tasks(&self) -> Vec<ViewTask> {
-        views(&self.inner).tasks()
-    }
-
-    /// Returns the queries of this process that wait for views, by view: up to 500 of them, the longest first, and the
-    /// number of further ones.
-    pub fn view_waits(&self) -> (Vec<ViewWait>, u64) {
-        views(&self.inner).waits()
-    }
+/// Performs `Reader::view_info` of the layer.
+#[boxed]
+pub async fn view_info(database: &ReadHandle, design: &str) -> Result<ViewGroupInfo> {
+    let nothing = |language: String| ViewGroupInfo { language, is_built: true, ..ViewGroupInfo::default() };
+    // Information about a Mango index does not create its rows.
+    let found = match look_up(database, design, |definition| !definition.is_of_fields()).await? {
+        GroupLookup::Group(found) => found,
+        GroupLookup::NotKept(GroupDefinition { signature, language, .. }) => {
+            return Ok(ViewGroupInfo { signature: hex(&signature), ..nothing(language) });
+        }
+        GroupLookup::Nothing => return Ok(nothing("javascript".to_owned())),
+    };
+    let id = (found.instance.record.namespace, found.number);
+    let ReadHandle { inner, name, .. } = database;
+    let standing = database.read(&mut ReadStanding { inner, name, id }).await?.ok_or(ViewFailure::Changed)?;
+    let definition = &found.loaded.definition;
+    let state = views(inner).known(id);
+    let mut info = ViewGroupInfo {
+        signature: hex(&definition.signature),
+        language: definition.language.clone(),
+        waiting_clients: state.map_or(0, |state| state.waiting.load(Ordering::Relaxed)),
+        updater_running: !standing.is_through(),
+        ..ViewGroupInfo::default()
+    };
+    (info.file_bytes, info.documents_refused, info.set_aside) =
+        database.read(&mut Sizes { reader: database, id }).await?;
+    let place = match &standing.progress {
+        Some(progress) => {
+            info.purge_seq = progress.purges;
+            info.is_built = progress.phase == FOLLOWED;
+            let trees = shown(progress).0;
+            info.rows = trees.iter().map(|tree| tree.rows).sum();
+            info.external_bytes = trees.iter().map(|tree| tree.bytes).sum();
+            place_of(progress)?
+        }
+        None => Seq::zero(standing.instance.incarnation()),
+    };
+    let since = if info.is_built { place } else { Seq::zero(standing.instance.incarnation()) };
+    info.update_seq = Some(since);
+    let query = ChangesQuery { since: Since::after(since), ..ChangesQuery::default() };
+    let mut changes = Changes::new(database.clone(), query);
+    changes.stand_at(since);
+    info.pending = changes.pending().await?;
+    Ok(info)
 }
 
 /// Reads the size of a group in storage, the count of refused documents, and the documents set aside.
 struct Sizes<'a> {
-    reader: &'a Reader,
+    reader: &'a ReadHandle,
     id: (u64, u64),
 }
 

@@ -11,15 +11,15 @@ use flatbed_store::view_functions::{FunctionFailure, GroupFunctions, ReduceInput
 use futures_util::future::BoxFuture;
 
 use crate::group::steps::ReadStanding;
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::view::group::{Bounds, ViewGroup};
 use crate::view::known::KnownNodes;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
 use crate::view_updates::memory::{MemoryPermit, UNIT_BYTES};
 use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask, hex, views};
 
-pub(super) struct Job {
-    pub reader: Reader,
+pub(crate) struct Job {
+    pub reader: ReadHandle,
     pub id: GroupId,
     /// A design document that names it.
     pub design: String,
@@ -47,8 +47,8 @@ impl Job {
     ///
     /// # Errors
     /// [`FunctionFailure::NotRun`].
-    pub(super) fn new(
-        reader: Reader,
+    pub(crate) fn new(
+        reader: ReadHandle,
         id: GroupId,
         design: String,
         loaded: Arc<LoadedGroup>,
@@ -90,7 +90,7 @@ impl Job {
         Ok((resource, self.clock().since(began)))
     }
 
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.state.resource_waits.load(Ordering::Relaxed) > 0
     }
 
@@ -117,7 +117,7 @@ impl Job {
     }
 
     pub(super) async fn is_wanted(&self) -> Result<bool> {
-        let Reader { inner, name, .. } = &self.reader;
+        let ReadHandle { inner, name, .. } = &self.reader;
         Ok(!self.is_closing() && self.reader.read(&mut ReadStanding { inner, name, id: self.id }).await?.is_some())
     }
 
@@ -138,7 +138,7 @@ impl Job {
 }
 
 /// The JavaScript reduces of a group, for its storage.
-pub(super) struct Written(pub Arc<dyn GroupFunctions>);
+pub(crate) struct Written(pub Arc<dyn GroupFunctions>);
 
 impl WrittenReduces for Written {
     fn reduce<'a>(&'a self, asks: &'a [ReduceAsk]) -> BoxFuture<'a, Result<Vec<Vec<WrittenResult>>>> {

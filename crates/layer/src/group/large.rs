@@ -13,7 +13,7 @@ use crate::group::purges::map_and_enter;
 use crate::group::steps::EnteredPurges;
 use crate::view::large::under_way;
 
-pub(super) enum Finished {
+pub(crate) enum Finished {
     Stands(Box<ViewProgress>),
     Elsewhere,
     /// A row's label does not fit: the group must be rebuilt.

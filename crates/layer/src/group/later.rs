@@ -154,7 +154,7 @@ impl Work for Enter<'_, '_> {
             }
         }
         let applied = write_rows(&within.at(), &job.storage, Some(&job.written), documents).await?;
-        #[cfg(test)]
+        #[cfg(feature = "test-hooks")]
         let applied = {
             let lacks_room =
                 crate::view_updates::views(&job.reader.inner).lacks_room.load(std::sync::atomic::Ordering::Relaxed);

@@ -39,7 +39,7 @@ const LEASES_MAX: usize = 500;
 pub(super) type Token = [u8; 16];
 
 #[derive(Debug, Clone)]
-pub(super) struct Lease {
+pub(crate) struct Lease {
     pub token: Token,
     /// Its ids are behind this one.
     pub from: String,
@@ -52,7 +52,7 @@ pub(super) struct Lease {
 
 /// The leases of other processes, as this process sees them.
 #[derive(Debug, Default)]
-pub(super) struct Others {
+pub(crate) struct Others {
     seen: Mutex<HashMap<String, (ViewLease, ViewLeasePlace, Instant)>>,
     own: Mutex<HashSet<Token>>,
 }
@@ -85,19 +85,19 @@ impl Others {
         *seen = now;
     }
 
-    pub(super) fn is_own(&self, token: Token) {
+    pub(crate) fn is_own(&self, token: Token) {
         self.own.lock().unwrap_or_else(PoisonError::into_inner).insert(token);
     }
 }
 
 /// Takes a lease: one that its holder has left, or the next ids.
-pub(super) struct TakeLease<'a> {
+pub(crate) struct TakeLease<'a> {
     pub others: &'a Others,
     /// The token of the lease, the same in all attempts.
     pub token: Token,
 }
 
-pub(super) enum TakeLeaseOutcome {
+pub(crate) enum TakeLeaseOutcome {
     Lease(Lease),
     /// Everything is leased to other processes.
     Nothing,
@@ -187,14 +187,14 @@ impl WithinGroup<'_> {
     }
 }
 
-pub(super) struct WriteRows<'a, 'p> {
+pub(crate) struct WriteRows<'a, 'p> {
     pub lease: (&'a str, Token),
     pub documents: &'a [PreparedDocument],
     pub pace: &'a mut Paced<'p>,
 }
 
 #[derive(Debug)]
-pub(super) enum WriteOutcome {
+pub(crate) enum WriteOutcome {
     Documents(usize),
     /// A row's label does not fit: the group must be rebuilt.
     Full,
@@ -225,7 +225,7 @@ impl Work for WriteRows<'_, '_> {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct LeaseProgress {
+pub(crate) struct LeaseProgress {
     pub from: String,
     pub token: Token,
     pub built_until: String,
@@ -233,7 +233,7 @@ pub(super) struct LeaseProgress {
 }
 
 /// Renews a process's leases and records their progress. `leaves`: returns them instead.
-pub(super) struct Beat<'a> {
+pub(crate) struct Beat<'a> {
     pub held: &'a [LeaseProgress],
     pub beats: u64,
     pub leaves: bool,
@@ -268,12 +268,12 @@ impl Work for Beat<'_> {
 }
 
 /// Ends a completely built lease. After the last one this process builds the nodes.
-pub(super) struct EndLease<'a> {
+pub(crate) struct EndLease<'a> {
     pub held: &'a LeaseProgress,
 }
 
 #[derive(Debug)]
-pub(super) enum EndLeaseOutcome {
+pub(crate) enum EndLeaseOutcome {
     Lease,
     Rows,
     Lost,
@@ -318,7 +318,7 @@ impl Work for EndLease<'_> {
 ///
 /// # Errors
 /// [`Error::NoRandomness`].
-pub(super) fn new_token() -> Result<Token> {
+pub(crate) fn new_token() -> Result<Token> {
     let mut token = Token::default();
     getrandom::fill(&mut token).map_err(|_| Error::NoRandomness)?;
     Ok(token)

@@ -31,13 +31,13 @@ const REASON_CHARACTERS: usize = 200;
 const LARGE_JSON_BYTES: usize = 16 << 20;
 
 #[derive(Debug)]
-pub(super) struct ToMap {
+pub(crate) struct ToMap {
     pub id: String,
     /// `None`: the document is deleted or gone, and has no rows.
     pub document: Option<Document>,
 }
 
-pub(super) struct MappedPart {
+pub(crate) struct MappedPart {
     /// The mapped documents, at least one unless the list was empty.
     pub documents: Vec<PreparedDocument>,
     /// The remaining documents. The caller maps them after it has written `documents`.
@@ -109,7 +109,7 @@ impl Batch {
 /// # Errors
 /// [`Error::View`]: the database is full; the group's functions cannot be run, ended the whole query, or exceed their
 /// bounds on every document. [`Error::ShuttingDown`]: the group is gone, or the process stops.
-pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPart> {
+pub(crate) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPart> {
     // Updates that only remove rows continue in a full database.
     if documents.iter().any(|document| document.document.is_some()) {
         match size_limit::check(&job.reader.inner, &job.reader.name, Growth::Reserve).await {
@@ -336,7 +336,7 @@ async fn sum_up(clock: Clock, state: Weak<GroupState>, tree: usize, name: MapNam
 ///
 /// # Errors
 /// [`Error::ShuttingDown`], [`Error::BrokenOff`].
-pub(super) async fn prepare_document(job: &Job, emitted: Emitted, waited: &mut Duration) -> Result<PreparedDocument> {
+pub(crate) async fn prepare_document(job: &Job, emitted: Emitted, waited: &mut Duration) -> Result<PreparedDocument> {
     let mut permit = None;
     if emitted.json_bytes() > LARGE_JSON_BYTES {
         let acquired = Arc::clone(&views(&job.reader.inner).large_json).acquire_owned();

@@ -15,21 +15,20 @@
 //! first ([`large`]).
 
 pub(crate) mod attend;
-mod build;
-mod find;
-mod follow;
-mod holder;
+pub(crate) mod build;
+pub(crate) mod find;
+pub(crate) mod follow;
+pub(crate) mod holder;
 pub(crate) mod info;
-mod job;
-mod large;
+pub(crate) mod job;
+pub(crate) mod large;
 mod later;
-mod leases;
-mod mapper;
-mod others;
-mod purges;
+pub(crate) mod leases;
+pub(crate) mod mapper;
+pub(crate) mod others;
+pub(crate) mod purges;
 pub(crate) mod recompute;
-mod reconcile;
+pub(crate) mod reconcile;
 pub(crate) mod source;
-mod steps;
-mod tests;
-mod updater;
+pub(crate) mod steps;
+pub(crate) mod updater;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::feed::watches::{Watch, set_watches};
 use crate::group::steps::{ReadStanding, Standing, drained};
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::index::groups::groups_of;
 use crate::limits::Limit;
 use crate::view_updates::{GroupId, GroupState, views};
@@ -31,8 +31,8 @@ const LOOKS_UNWATCHED: Duration = Duration::from_millis(100);
 const LOOKS_APART: Duration = Duration::from_millis(10);
 
 /// Waits while another process follows a group. `None`: nothing is left to do, or the group is gone.
-pub(super) async fn wait_for_holder(reader: &Reader, id: GroupId, state: &GroupState) -> Result<Option<Standing>> {
-    let Reader { inner, name, .. } = reader;
+pub(super) async fn wait_for_holder(reader: &ReadHandle, id: GroupId, state: &GroupState) -> Result<Option<Standing>> {
+    let ReadHandle { inner, name, .. } = reader;
     let mut seen: Option<(ViewProgress, Instant)> = None;
     let mut room = None;
     let mut watch: Option<Watch> = None;
@@ -87,7 +87,7 @@ pub(super) async fn wait_for_holder(reader: &Reader, id: GroupId, state: &GroupS
     }
 }
 
-async fn pause(reader: &Reader, state: &GroupState, watch: &mut Option<Watch>, is_waited_for: bool) {
+async fn pause(reader: &ReadHandle, state: &GroupState, watch: &mut Option<Watch>, is_waited_for: bool) {
     let (mut closing, clock) = (reader.inner.closing.subscribe(), &reader.inner.clock);
     let looks = if is_waited_for && watch.is_none() { LOOKS_UNWATCHED } else { LOOKS.get() };
     let looked_at = clock.now();

@@ -26,7 +26,7 @@ use crate::limits::Limit;
 use crate::view::prepare::PreparedDocument;
 
 /// The number of log records, or documents of them, that are read at once.
-pub(super) const RECORDS_MAX: Limit<usize> = Limit::new(200, 5);
+pub(crate) const RECORDS_MAX: Limit<usize> = Limit::new(200, 5);
 
 /// The most pages of records, and bytes of ids, that a transaction reads to find purged documents of a run. Beyond
 /// either the run is dropped, and the log is entered first.
@@ -94,7 +94,7 @@ pub(super) async fn map_and_enter(
 }
 
 /// Enters documents in their current state, in several transactions if needed. The last one records the entered purges.
-pub(super) async fn enter_documents(
+pub(crate) async fn enter_documents(
     job: &Job,
     mut stood: ViewProgress,
     documents: &[PreparedDocument],

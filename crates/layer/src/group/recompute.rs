@@ -16,7 +16,7 @@ use crate::group::find::load;
 use crate::group::job::{Job, Written};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{begin_standing, purges_of};
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::instance::Instance;
 use crate::read::all_docs::{AllDocs, AllDocsQuery};
 use crate::view::build::FOLLOWED;
@@ -41,7 +41,7 @@ pub(crate) struct Recomputed {
 ///
 /// # Errors
 /// Of the storage; [`crate::Error::View`]: the functions cannot be run.
-pub(crate) async fn recompute(reader: &Reader, instance: &Instance, group: &proto::Index) -> Result<Recomputed> {
+pub(crate) async fn recompute(reader: &ReadHandle, instance: &Instance, group: &proto::Index) -> Result<Recomputed> {
     let mut found = Recomputed::default();
     let Some(loaded) = load(reader, instance, group).await? else { return Ok(found) };
     if loaded.functions.is_none() {
@@ -99,7 +99,7 @@ async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: 
 
 /// Returns the JavaScript reduces of a group, if this process runs its functions.
 pub(crate) async fn written_of(
-    reader: &Reader,
+    reader: &ReadHandle,
     instance: &Instance,
     group: &proto::Index,
 ) -> Result<Option<impl WrittenReduces + use<>>> {

@@ -28,7 +28,7 @@ const PAGE: Limit<usize> = Limit::new(500, 4);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Removes the rows of all documents that no longer exist. No large document of the group may be partly changed.
-pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finished> {
+pub(crate) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finished> {
     let (database, group, clock) = (&*job.reader.name, job.number(), job.clock());
     tracing::info!(
         database,

@@ -14,7 +14,7 @@ use crate::group::find::{CurrentGroup, find, known};
 use crate::group::job::Written;
 use crate::group::steps::{begin_standing, drained, is_through};
 use crate::group::updater::ensure;
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::index::groups::{group_named_by, is_group};
 use crate::instance::InstanceId;
 use crate::view::build::FOLLOWED;
@@ -41,52 +41,42 @@ pub enum ViewUpdate {
     False,
 }
 
-impl Reader {
-    /// Returns a view of a design document, by its id (`_design/...`) and the view's name. It does not wait: the first
-    /// page of a read waits for the requested freshness.
-    ///
-    /// If the group fails so that no page can be read, the first page returns the failure.
-    ///
-    /// # Errors
-    /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound) of the design document, [`Error::View`].
-    #[boxed]
-    pub async fn view(&self, design: &str, name: &str, update: ViewUpdate) -> Result<View> {
-        let found = find(self, design).await?.ok_or(ViewFailure::Missing)?;
-        self.view_of(found, design, name, update)
-    }
-
-    /// Returns a view from this process's cache, without a read; `None`: the design document is not cached, or has no
-    /// such view. If it has changed since, the first page fails with [`ViewFailure::Changed`] or
-    /// [`Error::DatabaseNotFound`], and the caller retries with [`Reader::view`].
-    pub fn view_known(&self, design: &str, name: &str, update: ViewUpdate) -> Option<View> {
-        self.view_of(known(self, design)?, design, name, update).ok()
-    }
-
-    fn view_of(&self, found: CurrentGroup, design: &str, name: &str, update: ViewUpdate) -> Result<View> {
-        let CurrentGroup { instance, number, loaded } = found;
-        let is_it = |view: &ViewDefinition| view.name == name;
-        let view = loaded.definition.views.iter().position(is_it).ok_or(ViewFailure::Missing)?;
-        let (definition, namespace) = (Arc::clone(&loaded.definition), instance.record.namespace);
-        let storage = ViewGroup::of(number, &definition)?;
-        let tree = definition.views.get(view).map(|view| view.tree).unwrap_or_default();
-        let id = (namespace, number);
-        let state = views(&self.inner).group(id);
-        let waits_for = WaitsFor {
-            database: Arc::clone(&self.name),
-            design: design.to_owned(),
-            view: name.to_owned(),
-            signature: definition.signature,
-        };
-        let (reader, needs, waiting) = (self.clone(), AtomicI64::new(0), Mutex::default());
-        let instance = instance.id();
-        let source = Source { reader, id, instance, waits_for, loaded, storage, tree, update, state, needs, waiting };
-        Ok(View { source: Arc::new(source), reader: self.clone(), definition, view, partition: None })
-    }
+/// Performs `Reader::view` of the layer.
+#[boxed]
+pub async fn view(database: &ReadHandle, design: &str, name: &str, update: ViewUpdate) -> Result<View> {
+    let found = find(database, design).await?.ok_or(ViewFailure::Missing)?;
+    view_of(database, found, design, name, update)
 }
 
-/// See [`Reader::view`].
+/// Performs `Reader::view_known` of the layer.
+pub fn view_known(database: &ReadHandle, design: &str, name: &str, update: ViewUpdate) -> Option<View> {
+    view_of(database, known(database, design)?, design, name, update).ok()
+}
+
+fn view_of(database: &ReadHandle, found: CurrentGroup, design: &str, name: &str, update: ViewUpdate) -> Result<View> {
+    let CurrentGroup { instance, number, loaded } = found;
+    let is_it = |view: &ViewDefinition| view.name == name;
+    let view = loaded.definition.views.iter().position(is_it).ok_or(ViewFailure::Missing)?;
+    let (definition, namespace) = (Arc::clone(&loaded.definition), instance.record.namespace);
+    let storage = ViewGroup::of(number, &definition)?;
+    let tree = definition.views.get(view).map(|view| view.tree).unwrap_or_default();
+    let id = (namespace, number);
+    let state = views(&database.inner).group(id);
+    let waits_for = WaitsFor {
+        database: Arc::clone(&database.name),
+        design: design.to_owned(),
+        view: name.to_owned(),
+        signature: definition.signature,
+    };
+    let (reader, needs, waiting) = (database.clone(), AtomicI64::new(0), Mutex::default());
+    let instance = instance.id();
+    let source = Source { reader, id, instance, waits_for, loaded, storage, tree, update, state, needs, waiting };
+    Ok(View { source: Arc::new(source), reader: database.clone(), definition, view, partition: None })
+}
+
+/// See [`ReadHandle::view`].
 struct Source {
-    reader: Reader,
+    reader: ReadHandle,
     id: (u64, u64),
     instance: InstanceId,
     waits_for: WaitsFor,
@@ -120,7 +110,7 @@ impl ViewSource for Source {
 
 impl Source {
     async fn open_in(&self, trx: &Transaction, is_first: bool) -> Result<Opening> {
-        let Reader { inner, name, .. } = &self.reader;
+        let ReadHandle { inner, name, .. } = &self.reader;
         let (namespace, number) = self.id;
         let seen = *self.state.moved.borrow();
         // A database of the same namespace has its keys at the same positions, so they are read before its identity is

@@ -28,7 +28,7 @@ use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
 use crate::view_updates::views;
 
-pub(super) struct Standing {
+pub(crate) struct Standing {
     pub instance: Arc<Instance>,
     /// The group in the record.
     pub group: proto::Index,
@@ -50,7 +50,7 @@ pub(super) fn is_through(progress: &ViewProgress, last_seq: &Seq, purges: i64) -
     progress.phase == FOLLOWED && is_at && progress.large.is_none()
 }
 
-pub(super) fn purges_of(progress: &ViewProgress) -> i64 {
+pub(crate) fn purges_of(progress: &ViewProgress) -> i64 {
     i64::try_from(progress.purges).unwrap_or(i64::MAX)
 }
 
@@ -78,7 +78,7 @@ pub(super) fn group_of(instance: &Instance, (namespace, number): (u64, u64)) -> 
 }
 
 /// Reads the state of a group; `None`: it is gone.
-pub(super) struct ReadStanding<'a> {
+pub(crate) struct ReadStanding<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub id: (u64, u64),
@@ -105,15 +105,15 @@ pub(super) fn row_bytes(documents: &[PreparedDocument]) -> usize {
 
 /// The interval at which a process shows that it works while it waits for a turn: well below the time after which others
 /// take the group over.
-pub(super) const BEAT_INTERVAL: Limit<Duration> = Limit::new(Duration::from_secs(1), Duration::from_millis(100));
+pub(crate) const BEAT_INTERVAL: Limit<Duration> = Limit::new(Duration::from_secs(1), Duration::from_millis(100));
 
-pub(super) struct Step<'a, W> {
+pub(crate) struct Step<'a, W> {
     pub job: &'a Job,
     pub work: W,
     pub large_reads: LargeReadGate,
 }
 
-pub(super) trait Work: Send {
+pub(crate) trait Work: Send {
     type Output: Send;
 
     fn attempt(&mut self, within: &WithinGroup<'_>) -> impl Future<Output = Result<Option<Self::Output>>> + Send;
@@ -133,7 +133,7 @@ pub(super) trait Work: Send {
     }
 }
 
-pub(super) struct WithinGroup<'a> {
+pub(crate) struct WithinGroup<'a> {
     pub job: &'a Job,
     pub trx: &'a Transaction,
     pub instance: &'a Instance,
@@ -179,7 +179,7 @@ impl WithinGroup<'_> {
 
 /// Takes a group over, or begins it if it is new. The rows of a first build are shared, so the group has no holder
 /// during it. A group without room for a row is begun again.
-pub(super) struct Take {
+pub(crate) struct Take {
     /// The beginning to replace, if it is still the current one ([`beginning_of`]).
     pub anew: Option<Beginning>,
 }
@@ -188,7 +188,7 @@ pub(super) struct Take {
 pub(super) type Beginning = (u64, u64);
 
 /// See [`Take`].
-pub(super) fn beginning_of(progress: &ViewProgress) -> Beginning {
+pub(crate) fn beginning_of(progress: &ViewProgress) -> Beginning {
     progress.trees.first().map(|tree| (tree.secret_0, tree.secret_1)).unwrap_or_default()
 }
 
@@ -227,7 +227,7 @@ impl Work for Take {
 
 /// Shows that this process works on a group, and makes it the holder of a group without one. The output is the replaced
 /// mark and the progress; `None`: another process is the holder.
-pub(super) struct Hold<'a> {
+pub(crate) struct Hold<'a> {
     /// The progress of a holder that counts as silent. It is replaced unless it has moved since.
     pub silent: Option<&'a ViewProgress>,
 }
@@ -422,7 +422,7 @@ pub(super) fn drained(progress: &ViewProgress) -> i64 {
     i64::try_from(progress.drained_version).unwrap_or_default()
 }
 
-pub(super) struct EnteredPurges {
+pub(crate) struct EnteredPurges {
     /// Their count.
     pub purges: i64,
     /// The stamp of the last one in the log.
@@ -432,7 +432,7 @@ pub(super) struct EnteredPurges {
 }
 
 impl EnteredPurges {
-    pub(super) fn as_before(progress: &ViewProgress) -> EnteredPurges {
+    pub(crate) fn as_before(progress: &ViewProgress) -> EnteredPurges {
         EnteredPurges { purges: purges_of(progress), stamp: progress.purge_stamp.clone(), drained: None }
     }
 }
@@ -512,8 +512,8 @@ pub(super) fn place_of(progress: &ViewProgress) -> Result<Seq> {
 
 impl<'a, W: Work> Step<'a, W> {
     /// Runs it; `None`: the group is gone, or another process follows it.
-    pub(super) async fn run(job: &'a Job, work: W) -> Result<Option<W::Output>> {
-        #[cfg(test)]
+    pub(crate) async fn run(job: &'a Job, work: W) -> Result<Option<W::Output>> {
+        #[cfg(feature = "test-hooks")]
         if let Ok(permit) = views(&job.reader.inner).steps.acquire().await {
             permit.forget();
         }

@@ -14,9 +14,10 @@ use crate::group::holder::Release;
 use crate::group::job::Job;
 use crate::group::steps::{Hold, Step, Take, beginning_of};
 use crate::group::{build, find, follow, others};
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::index::groups::groups_of;
 use crate::view::build::{FOLLOWED, NODES, ROWS};
+use crate::view_runtime::view_functions;
 use crate::view_updates::{GroupId, GroupState, LoggedFailure, views};
 
 /// The first backoff, and the number of retries, while a group's design documents are changing.
@@ -28,20 +29,20 @@ const FULL_MAX: u32 = 2;
 
 /// The first backoff after transient failures; it doubles each time.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// The longest backoff while no thread is free for functions.
-const PAUSE_BUSY_MAX: Duration = Duration::from_secs(2);
+pub(crate) const PAUSE_BUSY_MAX: Duration = Duration::from_secs(2);
 
 /// The longest backoff while a query waits.
-const PAUSE_WAITED_FOR: Duration = Duration::from_secs(1);
+pub(crate) const PAUSE_WAITED_FOR: Duration = Duration::from_secs(1);
 
 /// `transaction_too_large`, `key_too_large` and `value_too_large`: a retry fails again.
-const NEVER_WRITTEN: [i32; 3] = [2101, 2102, 2103];
+pub(crate) const NEVER_WRITTEN: [i32; 3] = [2101, 2102, 2103];
 
-pub(super) fn ensure(reader: &Reader, id: GroupId) {
+pub(crate) fn ensure(reader: &ReadHandle, id: GroupId) {
     let state = views(&reader.inner).group(id);
-    if views(&reader.inner).functions().is_none() {
+    if view_functions(&reader.inner).is_none() {
         state.fail(ViewFailure::Function(FunctionFailure::NotRun));
         return;
     }
@@ -55,7 +56,7 @@ pub(super) fn ensure(reader: &Reader, id: GroupId) {
     }
 }
 
-async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
+async fn run(reader: ReadHandle, id: GroupId, state: Arc<GroupState>) {
     let _follows = views(&reader.inner).followers.subscribe();
     let _held = reader.inner.metrics.view_updates_running.hold();
     let (mut pause, clock) = (PAUSE_FIRST, &reader.inner.clock);
@@ -103,7 +104,7 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
 }
 
 /// Waits after a failure, and shortens the wait for queries.
-async fn pause_after_failure(clock: &Clock, state: &GroupState, pause: Duration) {
+pub(crate) async fn pause_after_failure(clock: &Clock, state: &GroupState, pause: Duration) {
     let began = clock.now();
     let waited_for = async {
         while state.waiting.load(Ordering::Acquire) == 0 {
@@ -115,7 +116,7 @@ async fn pause_after_failure(clock: &Clock, state: &GroupState, pause: Duration)
 }
 
 /// Handles a failure. Returns the longest pause before the retry; `None`: no retry.
-fn handle_failure(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Option<Duration> {
+pub(crate) fn handle_failure(reader: &ReadHandle, id: GroupId, state: &GroupState, error: Error) -> Option<Duration> {
     match error {
         Error::DatabaseNotFound | Error::ShuttingDown => {
             state.is_through();
@@ -154,7 +155,7 @@ fn handle_failure(reader: &Reader, id: GroupId, state: &GroupState, error: Error
 }
 
 /// Builds and follows a group until it is idle. `may_hold`: set once this process may be the group's holder.
-async fn build_and_follow(reader: &Reader, id: GroupId, state: &Arc<GroupState>, may_hold: &mut bool) -> Result<()> {
+async fn build_and_follow(reader: &ReadHandle, id: GroupId, state: &Arc<GroupState>, may_hold: &mut bool) -> Result<()> {
     let mut job: Option<Arc<Job>> = None;
     let (mut looks, mut full) = (0, 0);
     loop {
@@ -208,7 +209,7 @@ async fn build_and_follow(reader: &Reader, id: GroupId, state: &Arc<GroupState>,
     }
 }
 
-async fn name_anew(reader: &Reader, designs: &[String]) -> Result<()> {
+async fn name_anew(reader: &ReadHandle, designs: &[String]) -> Result<()> {
     for design in designs {
         match find::look_up(reader, design, |_| true).await {
             // Queries of its views report the error.
@@ -270,77 +271,4 @@ pub(super) fn ids_of(instance: &crate::instance::Instance) -> Vec<GroupId> {
     let namespace = instance.record.namespace;
     let named = groups_of(&instance.record).filter(|group| !group.named_by.is_empty());
     named.map(|group| (namespace, group.number)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use flatbed_store::view_bounds::bytes_by_default;
-    use flatbed_testkit::pass;
-
-    use super::*;
-    use crate::ViewBounds;
-    use crate::fenced::database;
-    use crate::view_updates::ViewUpdates;
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_never_written_is_not_tried_again() {
-        let (db, _storage) = database().await;
-        let (id, storage) = ((1, 1), |code| Error::Storage(foundationdb::FdbError::from_code(code)));
-        let state = views(&db.inner).group(id);
-        assert_eq!(handle_failure(&db, id, &state, storage(1007)), Some(PAUSE_MAX));
-        assert_eq!(state.failure(), None);
-        let busy = FunctionFailure::Busy("by others".to_owned());
-        assert_eq!(handle_failure(&db, id, &state, Error::View(busy.into())), Some(PAUSE_BUSY_MAX));
-        for code in NEVER_WRITTEN {
-            let state = views(&db.inner).group((2, code as u64));
-            assert_eq!(handle_failure(&db, id, &state, storage(code)), None);
-            assert!(matches!(state.last_failure(), Some(ViewFailure::Stuck(_))));
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_waits_sees_no_long_pause() {
-        let clock = Clock::system();
-        let state = ViewUpdates::new([0; 16], ViewBounds::default(), bytes_by_default(), &clock).group((1, 1));
-        let began = clock.now();
-        pause_after_failure(&clock, &state, PAUSE_MAX).await;
-        assert!(clock.since(began) >= PAUSE_MAX, "no query waits");
-        let (begins_after, tolerance) = (Duration::from_millis(200), Duration::from_millis(5));
-        let begins = async {
-            pass(begins_after).await;
-            state.waiting.fetch_add(1, Ordering::AcqRel);
-            state.waited_for.notify_one();
-        };
-        let began = clock.now();
-        tokio::join!(pause_after_failure(&clock, &state, PAUSE_MAX), begins);
-        let rested = clock.since(began);
-        assert!((PAUSE_WAITED_FOR..PAUSE_WAITED_FOR + tolerance).contains(&rested), "{rested:?}");
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_group_that_fails_is_behind_until_it_follows_or_is_gone() {
-        let (db, _storage) = database().await;
-        let (views, id) = (views(&db.inner), (1, 1));
-        let state = views.group(id);
-        let is_behind = || (views.failing().len(), !views.lag().is_zero());
-        handle_failure(&db, id, &state, Error::Storage(foundationdb::FdbError::from_code(1007)));
-        assert_eq!(is_behind(), (1, true));
-        state.is_through();
-        assert_eq!(is_behind(), (0, false));
-        handle_failure(&db, id, &state, Error::View(FunctionFailure::NotRun.into()));
-        assert_eq!(is_behind(), (1, true));
-        // The database has no such group.
-        crate::group::attend::forget_gone(&crate::Layer { inner: db.inner.clone() }).await.unwrap();
-        assert_eq!(is_behind(), (0, false));
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn failures_long_ago_do_not_count() {
-        let (db, _storage) = database().await;
-        let state = views(&db.inner).group((1, 1));
-        state.record_retried_failure("db", ViewFailure::Changed);
-        assert!(state.is_retrying());
-        state.is_through();
-        assert!(!state.is_retrying());
-    }
 }

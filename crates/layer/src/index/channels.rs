@@ -6,7 +6,6 @@
 //! design/channels.md has the layout.
 
 mod check;
-pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +36,7 @@ const NAMED_BYTES_MAX: usize = 200;
 /// The most channels that a document has left and that are kept. Beyond it the oldest are forgotten, down to
 /// [`LEFT_KEPT`].
 const LEFT_MAX: usize = 1_000;
-const LEFT_KEPT: usize = 500;
+pub(crate) const LEFT_KEPT: usize = 500;
 
 /// The most bytes of keys that are cleared at once to forget channels.
 const FORGOTTEN_BYTES_MAX: usize = 200_000;
@@ -233,7 +232,7 @@ async fn left_of_these(
     Ok(try_join_all(reads).await?.into_iter().flatten().collect())
 }
 
-async fn all_left(trx: &Transaction, instance: &Instance, id: &str) -> Result<Vec<(String, ChannelDeparture)>> {
+pub(crate) async fn all_left(trx: &Transaction, instance: &Instance, id: &str) -> Result<Vec<(String, ChannelDeparture)>> {
     let mut all = Vec::new();
     for page in begin_read(trx, instance.keys.left_of(id)).finish(trx, LEFT_BYTES_MAX).await? {
         for row in &page {

@@ -115,7 +115,7 @@ impl Definitions {
         }
         let Some(mut record) = record else {
             if changes_rules {
-                instance.change_rules(trx);
+                change_rules(instance, trx);
             }
             return Ok(());
         };
@@ -157,6 +157,12 @@ impl Definitions {
         }
         record
     }
+}
+
+fn change_rules(instance: &Instance, trx: &Transaction) {
+    let record = proto::DatabaseRecord { rules: instance.record.rules + 1, ..instance.record.clone() };
+    trx.set(&instance.record_key, &record.encode_to_vec());
+    trx.update_metadata_version();
 }
 
 /// Writes a record with a new list of indexes, clears removed indexes, and marks new ones to be built.

@@ -21,7 +21,7 @@ use crate::layer::Inner;
 pub(crate) const KINDS: &[&dyn Kind] = &[
     &crate::index::json::kind::Json,
     &crate::index::selector::kind::Selected,
-    #[cfg(test)]
+    #[cfg(feature = "test-hooks")]
     &crate::index::member::Member,
 ];
 

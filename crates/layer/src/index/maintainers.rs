@@ -102,7 +102,6 @@ impl Change<'_> {
 
     /// Returns the old winner's body like [`Change::new_body`]; `None`: the document is new. Maintainers that call it
     /// return true from [`IndexMaintainer::wants_old_body`].
-    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
     pub(crate) async fn old_body(&self, within: &Within<'_>) -> Result<Option<Vec<u8>>> {
         match (self.old, self.old_rows) {
             (Some(_), Some(rows)) => Ok(Some(body::to_json(within.inner, within.instance, rows).await?)),
@@ -113,7 +112,6 @@ impl Change<'_> {
 
 impl Change<'_> {
     /// Returns the verdict on the new winner from when it was written. It is read if the edit lacks it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
     pub(crate) async fn verdict(&self, within: &Within<'_>) -> Result<Verdict> {
         if let Some((_, verdict)) = self.judged.filter(|(rev, _)| **rev == self.new.winner) {
             return Ok(verdict.clone());

@@ -4,7 +4,8 @@
 //! [`VALUE_BYTES_MAX`]. A second key holds the document's value in the index, from which the maintainer finds the old
 //! entry. The name [`CHANNELS`] indexes the channels of the winner's verdict. With [`PREPARED`] before a name the value
 //! is prepared before the transaction, in upper case.
-#![cfg(test)]
+#![cfg(feature = "test-hooks")]
+#![allow(clippy::unwrap_used, reason = "for tests alone")]
 
 use std::collections::HashMap;
 use std::pin::Pin;

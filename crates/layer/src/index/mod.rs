@@ -17,4 +17,3 @@ pub(crate) mod member;
 pub(crate) mod partitions;
 pub(crate) mod prepare;
 pub(crate) mod selector;
-pub(crate) mod tests;

@@ -127,7 +127,6 @@ impl Preparations {
 
     /// Returns the result for an index of the new winner, which is neither a tombstone nor a design document. `None`:
     /// it is not prepared yet, and the attempt will end, so the maintainer does nothing.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
     pub(crate) async fn get(&self, number: u64, within: &Within<'_>, change: &Change<'_>) -> Result<Option<Arc<[u8]>>> {
         let rev = change.brought.is_none().then(|| change.new.winner.clone());
         let of = (change.id.to_owned(), rev);

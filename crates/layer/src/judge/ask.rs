@@ -11,17 +11,14 @@ use flatbed_channels::require::Writer;
 use flatbed_flatten::json::{self, Limits, Value};
 use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
 use flatbed_store::error::{Error, NotJudged, Refusal, Result};
-use flatbed_store::proto::DatabaseRecord;
-use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
-use prost::Message;
 use tokio::sync::OnceCell;
 
 use crate::actor::User;
 use crate::asker::ReadPrincipal;
 use crate::document::edit::{Document, Edit, GetOptions};
 use crate::document::verdict::Verdict;
-use crate::handle::{Database, Reader};
+use crate::handles::{ReadHandle, WriteHandle};
 use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::judge::judgement::judge_of;
@@ -29,7 +26,9 @@ use crate::judge::judgement::{Judge, Judgement, NO_FUNCTIONS, Room, Rule, Writin
 use crate::judge::rights;
 use crate::judge::routes::Routes;
 use crate::judge::several::Judging;
-use crate::read::all_docs::AllDocsQuery;
+use crate::read::all_docs::{AllDocs, AllDocsQuery};
+use crate::read::get;
+use crate::read::missing::missing_revs;
 use crate::slots::State;
 
 /// The member of a design document with its validator.
@@ -72,24 +71,16 @@ impl fmt::Debug for Rules {
     }
 }
 
-impl Instance {
-    /// Returns the rules, read once for each version of the record, which changes with them.
-    async fn rules(&self, database: &Reader) -> Result<Rules> {
-        let known = &self.of_version.get::<KnownRules>(self).0;
-        known.get_or_try_init(|| load(database, self)).await.cloned()
-    }
+/// Returns the rules, read once for each version of the record, which changes with them.
+async fn rules(database: &ReadHandle, instance: &Instance) -> Result<Rules> {
+    let known = &instance.of_version.get::<KnownRules>(instance).0;
+    known.get_or_try_init(|| load(database, instance)).await.cloned()
+}
 
-    /// Returns whether a write of this document may change the rules.
-    pub(crate) fn is_judged_by(&self, edit: &Edit<'_>) -> bool {
-        let brings = || !edit.deleted && edit.body.get(MEMBER).is_some();
-        DocumentId::of(&edit.id).is_design() && (self.record.rules > 0 || brings())
-    }
-
-    pub(crate) fn change_rules(&self, trx: &Transaction) {
-        let record = DatabaseRecord { rules: self.record.rules + 1, ..self.record.clone() };
-        trx.set(&self.record_key, &record.encode_to_vec());
-        trx.update_metadata_version();
-    }
+/// Returns whether a write of this document may change the rules.
+pub(crate) fn is_judged_by(instance: &Instance, edit: &Edit<'_>) -> bool {
+    let brings = || !edit.deleted && edit.body.get(MEMBER).is_some();
+    DocumentId::of(&edit.id).is_design() && (instance.record.rules > 0 || brings())
 }
 
 /// Identifies a database, and distinguishes it from earlier ones of the same name.
@@ -102,13 +93,13 @@ pub(crate) fn named_by(name: &str, incarnation: u64) -> String {
     format!("{name}/{incarnation}")
 }
 
-async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
+async fn load(database: &ReadHandle, instance: &Instance) -> Result<Rules> {
     let routes = if instance.record.channels > 0 { Some(Routes::load(&database.inner, instance).await?) } else { None };
     let failed = |reason: &str| Refusal::not_judged(NotJudged::Internal, reason);
     let (start, end) = (Some(DESIGN_IDS.0.to_owned()), Some(DESIGN_IDS.1.to_owned()));
     let query = AllDocsQuery { start, end, exclusive_end: true, include_docs: true, ..AllDocsQuery::default() };
     let named = named(instance);
-    let mut walk = database.all_docs(query);
+    let mut walk = AllDocs::new(database.clone(), query);
     let (mut found, mut bytes) = (Vec::new(), 0);
     while let Some(rows) = walk.next_page().await? {
         for design in rows.into_iter().filter_map(|row| row.doc) {
@@ -127,7 +118,7 @@ async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
 }
 
 /// Truncates the reason of a refusal to its share of the limit for `edits` edits.
-pub(super) fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
+pub(crate) fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
     if let Refusal::Forbidden(reason)
     | Refusal::Unauthorized(reason)
     | Refusal::Rejected { reason, .. }
@@ -170,7 +161,7 @@ impl JudgedEdit {
 /// Runs the database's rules on edits. `caller`: the request ([`Judge::caller`]), which has `of` edits in all. `is_anew`:
 /// the cached access of the author was outdated.
 pub(crate) async fn judge(
-    database: &Database,
+    database: &WriteHandle,
     instance: &Instance,
     asked: &[Asked<'_, '_>],
     (caller, of): (u64, usize),
@@ -181,7 +172,7 @@ pub(crate) async fn judge(
     // The server's own writes are not judged.
     let Some(user) = database.actor().user() else { return Ok(all_may()) };
     let has_rules = instance.record.rules > 0 || instance.channels() > 0;
-    let rules = if has_rules { instance.rules(database).await? } else { Rules::default() };
+    let rules = if has_rules { rules(database, instance).await? } else { Rules::default() };
     let own = judge_of(&database.inner).map(|judge| &**judge).and_then(|judge| judge.of_database(&instance.name));
     let validators: Vec<&dyn Rule> = own.iter().chain(rules.validators.iter()).map(|rule| &**rule).collect();
     let routes = rules.routes.as_ref();
@@ -218,13 +209,13 @@ pub(crate) async fn judge(
 /// # Errors
 /// [`Refusal::InvalidSetting`]: the database has no channels.
 pub(crate) async fn routed(
-    database: &Reader,
+    database: &ReadHandle,
     instance: &Instance,
     edit: &Edit<'_>,
     old: Option<&Document>,
     writer: Option<&Arc<Writer>>,
 ) -> Result<Judgement> {
-    let rules = instance.rules(database).await?;
+    let rules = rules(database, instance).await?;
     let Some(routes) = &rules.routes else {
         return Err(Refusal::InvalidSetting("The database has no channels".to_owned()).into());
     };
@@ -236,7 +227,7 @@ pub(crate) async fn routed(
 }
 
 /// The inputs of a judgement, with their memory permit.
-pub(super) struct WithRoom {
+pub(crate) struct WithRoom {
     pub(super) old: Option<Document>,
     pub(super) room: Option<Room>,
     /// The approximate bytes of its texts.
@@ -246,8 +237,8 @@ pub(super) struct WithRoom {
 /// Reads the revision that an edit replaces, with a permit for the texts of both: many edits wait for their functions
 /// at once, among them small edits of large documents. A text is dropped while it waits for a permit. `None`: the
 /// edit's revision already exists.
-pub(super) async fn with_room(
-    database: &Reader,
+pub(crate) async fn with_room(
+    database: &ReadHandle,
     edit: &Edit<'_>,
     (upon, eyes): (Option<&RevId>, Option<&ReadPrincipal>),
     judge: Option<&dyn Judge>,
@@ -312,7 +303,7 @@ pub(crate) enum Replaced {
 /// Finds the revision that an edit replaces. `eyes`: the reader who must see the edit's revision, or have pushed it,
 /// for it to count as existing, as for `_revs_diff`.
 pub(crate) async fn replaced(
-    database: &Reader,
+    database: &ReadHandle,
     edit: &Edit<'_>,
     upon: Option<&RevId>,
     eyes: Option<&ReadPrincipal>,
@@ -325,10 +316,10 @@ pub(crate) async fn replaced(
             let known = async {
                 let (Some(asker), Some(rev)) = (eyes, path.first()) else { return Ok::<_, Error>(true) };
                 let wanted = [(edit.id.to_string(), vec![rev.clone()])];
-                let missing = database.asked_by(asker.clone()).missing_revs(&wanted).await?;
+                let missing = missing_revs(&database.asked_by(asker.clone()), &wanted).await?;
                 Ok(missing.iter().all(|(missing, _)| missing.is_empty()))
             };
-            let (missing, is_known) = try_join(database.missing_revs(&wanted), known).await?;
+            let (missing, is_known) = try_join(missing_revs(database, &wanted), known).await?;
             let missing = missing.into_iter().next().map(|(missing, _)| missing).unwrap_or_default();
             let mut there = path.iter().filter(|rev| !missing.contains(rev)).cloned().peekable();
             if path.first() == there.peek() {
@@ -342,96 +333,10 @@ pub(crate) async fn replaced(
     };
     for rev in candidates {
         let options = GetOptions { rev: Some(rev), revs: true, ..GetOptions::default() };
-        match database.get(&edit.id, &options).await {
+        match get::document(database, &edit.id, &options).await {
             Err(Error::Refused(Refusal::DocumentNotFound(_))) => {}
             found => return Ok(Replaced::Revision(Box::new(found?))),
         }
     }
     Ok(Replaced::Nothing)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use flatbed_channels::{Grant, GrantedItem, Grantee};
-    use futures_util::future::BoxFuture;
-
-    #[test]
-    fn reasons_of_many_edits_are_short() {
-        let reason = "\u{20ac}".repeat(10_000);
-        for (edits, least, most) in [(1, 30_000, 30_000), (1_000, 7_900, 8_000), (100_000_000, 38, 40)] {
-            for refusal in [
-                Refusal::Forbidden(reason.clone()),
-                Refusal::Unauthorized(reason.clone()),
-                Refusal::Rejected { status: 418, reason: reason.clone() },
-                Refusal::NotJudged { because: NotJudged::TimedOut, reason: reason.clone() },
-            ] {
-                let told = cut(refusal, edits).to_string();
-                assert!((least..=most).contains(&told.len()) && reason.starts_with(&told), "{edits}: {}", told.len());
-            }
-        }
-    }
-
-    /// Assigns each edit to a channel named after its design document, and grants `anna` access to it for a while.
-    struct Channels;
-
-    struct Channel(String);
-
-    impl Judge for Channels {
-        fn load(&self, design: &Document, _: &str) -> Arc<dyn Rule> {
-            Arc::new(Channel(design.id.clone()))
-        }
-
-        fn caller(&self) -> u64 {
-            0
-        }
-    }
-
-    fn anna_has(channel: &str) -> Grant {
-        Grant { to: Grantee::User("anna".into()), what: GrantedItem::Channel(channel.into()) }
-    }
-
-    impl Rule for Channel {
-        fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
-            assert_eq!((write.user.name.as_deref(), write.database), (Some("anna"), "db"));
-            let grants = [anna_has(&self.0)].into();
-            let expires_at_ms = Some(self.0.len() as u64);
-            let channels = [self.0.clone()].into();
-            Box::pin(async move { Ok(Verdict { channels, grants, expires_at_ms, ..Verdict::default() }) })
-        }
-    }
-
-    #[tokio::test]
-    async fn what_several_rules_say_holds_together() {
-        let (layer, authority, _storage) = crate::fenced::layer_judged_by(Some(Arc::new(Channels))).await;
-        let server = layer.database("db", authority.for_job("test"));
-        let body = || json::parse(br#"{"validate_doc_update":"function () {}"}"#, &Limits::default()).unwrap();
-        let edit = |id: &'static str| Edit {
-            expiry: None,
-            id: id.into(),
-            parent: None,
-            history: None,
-            deleted: false,
-            attachments: Vec::new(),
-            body: body(),
-        };
-        for id in ["_design/long", "_design/a"] {
-            server.update(&edit(id)).await.unwrap();
-        }
-        server.exists().await.unwrap();
-        let instance = crate::write::batch::instance_of(&layer.inner, "db").await.unwrap();
-        let anna = layer.database("db", crate::fenced::user("anna"));
-        let (document, design) = (edit("d"), edit("_design/a"));
-        let asked = |edit| Asked { edit, upon: None };
-        let said = judge(&anna, &instance, &[asked(&document), asked(&design)], (0, 2), false).await.unwrap();
-        let said: Vec<Judgement> = said.into_iter().map(|judged| judged.judgement).collect();
-        let channels = ["_design/a", "_design/long"].map(str::to_owned);
-        let grants = channels.clone().map(|channel| anna_has(&channel));
-        let both =
-            Verdict { channels: channels.into(), grants: grants.into(), expires_at_ms: Some(9), ..Verdict::default() };
-        // Neither design documents nor the server are judged.
-        assert_eq!(said, [Ok(both), Ok(Verdict::default())]);
-        let said = judge(&server, &instance, &[asked(&document)], (0, 1), false).await.unwrap();
-        assert_eq!(said[0].judgement, Ok(Verdict::default()));
-    }
 }

@@ -1,8 +1,8 @@
 //! Judges writes before their transactions.
 
 pub(crate) mod ask;
-mod design;
+pub(crate) mod design;
 pub(crate) mod judgement;
 pub(crate) mod rights;
 pub(crate) mod routes;
-mod several;
+pub(crate) mod several;

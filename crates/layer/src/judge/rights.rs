@@ -10,7 +10,7 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
-use crate::handle::{Database, Reader};
+use crate::handles::{WriteHandle, ReadHandle};
 use crate::held::{Fencing, HeldRights};
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -18,7 +18,7 @@ use crate::layer::Inner;
 /// Returns the author's access; `None`: unrestricted. Cached access is enough, since the write's own transaction
 /// verifies it ([`Fences`]). `is_anew`: the cached access was outdated.
 pub(crate) async fn held(
-    database: &Reader,
+    database: &ReadHandle,
     instance: &Instance,
     asker: &ReadPrincipal,
     is_anew: bool,
@@ -64,7 +64,7 @@ pub(crate) fn writer(asker: &ReadPrincipal, held: &HeldRights) -> std::result::R
 ///
 /// # Errors
 /// As of [`writer`].
-pub(crate) async fn admitted(database: &Database, instance: &Instance) -> Result<()> {
+pub(crate) async fn admitted(database: &WriteHandle, instance: &Instance) -> Result<()> {
     let asker = database.asker();
     if instance.channels() > 0
         && let Some(held) = held(database, instance, asker, false).await?

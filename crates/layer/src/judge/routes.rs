@@ -17,7 +17,7 @@ use crate::judge::judgement::{Judgement, NO_FUNCTIONS, Rule, Writing};
 use crate::layer::Inner;
 
 #[derive(Clone)]
-pub(super) enum Routes {
+pub(crate) enum Routes {
     /// The document's member `channels`.
     Members,
     Function(Arc<dyn Rule>),

@@ -19,7 +19,7 @@ use tracing::Instrument;
 use crate::asker::ReadPrincipal;
 use crate::document::edit::{Conflicts, Document, partition_ids};
 use crate::document::latest::{LatestRange, Share, begin_latest, read_range};
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::instance::{Instance, InstanceId};
 use crate::layer::Inner;
 use crate::limits::Limit;
@@ -92,7 +92,7 @@ pub struct AllDocsRow {
 /// A running scan. Each page is one transaction and consistent in itself; the scan may take longer than FoundationDB's
 /// 5 s.
 pub struct AllDocs {
-    pub(super) database: Reader,
+    pub(super) database: ReadHandle,
     pub(super) query: Arc<AllDocsQuery>,
     /// The start of the next page; `None` at the end of the scan.
     next: Option<ScanPosition>,
@@ -192,7 +192,7 @@ impl Pace {
 }
 
 impl AllDocs {
-    pub(crate) fn new(database: Reader, query: AllDocsQuery) -> Self {
+    pub(crate) fn new(database: ReadHandle, query: AllDocsQuery) -> Self {
         let first =
             ScanPosition { rest: None, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), pace: Pace::first() };
         let next = Some(first).filter(|first| first.limit > 0);
@@ -203,7 +203,7 @@ impl AllDocs {
     /// learn the number.
     #[boxed]
     pub async fn total_rows(&mut self) -> Result<Option<u64>> {
-        struct Total<'a>(&'a Reader);
+        struct Total<'a>(&'a ReadHandle);
         impl Operation for Total<'_> {
             type Output = Option<u64>;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<u64>> {
@@ -283,7 +283,7 @@ impl AllDocs {
     ) -> impl Future<Output = Result<ScanPage>> + Send + use<> {
         let (database, query) = (self.database.clone(), self.query.clone());
         async move {
-            let Reader { inner, name, .. } = &database;
+            let ReadHandle { inner, name, .. } = &database;
             let asker = database.asker();
             database.read_judged(&mut ReadScanPage { inner, name, asker, query: &query, place: &place, listed }).await
         }

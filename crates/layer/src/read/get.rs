@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use async_recursion::async_recursion as boxed;
 use flatbed_flatten::etf::body_revision;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::{RevId, Tree};
@@ -18,6 +19,7 @@ use crate::document::body::{self, BODY_BYTES_MAX, Rows};
 use crate::document::edit::{Conflicts, Document, GetOptions};
 use crate::document::latest::{LatestRead, begin_latest, begin_latest_of, whole_body};
 use crate::document::tree::Leaves;
+use crate::handles::ReadHandle;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::over::{ReadOnce, ReadsOnce};
@@ -244,6 +246,12 @@ pub(crate) fn read_ahead(bytes: usize, documents: usize) -> (usize, usize) {
     (left.clamp(READ_AHEAD, READ_AHEAD_SMALL), 2 * SMALL_AVERAGE_BYTES)
 }
 
+/// Reads documents in one transaction: the first requests up to about 1 MB of bodies, at least one.
+#[boxed]
+pub(crate) async fn documents(reader: &ReadHandle, requests: &[(String, GetOptions)]) -> Result<Vec<GetOutcome>> {
+    reader.read_judged(&mut GetMany { inner: &reader.inner, name: &reader.name, asker: reader.asker(), requests }).await
+}
+
 /// Reads documents in one transaction, up to [`READ_BYTES_MAX`].
 pub(crate) struct GetMany<'a> {
     pub inner: &'a Inner,
@@ -300,6 +308,23 @@ impl Operation for GetMany<'_> {
         }
         Ok(documents)
     }
+}
+
+/// Reads one document.
+///
+/// # Errors
+/// [`Refusal::DocumentNotFound`].
+#[boxed]
+pub(crate) async fn document(reader: &ReadHandle, id: &str, options: &GetOptions) -> Result<Document> {
+    let mut get = GetOne { inner: &reader.inner, name: &reader.name, asker: reader.asker(), id, options };
+    let Some(seen) = reader.seen() else { return reader.read_judged(&mut get).await };
+    seen.asks(id)?;
+    let mut document = reader.read_about(&mut get).await?;
+    if !seen.is_whole(id) {
+        document.body = seen.part(id, &document.body)?;
+        document.attachments = Vec::new();
+    }
+    Ok(document)
 }
 
 /// Reads one document.

@@ -24,67 +24,51 @@ use crate::actor::Actor;
 use crate::asker::ReadPrincipal;
 use crate::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
-use crate::handle::{Database, Reader};
+use crate::handles::{ReadHandle, WriteHandle};
 use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::Inner;
 use crate::read::viewer::{PendingViewer, is_judged};
 use crate::size_limit::{self, Growth};
 
-impl Reader {
-    /// Reads a local document; `None`: it does not exist. `id` is without `_local/`.
-    ///
-    /// # Errors
-    /// [`Refusal::InvalidDocument`] for an id that no local document can have, as for all local documents.
-    #[boxed]
-    pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
-        check_local_id(id)?;
-        self.read_judged(&mut GetLocal { inner: &self.inner, name: &self.name, asker: self.asker(), id }).await
-    }
-
-    /// Reads a page of the ids of local documents in order, from `from` on (with it, or after it), and whether it is
-    /// the last.
-    #[boxed]
-    pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
-        let (inner, name, asker) = (&self.inner, &self.name, self.asker());
-        self.read_judged(&mut ListLocal { inner, name, asker, from, descending }).await
-    }
+/// Performs `Reader::get_local` of the layer.
+#[boxed]
+pub async fn get_local(database: &ReadHandle, id: &str) -> Result<Option<LocalDocument>> {
+    check_local_id(id)?;
+    database.read_judged(&mut GetLocal { inner: &database.inner, name: &database.name, asker: database.asker(), id }).await
 }
 
-impl Database {
-    /// Writes a local document over the one of its id.
-    ///
-    /// # Errors
-    /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`]. Beyond the bound of bytes
-    /// [`Refusal::LocalDocumentsFull`], for anonymous users [`Refusal::Forbidden`].
-    #[boxed]
-    pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
-        check_size(self).await?;
-        edit_local(self, LocalEdit::Put(document.clone())).await.map(|_| ())
-    }
+/// Performs `Reader::list_local` of the layer.
+#[boxed]
+pub async fn list_local(database: &ReadHandle, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
+    let (inner, name, asker) = (&database.inner, &database.name, database.asker());
+    database.read_judged(&mut ListLocal { inner, name, asker, from, descending }).await
+}
 
-    /// Removes a local document. Returns false if it does not exist.
-    #[boxed]
-    pub async fn delete_local(&self, id: &str) -> Result<bool> {
-        edit_local(self, LocalEdit::Delete(id.to_owned())).await
-    }
+/// Performs `Database::put_local` of the layer.
+#[boxed]
+pub async fn put_local(database: &WriteHandle, document: &LocalDocument) -> Result<()> {
+    check_size(database).await?;
+    edit_local(database, LocalEdit::Put(document.clone())).await.map(|_| ())
+}
 
-    /// Writes and removes local documents one after the other, many in a transaction, and returns the outcome of each
-    /// in order. Removing a document that does not exist is [`Refusal::DocumentNotFound`].
-    ///
-    /// # Errors
-    /// An error means that the database is gone or the storage gave up; the outcomes are then unknown.
-    #[boxed]
-    pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
-        if edits.iter().any(|edit| matches!(edit, LocalEdit::Put(_))) {
-            check_size(self).await?;
-        }
-        edit_locals(self, edits).await
+/// Performs `Database::delete_local` of the layer.
+#[boxed]
+pub async fn delete_local(database: &WriteHandle, id: &str) -> Result<bool> {
+    edit_local(database, LocalEdit::Delete(id.to_owned())).await
+}
+
+/// Performs `Database::edit_locals` of the layer.
+#[boxed]
+pub async fn edit_locals(database: &WriteHandle, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
+    if edits.iter().any(|edit| matches!(edit, LocalEdit::Put(_))) {
+        check_size(database).await?;
     }
+    edit_each(database, edits).await
 }
 
 /// Refuses a user's write of local documents to a full database. Checkpoints of replicators are small, so the reserve
 /// is open to them ([`Growth::Reserve`]).
-async fn check_size(database: &Database) -> Result<()> {
+async fn check_size(database: &WriteHandle) -> Result<()> {
     match database.actor.user() {
         Some(_) => size_limit::check(&database.inner, &database.name, Growth::Reserve).await,
         None => Ok(()),
@@ -285,7 +269,7 @@ pub(crate) enum LocalEffect {
 }
 
 /// Applies one edit. Returns `true` for a write, and for a removal whether the document existed.
-async fn edit_local(database: &Database, edit: LocalEdit) -> Result<bool> {
+async fn edit_local(database: &WriteHandle, edit: LocalEdit) -> Result<bool> {
     edit.check()?;
     let (inner, edits) = (&*database.inner, [edit]);
     let mut operation = EditLocals::new(database, &edits)?;
@@ -309,7 +293,7 @@ fn over_limit(actor: &Actor) -> Refusal {
 
 /// Applies edits in order, in as many transactions as their size needs. Only the edit itself is refused if it removes a
 /// document that does not exist, or exceeds the bound of bytes.
-async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
+async fn edit_each(database: &WriteHandle, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
     let inner = &*database.inner;
     let mut outcomes = Vec::with_capacity(edits.len());
     let mut rest = edits;
@@ -406,7 +390,7 @@ fn begin_reads<'e>(trx: &Transaction, keys: &Keys, owner: &Owner, edits: &'e [Lo
 
 /// Writes and removes local documents in one transaction.
 pub(crate) struct EditLocals<'a> {
-    database: &'a Database,
+    database: &'a WriteHandle,
     edits: &'a [LocalEdit],
     once: Once,
     /// The effects of the attempts that left a mark, by the number of the mark.
@@ -414,7 +398,7 @@ pub(crate) struct EditLocals<'a> {
 }
 
 impl<'a> EditLocals<'a> {
-    pub(crate) fn new(database: &'a Database, edits: &'a [LocalEdit]) -> Result<EditLocals<'a>> {
+    pub(crate) fn new(database: &'a WriteHandle, edits: &'a [LocalEdit]) -> Result<EditLocals<'a>> {
         Ok(EditLocals { database, edits, once: database.inner.once()?, effects: Vec::new() })
     }
 
@@ -437,7 +421,7 @@ impl Operation for EditLocals<'_> {
     type Output = Vec<LocalEffect>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
-        let Database { actor, .. } = self.database;
+        let WriteHandle { actor, .. } = self.database;
         let inner = &*self.database.inner;
         let (instance, writer) = inner.resolve_for(trx, self.database.name(), actor).await?;
         // Other writers may have replaced the result of an earlier attempt.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_revtree::RevId;
 use flatbed_store::error::Result;
 use flatbed_store::keys::DocumentKeys;
@@ -11,7 +12,7 @@ use futures_util::FutureExt;
 use crate::asker::ReadPrincipal;
 use crate::document::body::{self, BODY_BYTES_MAX};
 use crate::document::tree::{Leaf, Leaves};
-use crate::handle::DocumentFilter;
+use crate::handles::{DocumentFilter, ReadHandle};
 use crate::layer::Inner;
 use crate::read::get::READ_AHEAD;
 use crate::read::seen;
@@ -24,6 +25,27 @@ pub(super) const LOOKS_MAX: usize = 20_000;
 const LEAVES_IN_TURN: usize = 200;
 
 pub(crate) type NamedRevisions = (String, Vec<RevId>);
+
+/// Documents whose revisions one transaction looks up.
+const DOCUMENTS_AT_ONCE: usize = 100;
+
+/// Performs `Reader::missing_revs` of the layer.
+#[boxed]
+pub(crate) async fn missing_revs(
+    reader: &ReadHandle,
+    wanted: &[NamedRevisions],
+) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
+    let mut missing = Vec::with_capacity(wanted.len());
+    let mut rest = wanted;
+    while !rest.is_empty() {
+        let wanted = rest.get(..DOCUMENTS_AT_ONCE).unwrap_or(rest);
+        let (inner, name, asker, seen) = (&reader.inner, &reader.name, reader.asker(), reader.seen());
+        let found = reader.read_about(&mut MissingRevs { inner, name, asker, seen, wanted }).await?;
+        rest = rest.get(found.len().max(1)..).unwrap_or_default();
+        missing.extend(found);
+    }
+    Ok(missing)
+}
 
 /// Looks up which revisions documents do not have.
 pub(crate) struct MissingRevs<'a> {

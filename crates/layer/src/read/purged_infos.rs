@@ -9,12 +9,12 @@ use flatbed_store::records::revision;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::layer::Inner;
 use crate::limits::Limit;
 
 /// Limits of a page: records, and approximate bytes. A record has up to 90 kB.
-const RECORDS_MAX: Limit<usize> = Limit::new(500, 3);
+pub(crate) const RECORDS_MAX: Limit<usize> = Limit::new(500, 3);
 const PAGE_BYTES: usize = 200_000;
 
 /// A recorded purge of a document. A purge of very many revisions is split into several.
@@ -37,7 +37,7 @@ pub struct PurgedInfos {
 
 /// A position in the log of purges, valid for the instance of the database that returned it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PurgedFrom(Vec<u8>);
+pub struct PurgedFrom(pub Vec<u8>);
 
 struct ReadInfos<'a> {
     inner: &'a Inner,
@@ -68,60 +68,8 @@ impl Operation for ReadInfos<'_> {
     }
 }
 
-impl Reader {
-    /// Returns a page of the recorded purges, from the position of an earlier page or from the oldest. The last
-    /// `purged_infos_limit` purges are recorded, and older ones while groups of views may need them.
-    ///
-    /// # Errors
-    /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.
-    #[boxed]
-    pub async fn purged_infos(&self, from: Option<&PurgedFrom>) -> Result<PurgedInfos> {
-        self.read(&mut ReadInfos { inner: &self.inner, name: &self.name, from }).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fenced::database;
-    use crate::{Database, Edit};
-    use flatbed_flatten::json::{Limits, parse};
-
-    /// Writes a new document.
-    async fn put(db: &Database, id: &str) -> RevId {
-        let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
-        let (parent, history, attachments) = (None, None, Vec::new());
-        let edit = Edit { expiry: None, id: id.into(), parent, history, deleted: false, attachments, body };
-        db.update(&edit).await.unwrap();
-        db.get(id, &Default::default()).await.unwrap().rev
-    }
-
-    #[tokio::test]
-    async fn purges_are_shown_in_pages_oldest_first() {
-        let (db, _storage) = database().await;
-        assert_eq!(db.purged_infos(None).await.unwrap(), PurgedInfos::default());
-        let mut purged = Vec::new();
-        for n in 0..8 {
-            let id = format!("d{}", n % 5);
-            let revs = vec![put(&db, &id).await];
-            assert_eq!(db.purge(&id, &revs).await.unwrap(), revs);
-            purged.push(PurgedInfo { id, revs });
-        }
-        let (mut shown, mut from) = (Vec::new(), None);
-        loop {
-            let page = db.purged_infos(from.as_ref()).await.unwrap();
-            assert!(page.infos.len() <= RECORDS_MAX.get());
-            shown.extend(page.infos);
-            from = page.next;
-            if from.is_none() {
-                break;
-            }
-        }
-        assert_eq!(shown, purged);
-        // A position of another instance is ignored.
-        let elsewhere = PurgedFrom(b"elsewhere".to_vec());
-        assert_eq!(db.purged_infos(Some(&elsewhere)).await.unwrap(), db.purged_infos(None).await.unwrap());
-        db.delete().await.unwrap();
-        assert!(matches!(db.purged_infos(None).await, Err(crate::Error::DatabaseNotFound)));
-    }
+/// Performs `Reader::purged_infos` of the layer.
+#[boxed]
+pub async fn purged_infos(database: &ReadHandle, from: Option<&PurgedFrom>) -> Result<PurgedInfos> {
+    database.read(&mut ReadInfos { inner: &database.inner, name: &database.name, from }).await
 }

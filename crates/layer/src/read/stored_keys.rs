@@ -15,7 +15,7 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
 use crate::document::edit::DOCUMENT_ID_BYTES_MAX;
 use crate::field_names::FieldsView;
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::instance::Instance;
 use crate::layer::Inner;
 
@@ -92,42 +92,36 @@ impl Operation for ReadKeys<'_> {
     }
 }
 
-impl Reader {
-    /// Returns a page of the keys of a document, behind the `next` of an earlier page. A document that does not exist
-    /// has none. Shows names of fields but no values, and is meant for administrators.
-    ///
-    /// # Errors
-    /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.
-    #[boxed]
-    pub async fn stored_keys(&self, id: &str, after: Option<&[u8]>) -> Result<StoredKeys> {
-        if id.len() > DOCUMENT_ID_BYTES_MAX {
-            return Ok(StoredKeys::default());
-        }
-        let mut operation = ReadKeys { inner: &self.inner, name: &self.name, id, after };
-        let (instance, under, beside, has_more) = self.read(&mut operation).await?;
-        let next = under.last().filter(|_| has_more).map(|(key, _)| key.clone());
-        let known = parse_keys(&instance.keys, &instance.fields.view(), &under);
-        let mut keys = match known {
-            Some(keys) => keys,
-            None => {
-                // Another process may have added names.
-                instance.reload_names(&self.inner).await?;
-                let names = instance.fields.view();
-                under.iter().map(|(key, bytes)| describe_key(&instance.keys, &OrNumbers(&names), key, *bytes)).collect()
-            }
-        };
-        for (what, (key, value_bytes)) in beside {
-            let form = match what {
-                "by_seq" => {
-                    let stamp = key.get(key.len().saturating_sub(12)..).unwrap_or_default();
-                    format!("{{NS}} / 3 / {} / {}", instance.incarnation(), hexadecimal(stamp))
-                }
-                _ => format!("{{NS}} / 4 / {id:?}"),
-            };
-            keys.push(StoredKey { key, form, what, value_bytes });
-        }
-        Ok(StoredKeys { keys, next })
+/// Performs `Reader::stored_keys` of the layer.
+#[boxed]
+pub async fn stored_keys(database: &ReadHandle, id: &str, after: Option<&[u8]>) -> Result<StoredKeys> {
+    if id.len() > DOCUMENT_ID_BYTES_MAX {
+        return Ok(StoredKeys::default());
     }
+    let mut operation = ReadKeys { inner: &database.inner, name: &database.name, id, after };
+    let (instance, under, beside, has_more) = database.read(&mut operation).await?;
+    let next = under.last().filter(|_| has_more).map(|(key, _)| key.clone());
+    let known = parse_keys(&instance.keys, &instance.fields.view(), &under);
+    let mut keys = match known {
+        Some(keys) => keys,
+        None => {
+            // Another process may have added names.
+            instance.reload_names(&database.inner).await?;
+            let names = instance.fields.view();
+            under.iter().map(|(key, bytes)| describe_key(&instance.keys, &OrNumbers(&names), key, *bytes)).collect()
+        }
+    };
+    for (what, (key, value_bytes)) in beside {
+        let form = match what {
+            "by_seq" => {
+                let stamp = key.get(key.len().saturating_sub(12)..).unwrap_or_default();
+                format!("{{NS}} / 3 / {} / {}", instance.incarnation(), hexadecimal(stamp))
+            }
+            _ => format!("{{NS}} / 4 / {id:?}"),
+        };
+        keys.push(StoredKey { key, form, what, value_bytes });
+    }
+    Ok(StoredKeys { keys, next })
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

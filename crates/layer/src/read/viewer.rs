@@ -20,7 +20,7 @@ use crate::asker::ReadPrincipal;
 use crate::channels::holding::Holding;
 use crate::document::body::begin_read;
 use crate::document::edit::Document;
-use crate::handle::only_for_administrators;
+use crate::handles::only_for_administrators;
 use crate::held::HeldRights;
 use crate::instance::Instance;
 use crate::layer::Inner;

@@ -394,7 +394,7 @@ mod tests {
     use flatbed_store::seq::Seq;
     use flatbed_store::transaction::Transaction;
 
-    use crate::fenced::database;
+    use crate::tests::fenced::database;
     use crate::renew::renew;
     use crate::{ChangesQuery, Edit, check};
 

@@ -485,7 +485,6 @@ fn is_same(found: &str, made: &str) -> bool {
     matches!(values, (Some(found), Some(made)) if same(&found, &made))
 }
 
-#[cfg(test)]
 pub(crate) async fn all_rows(reads: GroupReads<'_>, tree: usize) -> Result<Vec<(String, String, String)>> {
     let GroupReads { trx, keys, .. } = reads;
     let mut rows = Vec::new();

@@ -22,16 +22,3 @@ mod stored;
 mod summary;
 pub(crate) mod undo;
 pub(crate) mod written;
-
-#[cfg(test)]
-mod label_tests;
-#[cfg(test)]
-mod large_tests;
-#[cfg(test)]
-mod page_tests;
-#[cfg(test)]
-mod partition_tests;
-#[cfg(test)]
-mod read_tests;
-#[cfg(test)]
-mod tests;

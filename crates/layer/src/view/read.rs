@@ -17,7 +17,7 @@ use flatbed_store::view_definition::{GroupDefinition, ReduceFunction, TreeDefini
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use crate::handle::Reader;
+use crate::handles::ReadHandle;
 use crate::instance::Instance;
 use crate::view::asking::Asking;
 use crate::view::build::FOLLOWED;
@@ -56,7 +56,7 @@ pub(crate) struct OpenView {
 #[derive(Clone)]
 pub struct View {
     pub(crate) source: Arc<dyn ViewSource>,
-    pub(crate) reader: Reader,
+    pub(crate) reader: ReadHandle,
     pub(crate) definition: Arc<GroupDefinition>,
     /// Its index in the definition.
     pub(crate) view: usize,

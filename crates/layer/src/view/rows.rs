@@ -17,6 +17,8 @@ use crate::document::edit::{Document, GetOptions};
 use crate::limits::Limit;
 use crate::read::get::{ShowsDocument, show_documents};
 use crate::read::local::LocalDocument;
+use crate::read::get;
+use crate::read::local::get_local;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::read::{PageRead, Pinned, Reading, Select, View, read_page};
 
@@ -156,7 +158,7 @@ impl ViewRows {
                 }
             };
             let id = id.unwrap_or_else(|| row.id.clone());
-            row.doc = match self.view.reader.get(&id, &options).await {
+            row.doc = match get::document(&self.view.reader, &id, &options).await {
                 Ok(document) => Some(document),
                 Err(Error::Refused(Refusal::DocumentNotFound(_))) => None,
                 Err(error) => return Err(error),
@@ -170,7 +172,7 @@ impl ViewRows {
             let Some(Joined { id: Some(id), rev: None }) = joined(&row.value) else { continue };
             let id = DocumentId::of(&id);
             let Some(local) = id.local_name() else { continue };
-            let found = match self.view.reader.get_local(local).await {
+            let found = match get_local(&self.view.reader, local).await {
                 Err(Error::Refused(Refusal::InvalidDocument { .. })) => None,
                 found => found?,
             };

@@ -1,7 +1,7 @@
 //! Writes documents: one transaction for each batch, and an outcome for each document.
 
 mod all;
-mod together;
+pub(crate) mod together;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::document::edit::{Edit, Outcome, WrittenRevision, check_document_id, c
 use crate::document::staging;
 use crate::document::tree::Leaves;
 use crate::document::verdict::Verdict;
-use crate::handle::Database;
+use crate::handles::WriteHandle;
 use crate::index::compiled::{compile_all, compile_within};
 use crate::index::kinds;
 use crate::index::maintainers::{Maintainers, Within};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
-use crate::judge::ask::{self, Asked, JudgedEdit};
+use crate::judge::ask::{self, Asked, JudgedEdit, is_judged_by};
 use crate::judge::rights::Fences;
 use crate::layer::Inner;
 use crate::size_limit::{self, Growth};
@@ -63,9 +63,9 @@ const SHARED_LEAVES_MAX: u32 = 100;
 
 /// Bytes of the winner's body beyond which a document is written in a transaction of its own request, because the edit
 /// may move the body. New bodies have the same limit.
-const SHARED_BODY_BYTES_MAX: u64 = 32_000;
+pub(crate) const SHARED_BODY_BYTES_MAX: u64 = 32_000;
 
-pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Result<WrittenRevision> {
+pub(crate) async fn write_document(database: &WriteHandle, edit: &Edit<'_>) -> Result<WrittenRevision> {
     let (inner, name) = (&*database.inner, &*database.name);
     if let Err(refusal) = check_document_id(&edit.id) {
         // No transaction would notice that the database does not exist.
@@ -101,7 +101,7 @@ pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Resu
 
 /// Refuses a user's edits if the database is full. The whole request fails: a replicator skips a document that is
 /// refused on its own, but retries a failed request.
-async fn check_size(database: &Database, edits: &[Edit<'_>]) -> Result<()> {
+async fn check_size(database: &WriteHandle, edits: &[Edit<'_>]) -> Result<()> {
     let inner = &*database.inner;
     if inner.options.database_bytes_max == 0 || database.actor.user().is_none() {
         return Ok(());
@@ -112,7 +112,7 @@ async fn check_size(database: &Database, edits: &[Edit<'_>]) -> Result<()> {
 }
 
 /// Writes edits and returns their outcomes in order. Several edits of one document are applied one after the other.
-pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
+pub(crate) async fn write_documents(database: &WriteHandle, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let mut outcomes: Placed<Outcome> = Vec::with_capacity(edits.len());
     let mut waves: Vec<Vec<usize>> = Vec::new();
@@ -143,10 +143,10 @@ pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> 
 }
 
 /// Items with the index of their edit.
-type Placed<T> = Vec<(usize, T)>;
+pub(crate) type Placed<T> = Vec<(usize, T)>;
 
 /// Writes edits of distinct documents, given by their index in `edits`, and returns an outcome for each.
-async fn write_wave(database: &Database, edits: &[Edit<'_>], wave: Vec<usize>, work: &Work) -> Result<Placed<Outcome>> {
+async fn write_wave(database: &WriteHandle, edits: &[Edit<'_>], wave: Vec<usize>, work: &Work) -> Result<Placed<Outcome>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let mut outcomes = Vec::with_capacity(wave.len());
     let (mut wanted, mut retries) = (wave, WriteRetries::default());
@@ -220,7 +220,7 @@ pub(crate) struct PreparedEdits {
 
 /// Flattens edits and splits them into batches of bounded size.
 pub(crate) async fn prepare(
-    database: &Database,
+    database: &WriteHandle,
     instance: &Instance,
     edits: &[Edit<'_>],
     wanted: &[usize],
@@ -293,14 +293,14 @@ pub(crate) async fn prepare(
     Ok(PreparedEdits { batches, refused })
 }
 
-struct BatchOutcome {
+pub(crate) struct BatchOutcome {
     outcomes: Placed<Outcome>,
     /// Edits to prepare again because the database was replaced.
     left: Vec<usize>,
 }
 
 /// Counts the outcome of an edit.
-fn note(inner: &Inner, outcome: &Outcome) {
+pub(crate) fn note(inner: &Inner, outcome: &Outcome) {
     match outcome {
         Ok(_) => inner.metrics.documents_written.add(1),
         Err(Refusal::Conflict) => inner.metrics.document_conflicts.add(1),
@@ -309,8 +309,8 @@ fn note(inner: &Inner, outcome: &Outcome) {
 }
 
 /// Writes a batch in as many transactions as its size needs. `judged_by`: the rules that have judged it.
-async fn write_batch(
-    database: &Database,
+pub(crate) async fn write_batch(
+    database: &WriteHandle,
     mut instance: Arc<Instance>,
     edits: &[Edit<'_>],
     batch: Vec<Item>,
@@ -381,8 +381,8 @@ async fn write_batch(
 }
 
 /// Judges items by the last known state of their documents.
-async fn judge_items(
-    database: &Database,
+pub(crate) async fn judge_items(
+    database: &WriteHandle,
     instance: &Instance,
     edits: &[Edit<'_>],
     items: &mut [Item],
@@ -602,7 +602,7 @@ impl Operation for WriteBatch<'_, '_> {
             };
             bytes += maintainers.excess();
             user_version += u16::from(outcome.is_ok());
-            changes_rules |= outcome.is_ok() && instance.is_judged_by(edit);
+            changes_rules |= outcome.is_ok() && is_judged_by(instance, edit);
             item.attempted = outcome.as_ref().ok().map(|updated| updated.rev.clone());
             if self.is_shared && outcome.is_ok() {
                 written.insert(&edit.id);
@@ -653,7 +653,7 @@ fn tombstone_below<'a>(trx: &Transaction, edit: &Edit<'_>, info: Option<&'a Info
 
 /// Returns the approximate bytes of a document in a transaction. Its id is in the keys and values of about ten records,
 /// and in a row for each new attachment.
-fn transaction_bytes(body: &Prepared, edit: &Edit<'_>) -> u64 {
+pub(crate) fn transaction_bytes(body: &Prepared, edit: &Edit<'_>) -> u64 {
     let rows = if body.rows.is_empty() { 0 } else { body.stored_bytes };
     rows + ROW_OVERHEAD_OF_RECORDS + 10 * edit.id.len() as u64 + attachments::edits_bytes(&edit.id, &edit.attachments)
 }

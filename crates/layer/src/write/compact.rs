@@ -8,7 +8,7 @@
 //! finished. A record keeps the position, and the next compaction resumes there after a crash, after its time limit, or
 //! after a complete run.
 
-mod transaction;
+pub(crate) mod transaction;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use prost::Message;
 
 use crate::compactions::{Compactions, Running};
 use crate::document::release;
-use crate::handle::Database;
+use crate::handles::WriteHandle;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::write::batch::resolved;
@@ -76,8 +76,8 @@ pub(crate) async fn is_due(inner: &Inner, name: &str) -> Result<bool> {
 }
 
 /// Requests a compaction by any process that has time for it.
-pub(crate) async fn ask(database: &Database) -> Result<()> {
-    struct Ask<'a>(&'a Database);
+pub(crate) async fn ask(database: &WriteHandle) -> Result<()> {
+    struct Ask<'a>(&'a WriteHandle);
     impl Operation for Ask<'_> {
         type Output = ();
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {

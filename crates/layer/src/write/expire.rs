@@ -17,7 +17,7 @@ use futures_util::future::try_join_all;
 
 use crate::document::edit::Edit;
 use crate::document::verdict::Verdict;
-use crate::handle::Database;
+use crate::handles::WriteHandle;
 use crate::index::prepare::Preparations;
 use crate::instance::{Instance, InstanceId};
 use crate::judge::ask::JudgedEdit;
@@ -33,22 +33,22 @@ const LOOKED_AT: usize = 128;
 /// Transactions that run at once.
 const AT_ONCE: usize = 4;
 
-struct ExpiredDocument {
-    id: String,
+pub(crate) struct ExpiredDocument {
+    pub id: String,
     winner: RevId,
     /// Its channels, without grants.
     verdict: Verdict,
 }
 
-struct ExpiryPage {
+pub(crate) struct ExpiryPage {
     /// The database as of the page's read: its rules judge the tombstones.
     instance: Arc<Instance>,
-    ended: Vec<ExpiredDocument>,
+    pub ended: Vec<ExpiredDocument>,
     /// The key behind the last examined one, if there may be more.
     behind: Option<Vec<u8>>,
 }
 
-struct ReadEnded<'a> {
+pub(crate) struct ReadEnded<'a> {
     inner: &'a Inner,
     name: &'a str,
     /// The start in this instance; another instance is read from its beginning.
@@ -96,7 +96,7 @@ impl Operation for ReadEnded<'_> {
 /// Writes tombstones for documents that expired by the later of now and `due_ms`, for about `turn`. Returns whether it
 /// has finished. `None`: `due_ms` is more than `ahead` from now, because the clock was set back since the entry was
 /// due. The entry stays: no document goes before its time, and none is forgotten.
-pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64, ahead: Duration) -> Result<Option<bool>> {
+pub(crate) async fn expire(database: &WriteHandle, turn: Duration, due_ms: u64, ahead: Duration) -> Result<Option<bool>> {
     let inner = &*database.inner;
     let now_ms = inner.clock.unix_ms();
     if due_ms > now_ms.saturating_add(u64::try_from(ahead.as_millis()).unwrap_or(u64::MAX)) {
@@ -136,7 +136,7 @@ enum BuryOutcome {
 }
 
 /// Writes the tombstones of documents that are unchanged since they were read.
-async fn bury(database: &Database, instance: &Instance, ended: &[ExpiredDocument]) -> Result<BuryOutcome> {
+async fn bury(database: &WriteHandle, instance: &Instance, ended: &[ExpiredDocument]) -> Result<BuryOutcome> {
     let inner = &*database.inner;
     let edit = |ended: &ExpiredDocument| Edit {
         id: ended.id.clone().into(),
@@ -210,87 +210,5 @@ struct ExpiryLines(LinePacer<()>);
 impl State<Inner> for ExpiryLines {
     fn new_of(inner: &Inner) -> ExpiryLines {
         ExpiryLines(LinePacer::new(&inner.clock))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::channels::ReadPrincipal;
-    use crate::fenced::{layer_at, user};
-    use crate::{ChannelsOptions, CreateOptions};
-    use flatbed_channels::Expiry;
-    use flatbed_clock::ManualClock;
-    use flatbed_testkit::Storage;
-
-    const TURN: Duration = Duration::from_secs(60);
-
-    /// A database with channels and a stopped clock.
-    struct Ends {
-        /// The database, for writes of a user and of the server.
-        db: Database,
-        server: Database,
-        /// The time of the process's stopped clock, in seconds.
-        now: u64,
-        /// Removes the storage when dropped.
-        _storage: Storage,
-    }
-
-    async fn ends() -> Ends {
-        let manual = ManualClock::new();
-        let (layer, authority, storage) = layer_at(&manual).await;
-        let server = layer.database("ends", authority.for_job("test"));
-        let options = CreateOptions { channels: Some(ChannelsOptions::default()), ..CreateOptions::default() };
-        server.create(&options).await.unwrap();
-        let db = layer.database("ends", user("root")).asked_by(ReadPrincipal::All);
-        Ends { db, server, now: manual.clock().unix_seconds(), _storage: storage }
-    }
-
-    async fn write(db: &Database, id: &str, history: Option<&str>, second: u64) {
-        let edit = Edit {
-            id: id.to_owned().into(),
-            parent: None,
-            history: history.map(|rev| vec![rev.parse().unwrap()]),
-            deleted: false,
-            expiry: Some(Expiry::At(second)),
-            attachments: Vec::new(),
-            body: Value::Object(Vec::new()),
-        };
-        db.update(&edit).await.unwrap();
-    }
-
-    async fn ended(db: &Database, until_s: u64) -> Vec<String> {
-        let inner = &*db.inner;
-        let mut read = ReadEnded { inner, name: &db.name, begin: None, until_s };
-        let page = transaction::read(&inner.db, &inner.metrics, &mut read).await.unwrap();
-        page.ended.into_iter().map(|ended| ended.id).collect()
-    }
-
-    #[tokio::test]
-    async fn a_clock_that_was_set_back_takes_no_document_before_its_time() {
-        let Ends { db, server, now, _storage } = ends().await;
-        write(&db, "soon", None, now + 30).await;
-        let due_ms = (now + 60) * 1_000;
-        // As seen before the clock was set back.
-        assert_eq!(expire(&server, TURN, due_ms, Duration::ZERO).await.unwrap(), None);
-        assert_eq!(db.info().await.unwrap().doc_count, 1);
-        assert_eq!(ended(&db, now + 60).await, ["soon"]);
-        assert_eq!(expire(&server, TURN, due_ms, Duration::from_secs(60)).await.unwrap(), Some(true));
-        assert_eq!(db.info().await.unwrap().doc_count, 0);
-    }
-
-    #[tokio::test]
-    async fn a_document_on_its_last_generation_is_not_tried_again_and_again() {
-        let Ends { db, server, now, _storage } = ends().await;
-        let last = format!("{GENERATION_MAX}-x");
-        for n in 0..5 {
-            write(&db, &format!("last{n}"), Some(&last), now - 5).await;
-        }
-        write(&db, "over", Some("7-x"), now - 5).await;
-        assert_eq!(ended(&db, now).await, ["over"]);
-        assert_eq!(expire(&server, TURN, 0, Duration::ZERO).await.unwrap(), Some(true));
-        assert_eq!(db.info().await.unwrap().doc_count, 5);
-        let shown = db.get("last0", &crate::GetOptions::default()).await;
-        assert!(matches!(shown, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
     }
 }

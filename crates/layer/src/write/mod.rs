@@ -7,6 +7,6 @@ pub(crate) mod expire;
 pub(crate) mod partition_limit;
 pub(crate) mod plan;
 pub(crate) mod purge;
-mod retries;
+pub(crate) mod retries;
 pub(crate) mod winner;
-mod work;
+pub(crate) mod work;

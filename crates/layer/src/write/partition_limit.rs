@@ -8,7 +8,8 @@ use std::collections::{BTreeSet, HashSet};
 use flatbed_store::error::Result;
 
 use crate::document::edit::{Edit, partition_of};
-use crate::handle::Database;
+use crate::handles::WriteHandle;
+use crate::read::partition::partition_info;
 use crate::instance::Instance;
 
 /// The largest number of partitions whose sizes are read for a request. The bound does not hold for further ones.
@@ -21,7 +22,7 @@ pub(crate) struct FullPartitions(HashSet<String>);
 impl FullPartitions {
     /// Finds the full partitions among those that the edits of these places enlarge.
     pub(crate) async fn of(
-        database: &Database,
+        database: &WriteHandle,
         instance: &Instance,
         edits: &[Edit<'_>],
         places: &[usize],
@@ -34,7 +35,7 @@ impl FullPartitions {
         let edits = places.iter().filter_map(|at| edits.get(*at));
         let partitions: BTreeSet<&str> = edits.filter_map(enlarged).collect();
         for partition in partitions.into_iter().take(PARTITIONS_MAX) {
-            let info = database.partition_info(partition).await?;
+            let info = partition_info(database, partition).await?;
             if info.is_some_and(|info| info.external_size_bytes >= bytes_max) {
                 full.0.insert(partition.to_owned());
             }

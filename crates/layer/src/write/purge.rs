@@ -26,7 +26,7 @@ use crate::document::attachments;
 use crate::document::body::{BODY_BYTES_MAX, Rows, begin_read};
 use crate::document::release;
 use crate::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, info, revision_bytes};
-use crate::handle::Database;
+use crate::handles::WriteHandle;
 use crate::index::channels::{self, Before};
 use crate::index::compiled::compile_within;
 use crate::index::groups::groups_of;
@@ -52,8 +52,8 @@ const LEAVES_AT_ONCE: usize = 100;
 /// Retries of a purge of a document under continuous edits.
 const EDITS_MAX: usize = 100;
 
-/// Performs [`crate::Database::purge`].
-pub(crate) async fn purge(database: &Database, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
+/// Performs [`crate::WriteHandle::purge`].
+pub(crate) async fn purge(database: &WriteHandle, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let (mut purged, mut from): (HashSet<RevId>, Option<PurgePosition>) = (HashSet::new(), None);
     let (mut edits, mut released) = (0, false);
@@ -120,7 +120,7 @@ pub(crate) struct Purge<'a> {
 
 impl<'a> Purge<'a> {
     pub(crate) fn new(
-        database: &'a Database,
+        database: &'a WriteHandle,
         id: &'a str,
         revs: &'a [RevId],
         from: Option<PurgePosition>,
@@ -419,7 +419,7 @@ impl Purge<'_> {
 }
 
 /// Splits revisions into runs of at most `bytes_max` bytes each.
-fn cut(mut revs: &[RevId], bytes_max: usize) -> impl Iterator<Item = &[RevId]> {
+pub(crate) fn cut(mut revs: &[RevId], bytes_max: usize) -> impl Iterator<Item = &[RevId]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = |rev: &&RevId| {
@@ -446,45 +446,3 @@ const FORGOTTEN_AT_ONCE: Limit<i32> = Limit::new(1_000, 10);
 
 /// One purge in this many, chosen at random, reads the estimated size of the log of a database with groups.
 const SIZED_ONE_IN: Limit<u8> = Limit::new(16, 1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fenced::database;
-    use crate::{Database, Edit};
-    use flatbed_flatten::json::{Limits, parse};
-
-    async fn replicate(db: &Database, id: &str, path: Vec<RevId>) {
-        let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
-        let (history, attachments) = (Some(path), Vec::new());
-        db.update(&Edit { expiry: None, id: id.into(), parent: None, history, deleted: false, attachments, body })
-            .await
-            .unwrap();
-    }
-
-    fn line(generations: u64, hash: &str) -> Vec<RevId> {
-        (1..=generations).rev().map(|at| format!("{at}-{hash}").parse().unwrap()).collect()
-    }
-
-    /// Its sealed ancestors take 70 MB; their content does not matter, because no reader reads so much.
-    #[tokio::test]
-    async fn a_document_whose_tree_is_too_large_to_be_read_is_purged() {
-        let (db, _storage) = database().await;
-        for hash in ["a", "b"] {
-            replicate(&db, "d", line(100, hash)).await;
-        }
-        let keys = crate::write::batch::instance_of(&db.inner, "db").await.unwrap().keys.document("d");
-        for part in 0..70 {
-            let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-            for at in 0..11 {
-                let rev: RevId = format!("{}-x{at}", part + 1).parse().unwrap();
-                trx.set(&keys.ancestors(&rev), &[7; 95_000]);
-            }
-            trx.commit().await.unwrap();
-        }
-        let all = [line(100, "a").swap_remove(0), line(100, "b").swap_remove(0)];
-        assert_eq!(db.purge("d", &all).await.unwrap(), all);
-        let report = crate::check::check_database(&db, |_| {}).await.unwrap();
-        assert!(report.is_clean() && report.documents == 0, "{report:#?}");
-    }
-}

@@ -15,7 +15,7 @@ const STALE_MAX: u32 = 3;
 
 /// Counts the retries of one write or batch.
 #[derive(Debug, Default)]
-pub(super) struct WriteRetries {
+pub(crate) struct WriteRetries {
     replaced: u32,
     changed: u32,
     stale: u32,

@@ -31,7 +31,7 @@ const LISTED_MAX: usize = 32;
 
 /// The channels of a follower.
 #[derive(Clone, Copy)]
-pub(in crate::feed) struct Interest<'a> {
+pub(crate) struct Interest<'a> {
     /// The rights as read: an equal pointer means unchanged rights.
     pub(in crate::feed) found: &'a Arc<HeldRights>,
     /// The part of the rights that concerns the feed.

@@ -7,11 +7,9 @@
 //!
 //! In a database without channels the feed is that of an unrestricted reader.
 
-mod counting;
-mod reading;
+pub(crate) mod counting;
+pub(crate) mod reading;
 mod showing;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -43,11 +41,11 @@ use crate::read::get::READ_BYTES_MAX;
 pub(in crate::feed) use counting::Counting;
 pub(in crate::feed) use reading::channels_of_revision;
 
-const ROWS_MAX: Limit<usize> = Limit::new(PAGE_ROWS_MAX, 5);
+pub(crate) const ROWS_MAX: Limit<usize> = Limit::new(PAGE_ROWS_MAX, 5);
 
 /// Rounds of reads in one transaction, beside the first read of each stream; the page ends then, even if it is empty. A
 /// merge that is not kept has only these, for slow storage leaves no time for more: 4,096 ranges.
-const ROUNDS_MAX: Limit<usize> = Limit::new(16, 2);
+pub(crate) const ROUNDS_MAX: Limit<usize> = Limit::new(16, 2);
 
 /// Streams that a page looks at before it yields to other tasks.
 const LOOKS_IN_TURN: usize = 100_000;

@@ -15,7 +15,7 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::document::edit::{Edit, WrittenRevision, check_document_id};
 use crate::document::staging;
-use crate::handle::Database;
+use crate::handles::WriteHandle;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
@@ -35,7 +35,7 @@ struct Attempts {
 }
 
 /// Writes edits of distinct documents in one transaction, and returns their new revisions in order.
-pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<WrittenRevision>> {
+pub(crate) async fn write_all(database: &WriteHandle, edits: &[Edit<'_>]) -> Result<Vec<WrittenRevision>> {
     let (inner, name) = (&*database.inner, &*database.name);
     if edits.len() > BATCH_DOCUMENTS_MAX {
         return Err(too_much());
@@ -93,7 +93,7 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
 
 /// Judges and writes items. `None`: the database was replaced.
 async fn write_items(
-    database: &Database,
+    database: &WriteHandle,
     mut instance: Arc<Instance>,
     edits: &[Edit<'_>],
     items: &mut Vec<Item>,

@@ -12,7 +12,7 @@ use crate::layer::Inner;
 use crate::limits::Limit;
 
 /// Limit up to which the count is exact.
-pub(super) const EXACT_MAX: Limit<usize> = Limit::new(500, 7);
+pub(crate) const EXACT_MAX: Limit<usize> = Limit::new(500, 7);
 
 /// Steps of the merge that one transaction counts.
 const LOOKS_MAX: Limit<usize> = ROUNDS_MAX;

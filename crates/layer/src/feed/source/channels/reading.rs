@@ -31,7 +31,7 @@ use crate::layer::Inner;
 use crate::limits::Limit;
 use crate::read::all_docs::PAGE_ROWS_MAX;
 
-pub(super) const AT_ONCE: Limit<usize> = Limit::new(256, 3);
+pub(crate) const AT_ONCE: Limit<usize> = Limit::new(256, 3);
 
 /// Entries that a merge buffers, beside those it needs to proceed: as many again, and one for each stream.
 const ROOM: usize = 4 * PAGE_ROWS_MAX;
