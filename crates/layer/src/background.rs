@@ -28,8 +28,8 @@ use flatbed_store::once::random_id;
 use tokio::task::JoinHandle;
 use turns::Turns;
 
-use crate::actor::ServerActor;
-use crate::group::attend::{forget_gone, take_up};
+use flatbed_databases::actor::ServerActor;
+use flatbed_views::group::attend::{forget_gone, take_up};
 use crate::handle::Layer;
 
 /// The first interval between reads of the due work after this process has noted some, while other processes hold its
@@ -306,7 +306,7 @@ mod tests {
     use flatbed_store::waits::{self, Waits};
 
     use super::*;
-    use crate::actor::Actor;
+    use flatbed_databases::actor::Actor;
     use crate::tests::fenced::database;
     use crate::lease::RootLeases;
 

@@ -33,14 +33,14 @@ use tokio::sync::Semaphore;
 use crate::check::groups::check_group;
 use crate::database_names::NameRange;
 use crate::handle::Reader;
-use crate::index::groups::is_group;
-use crate::index::kinds::{DefinedIndex, indexes_of};
-use crate::index::maintainers::Within;
-use crate::index::partitions::{COUNTED, PartitionSums};
-use crate::index::{all_docs, by_seq, channels};
-use crate::instance::Instance;
+use flatbed_operations::index::groups::is_group;
+use flatbed_operations::index::kinds::{DefinedIndex, indexes_of};
+use flatbed_operations::index::maintainers::Within;
+use flatbed_operations::index::partitions::{COUNTED, PartitionSums};
+use flatbed_operations::index::{all_docs, by_seq, channels};
+use flatbed_databases::instance::Instance;
 use crate::handle::Layer;
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 use pages::{PageSize, read_page};
 
 /// The most keys of a page: see [`PageSize`].

@@ -14,31 +14,31 @@ use flatbed_store::sync_function::ChannelsOptions;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use crate::asker::ReadPrincipal;
-use crate::compactions::Compactions;
-use crate::create::{Create, Delete};
-use crate::document::attachments::AttachmentReader;
-use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, WrittenRevision};
-use crate::document::upload::{SmallUpload, StagedUpload, Upload};
-use crate::feed::changes::Changes;
-use crate::feed::query::ChangesQuery;
-use crate::group::attend::{wake, wake_purged};
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_operations::compactions::Compactions;
+use flatbed_databases::create::{Create, Delete};
+use flatbed_databases::document::attachments::AttachmentReader;
+use flatbed_databases::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, WrittenRevision};
+use flatbed_databases::document::upload::{SmallUpload, StagedUpload, Upload};
+use flatbed_feeds::changes::Changes;
+use flatbed_feeds::query::ChangesQuery;
+use flatbed_views::group::attend::{wake, wake_purged};
 use crate::handle::{Database, Reader};
-use crate::handles::ReadHandle;
-use crate::instance::{Instance, RUN_BYTES_MAX};
-use crate::judge::rights;
-use crate::layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, Inner};
-use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
-use crate::read::attachment::OpenAttachment;
-use crate::read::get::{self, GetOpenRevs, GetOutcome, OpenRevs};
-use crate::read::missing;
-use crate::read::partition::{self, PartitionInfo};
-use crate::read::routings::{DocumentRouting, Routings};
-use crate::read::seen_info::{seen_info, seen_seq};
-use crate::read::viewer::{PendingViewer, is_judged};
-use crate::record_change::ChangeRecord;
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::instance::{Instance, RUN_BYTES_MAX};
+use flatbed_operations::judge::rights;
+use flatbed_databases::server::{CreateOptions, DEFAULT_FIELD_IDS_MAX, Inner};
+use flatbed_operations::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
+use flatbed_operations::read::attachment::OpenAttachment;
+use flatbed_operations::read::get::{self, GetOpenRevs, GetOutcome, OpenRevs};
+use flatbed_operations::read::missing;
+use flatbed_operations::read::partition::{self, PartitionInfo};
+use flatbed_operations::read::routings::{DocumentRouting, Routings};
+use flatbed_operations::read::seen_info::{seen_info, seen_seq};
+use flatbed_operations::read::viewer::{PendingViewer, is_judged};
+use flatbed_databases::record_change::ChangeRecord;
 use crate::sync_function::{check_has_channels, check_source};
-use crate::write::compact;
+use flatbed_operations::write::compact;
 
 /// Statistics of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Reader {
     /// Waits until it exists or the server stops, on a watch and with an occasional read.
     #[boxed]
     pub async fn wait_until_there(&self) -> Result<()> {
-        crate::feed::watches::wait_until_there(&self.inner, &self.name).await
+        flatbed_feeds::watches::wait_until_there(&self.inner, &self.name).await
     }
 
     /// Returns the newest sequence for an unrestricted reader; `None` for a restricted one, whose feed may have rows
@@ -365,7 +365,7 @@ impl Database {
     /// [`Refusal::UserChanged`].
     #[boxed]
     pub async fn update(&self, edit: &Edit<'_>) -> Result<WrittenRevision> {
-        let updated = crate::write::batch::write_document(&self.handle, edit).await?;
+        let updated = flatbed_operations::write::batch::write_document(&self.handle, edit).await?;
         wake(&self.handle, [&*edit.id]);
         Ok(updated)
     }
@@ -377,7 +377,7 @@ impl Database {
     /// For the whole request: the database was deleted, or the storage gave up. The outcomes are then unknown.
     #[boxed]
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
-        let outcomes = crate::write::batch::write_documents(&self.handle, edits).await?;
+        let outcomes = flatbed_operations::write::batch::write_documents(&self.handle, edits).await?;
         wake(&self.handle, edits.iter().map(|edit| &*edit.id));
         Ok(outcomes)
     }
@@ -389,7 +389,7 @@ impl Database {
     /// [`Error::Storage`] it is unknown whether all are written.
     #[boxed]
     pub async fn update_all(&self, edits: &[Edit<'_>]) -> Result<Vec<WrittenRevision>> {
-        let updated = crate::write::batch::write_all(&self.handle, edits).await?;
+        let updated = flatbed_operations::write::batch::write_all(&self.handle, edits).await?;
         wake(&self.handle, edits.iter().map(|edit| &*edit.id));
         Ok(updated)
     }
@@ -410,7 +410,7 @@ impl Database {
     /// a document follows.
     #[boxed]
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
-        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
+        let instance = flatbed_operations::write::batch::instance_of(&self.inner, &self.name).await?;
         rights::admitted(&self.handle, &instance).await?;
         Upload::new(Arc::clone(&self.inner), instance, self.actor().clone(), content_type, is_gzip)
     }
@@ -421,29 +421,29 @@ impl Database {
     /// [`Error::Storage`]. Data for a deleted database is not staged; its edit fails.
     #[boxed]
     pub async fn stage(&self, data: &[SmallUpload]) -> Result<()> {
-        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
+        let instance = flatbed_operations::write::batch::instance_of(&self.inner, &self.name).await?;
         let of_it: Vec<&SmallUpload> = data.iter().filter(|data| data.instance == instance.id()).collect();
         rights::admitted(&self.handle, &instance).await?;
-        crate::document::upload::stage_small(&self.inner, &instance, self.actor(), &of_it).await
+        flatbed_databases::document::upload::stage_small(&self.inner, &instance, self.actor(), &of_it).await
     }
 
     /// Restarts the lifetime of uploads that no document has taken. A caller that waits before its edit calls this each
     /// [`Reader::renew_uploads_every`]. Removed uploads stay removed; their edit fails.
     #[boxed]
     pub async fn renew_uploads(&self, data: &[StagedUpload]) -> Result<()> {
-        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
+        let instance = flatbed_operations::write::batch::instance_of(&self.inner, &self.name).await?;
         let of_it = data.iter().filter(|data| data.instance == instance.id());
         let blob_ids: Vec<&[u8]> = of_it.map(|data| data.blob_id.as_slice()).collect();
-        crate::document::staging::renew(&self.inner, &instance, &blob_ids).await
+        flatbed_databases::document::staging::renew(&self.inner, &instance, &blob_ids).await
     }
 
     /// Removes an upload that no document has taken; data of a document stays. If the removal fails, the sweeper
     /// removes it later.
     #[boxed]
     pub async fn discard(&self, data: &StagedUpload) {
-        match crate::write::batch::instance_of(&self.inner, &self.name).await {
+        match flatbed_operations::write::batch::instance_of(&self.inner, &self.name).await {
             Ok(instance) if instance.id() == data.instance => {
-                crate::document::staging::discard(&self.inner, &instance, &data.blob_id).await;
+                flatbed_databases::document::staging::discard(&self.inner, &instance, &data.blob_id).await;
             }
             // It was removed with its database, or by a restore.
             Ok(_) | Err(Error::DatabaseNotFound) => {}
@@ -455,7 +455,7 @@ impl Database {
     /// `revs`. A large document is purged in steps: see the module `purge`.
     #[boxed]
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
-        let purged = crate::write::purge::purge(&self.handle, id, revs).await?;
+        let purged = flatbed_operations::write::purge::purge(&self.handle, id, revs).await?;
         wake_purged(&self.handle, id);
         Ok(purged)
     }

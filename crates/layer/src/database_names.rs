@@ -5,7 +5,7 @@ use flatbed_store::error::Result;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 use crate::handle::Layer;
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 
 /// The range of names that [`Layer::all_databases`] lists.
 #[derive(Debug, Clone, Default)]

@@ -10,9 +10,9 @@ use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::instance::InstanceId;
+use flatbed_databases::instance::InstanceId;
 use crate::handle::Layer;
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 
 const NAMES_AT_ONCE: usize = 500;
 

@@ -2,10 +2,10 @@
 
 use flatbed_metrics::Family;
 
-use crate::feed::hub::Followers;
-use crate::index_waits::IndexWaits;
+use flatbed_feeds::hub::Followers;
+use flatbed_operations::index_waits::IndexWaits;
 use crate::handle::Layer;
-use crate::view_updates::views;
+use flatbed_views::view_updates::views;
 
 impl Layer {
     /// Returns all metrics. Cheap enough to be called every second.

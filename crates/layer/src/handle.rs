@@ -5,10 +5,10 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::actor::Actor;
-use crate::asker::ReadPrincipal;
-use crate::handles::{DocumentFilter, ReadHandle, WriteHandle};
-use crate::layer::Inner;
+use flatbed_databases::actor::Actor;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::handles::{DocumentFilter, ReadHandle, WriteHandle};
+use flatbed_databases::server::Inner;
 
 /// The document layer of one server. Cheap to clone; it holds all state, and none is process-wide.
 #[derive(Clone)]

@@ -18,10 +18,10 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::{BoxFuture, try_join_all};
 use prost::Message;
 
-use crate::document::tree;
+use flatbed_databases::document::tree;
 use crate::handle::{Database, Reader};
-use crate::instance::Instance;
-use crate::layer::Inner;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 
 const PAGE_LEASES_MAX: usize = 200;
 

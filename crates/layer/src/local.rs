@@ -3,7 +3,7 @@
 use flatbed_store::error::Result;
 
 use crate::handle::{Database, Reader};
-use crate::read::local::{self, LocalDocument, LocalEdit, LocalOutcome};
+use flatbed_operations::read::local::{self, LocalDocument, LocalEdit, LocalOutcome};
 
 impl Reader {
     /// Reads a local document; `None`: it does not exist. `id` is without `_local/`.

@@ -18,24 +18,24 @@ use flatbed_store::transaction;
 use foundationdb::Database as Fdb;
 use tokio::sync::watch;
 
-use crate::actor::Authority;
-use crate::compactions::{CompactionProgress, Compactions};
-use crate::confirmed::Confirmed;
-use crate::document::upload::ATTACHMENT_BYTES_MAX;
-use crate::feed::hub::{Followers, known_hub};
-use crate::index::definitions::reorder_alone;
-use crate::index_builds::{IndexBuild, IndexBuilds};
-use crate::index_waits::{IndexWait, IndexWaits};
-use crate::instance::RUN_BYTES_MAX;
-use crate::judge::ask::named_by;
-use crate::judge::judgement::{AppointedJudge, Judge, judge_of};
+use flatbed_databases::actor::Authority;
+use flatbed_operations::compactions::{CompactionProgress, Compactions};
+use flatbed_databases::confirmed::Confirmed;
+use flatbed_databases::document::upload::ATTACHMENT_BYTES_MAX;
+use flatbed_feeds::hub::{Followers, known_hub};
+use flatbed_operations::index::definitions::reorder_alone;
+use flatbed_operations::index_builds::{IndexBuild, IndexBuilds};
+use flatbed_operations::index_waits::{IndexWait, IndexWaits};
+use flatbed_databases::instance::RUN_BYTES_MAX;
+use flatbed_operations::judge::ask::named_by;
+use flatbed_operations::judge::judgement::{AppointedJudge, Judge, judge_of};
 use crate::handle::Layer;
-use crate::layer::{Inner, LayerOptions};
-use crate::limits;
+use flatbed_databases::server::{Inner, LayerOptions};
+use flatbed_databases::limits;
 use crate::resyncs::{ResyncTask, Resyncs};
-use crate::size_bounds::SizeBounds;
-use crate::slots::Slots;
-use crate::turns::Turns;
+use flatbed_databases::size_bounds::SizeBounds;
+use flatbed_databases::slots::Slots;
+use flatbed_databases::turns::Turns;
 
 impl Layer {
     /// Opens the layer on a FoundationDB database, and creates the root's record the first time. The authority makes
@@ -91,7 +91,7 @@ impl Layer {
             clock,
             options,
         });
-        Ok((Layer { inner }, Authority::new()))
+        Ok((Layer { inner }, flatbed_databases::actor::authority()))
     }
 
     /// Returns the root's own id, 32 hexadecimal digits; the same for every server of the root.

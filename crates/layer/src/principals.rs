@@ -5,9 +5,9 @@ use std::sync::Arc;
 use flatbed_channels::Kind;
 use flatbed_store::error::Result;
 
-use crate::channels::changed::{self, UsersChanged, UsersPosition};
-use crate::channels::principals::{PrincipalWrite, PrincipalWriteOutcome};
-use crate::channels::sessions::{PrincipalSession, SessionHash};
+use flatbed_databases::channels::changed::{self, UsersChanged, UsersPosition};
+use flatbed_databases::channels::principals::{PrincipalWrite, PrincipalWriteOutcome};
+use flatbed_databases::channels::sessions::{PrincipalSession, SessionHash};
 use crate::handle::{Database, Layer};
 
 impl Layer {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use flatbed_mango::Plan;
 use flatbed_store::error::Result;
 
-use crate::find::catalog::{self, JsonIndexes};
-use crate::find::query::{self, Find, FindOptions};
+use flatbed_operations::find::catalog::{self, JsonIndexes};
+use flatbed_operations::find::query::{self, Find, FindOptions};
 use crate::handle::Reader;
-use crate::read::purged_infos::{self, PurgedFrom, PurgedInfos};
-use crate::read::stored_keys::{self, StoredKeys};
+use flatbed_operations::read::purged_infos::{self, PurgedFrom, PurgedInfos};
+use flatbed_operations::read::stored_keys::{self, StoredKeys};
 
 impl Reader {
     /// Reads the database's current json indexes.

@@ -36,8 +36,8 @@ use foundationdb::options::MutationType;
 use futures_util::future::try_join;
 use prost::Message;
 
-use crate::feed::updates::sweep_root;
-use crate::limits::Limit;
+use flatbed_feeds::updates::sweep_root;
+use flatbed_databases::limits::Limit;
 
 pub use roots::{Roots, roots};
 

@@ -9,11 +9,11 @@ use flatbed_store::error::Result;
 use flatbed_store::keys::KeyRange;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
-use crate::feed::changes::WaitOutcome;
-use crate::feed::hub::SAFETY_REREAD;
-use crate::feed::watches::arm;
+use flatbed_feeds::changes::WaitOutcome;
+use flatbed_feeds::hub::SAFETY_REREAD;
+use flatbed_feeds::watches::arm;
 use crate::handle::Layer;
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 
 const PAGE_NAMES_MAX: usize = 1_000;
 

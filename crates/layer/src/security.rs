@@ -8,10 +8,10 @@ use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::METADATA_VERSION;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use crate::confirmed::{RecordState, SecurityOf};
-use crate::instance::Instance;
+use flatbed_databases::confirmed::{RecordState, SecurityOf};
+use flatbed_databases::instance::Instance;
 use crate::handle::Layer;
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 
 /// Age limit of an answer without a read.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);

@@ -12,9 +12,9 @@ use flatbed_store::secrets::{MakeSecret, RotateSecret, SECRET_BYTES, SigningSecr
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use crate::confirmed::RecordState;
+use flatbed_databases::confirmed::RecordState;
 use crate::handle::Layer;
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 
 /// The state of `_users`, which changes with each write to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,12 +15,12 @@ use flatbed_store::root::{epoch_for_write, has_settings, in_use, name_settings};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded};
 use prost::Message;
 
-use crate::actor::Actor;
-use crate::confirmed::{SecurityOf, SettingsState};
-use crate::feed::hub::SAFETY_REREAD;
-use crate::feed::watches::arm;
+use flatbed_databases::actor::Actor;
+use flatbed_databases::confirmed::{SecurityOf, SettingsState};
+use flatbed_feeds::hub::SAFETY_REREAD;
+use flatbed_feeds::watches::arm;
 use crate::handle::Layer;
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 
 /// Limit of stored settings.
 pub const STORED_SETTINGS_MAX: usize = 500;

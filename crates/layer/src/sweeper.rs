@@ -8,12 +8,12 @@ use flatbed_store::once::removed_before;
 use flatbed_store::root::epoch_for_write;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use crate::actor::ServerActor;
+use flatbed_databases::actor::ServerActor;
 use crate::database_names::NameRange;
-use crate::document::staging;
-use crate::feed::updates;
+use flatbed_databases::document::staging;
+use flatbed_feeds::updates;
 use crate::handle::Layer;
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 
 /// The retention of superseded events and of operations' marks. Followers see each event within that time, and no
 /// operation is retried for nearly as long.

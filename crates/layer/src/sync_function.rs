@@ -14,21 +14,21 @@ use flatbed_store::sync_function::set_function;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::actor::Actor;
-use crate::asker::ReadPrincipal;
-use crate::confirmed::{ClosedReasons, SecurityOf};
-use crate::document::edit::{Edit, GetOptions};
-use crate::document::verdict::Verdict;
+use flatbed_databases::actor::Actor;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::confirmed::{ClosedReasons, SecurityOf};
+use flatbed_databases::document::edit::{Edit, GetOptions};
+use flatbed_databases::document::verdict::Verdict;
 use crate::handle::{Database, Reader};
-use crate::instance::Instance;
-use crate::judge::ask::{Replaced, named_by, replaced, routed};
-use crate::judge::judgement::NO_FUNCTIONS;
-use crate::judge::judgement::judge_of;
-use crate::judge::rights;
-use crate::judge::routes::ReadFunction;
-use crate::layer::Inner;
-use crate::record_change::{ChangeRecord, check_room};
-use crate::write::batch::resolved;
+use flatbed_databases::instance::Instance;
+use flatbed_operations::judge::ask::{Replaced, named_by, replaced, routed};
+use flatbed_operations::judge::judgement::NO_FUNCTIONS;
+use flatbed_operations::judge::judgement::judge_of;
+use flatbed_operations::judge::rights;
+use flatbed_operations::judge::routes::ReadFunction;
+use flatbed_databases::server::Inner;
+use flatbed_databases::record_change::{ChangeRecord, check_room};
+use flatbed_operations::write::batch::resolved;
 
 /// Byte limit of a sync function, which is one value.
 pub const SYNC_FUNCTION_BYTES_MAX: usize = 80_000;

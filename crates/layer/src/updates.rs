@@ -3,7 +3,7 @@
 use flatbed_store::error::Result;
 use flatbed_store::seq::Seq;
 
-use crate::feed::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery};
+use flatbed_feeds::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery};
 use crate::handle::Layer;
 
 impl Layer {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use flatbed_store::error::Result;
 use flatbed_store::view_functions::ViewFunctions;
 
-use crate::group::info::{self, ViewGroupInfo};
-use crate::group::source::{self, ViewUpdate};
-use crate::group::attend;
+use flatbed_views::group::info::{self, ViewGroupInfo};
+use flatbed_views::group::source::{self, ViewUpdate};
+use flatbed_views::group::attend;
 use crate::handle::{Database, Layer, Reader};
-use crate::view::read::View;
-use crate::view_runtime;
-use crate::view_updates::{ViewTask, ViewWait, views};
+use flatbed_views::view::read::View;
+use flatbed_operations::view_runtime;
+use flatbed_views::view_updates::{ViewTask, ViewWait, views};
 
 /// The longest wait of a stopping process for the release of its groups.
 const RELEASED_IN: Duration = Duration::from_secs(2);

@@ -7,18 +7,18 @@ use flatbed_store::due::{self, Kind};
 use flatbed_store::error::Result;
 use flatbed_store::keys::DueKey;
 
-use crate::actor::ServerActor;
+use flatbed_databases::actor::ServerActor;
 use crate::background::list::DueEntry;
 use crate::builder;
-use crate::channels::sweep::{self, KEPT_FOR_MS, Swept};
-use crate::document::staging;
-use crate::feed::updates;
-use crate::group::attend::{Attended, attend};
+use flatbed_databases::channels::sweep::{self, KEPT_FOR_MS, Swept};
+use flatbed_databases::document::staging;
+use flatbed_feeds::updates;
+use flatbed_views::group::attend::{Attended, attend};
 use crate::handle::Layer;
 use crate::resync::resync;
 use crate::sweeper::{self, KEPT_FOR};
-use crate::write::compact;
-use crate::write::expire::expire;
+use flatbed_operations::write::compact;
+use flatbed_operations::write::expire::expire;
 
 /// The backoff of attachment lists that could not be freed because their documents are edited continuously.
 const RELEASED_LEFT_FOR_MS: u64 = 10 * 60 * 1_000;

@@ -12,7 +12,7 @@ use flatbed_store::root::epoch_for_write;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 use crate::sweeper;
 
 /// The most entries that a process reads at once.

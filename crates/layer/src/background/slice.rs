@@ -16,12 +16,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::actor::ServerActor;
+use flatbed_databases::actor::ServerActor;
 use crate::background::kinds::{self, Outcome};
 use crate::background::list::{self, DueEntry};
 use crate::background::{BackgroundOptions, Worker, drawn};
 use crate::handle::Layer;
-use crate::write::batch::resolved;
+use flatbed_operations::write::batch::resolved;
 
 /// The number of concurrent tasks in a slice, so that a slow one does not block the others.
 const AT_ONCE: usize = 4;
@@ -286,10 +286,10 @@ mod tests {
 
     use super::*;
     use crate::background::Background;
-    use crate::compactions::Compactions;
+    use flatbed_operations::compactions::Compactions;
     use crate::tests::fenced::{layer, layer_at};
-    use crate::index::definitions::reordering;
-    use crate::layer::Inner;
+    use flatbed_operations::index::definitions::reordering;
+    use flatbed_databases::server::Inner;
     use crate::{Authority, CreateOptions, Database, Edit};
 
     fn hasty() -> BackgroundOptions {

@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 
 use crate::check::document::Sums;
 use crate::check::{Report, hex, read_keys, run};
-use crate::document::attachments::{CHUNKS_READ_AT_ONCE, decode_list};
-use crate::instance::Instance;
-use crate::layer::Inner;
+use flatbed_databases::document::attachments::{CHUNKS_READ_AT_ONCE, decode_list};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 
 /// Checks the data of every digest, and adds its blobs and bytes to the sums. Returns the number of digests and of
 /// uses.

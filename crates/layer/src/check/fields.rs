@@ -7,8 +7,8 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::check::{Report, read_keys, run};
-use crate::instance::Instance;
-use crate::layer::Inner;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 
 /// Checks that ids and names are inverse to each other, without a gap, below the next id.
 pub(super) async fn check(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<()> {

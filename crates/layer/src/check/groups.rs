@@ -8,19 +8,19 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_store::view_definition::GroupDefinition;
 use prost::Message;
 
-use crate::asker::ReadPrincipal;
+use flatbed_databases::asker::ReadPrincipal;
 use crate::check::pages::{PageSize, read_page};
 use crate::check::{Report, hex, read_keys, run};
-use crate::document::edit::GetOptions;
-use crate::group::recompute::{Recomputed, recompute, written_of};
+use flatbed_databases::document::edit::GetOptions;
+use flatbed_views::group::recompute::{Recomputed, recompute, written_of};
 use crate::handle::Reader;
-use crate::instance::Instance;
-use crate::layer::Inner;
-use crate::read::get::GetOne;
-use crate::view::build::FOLLOWED;
-use crate::view::check::{Checked, PAGE_KEYS, check};
-use crate::view::group::ViewGroup;
-use crate::view::written::WrittenReduces;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_operations::read::get::GetOne;
+use flatbed_views::view::build::FOLLOWED;
+use flatbed_views::view::check::{Checked, PAGE_KEYS, check};
+use flatbed_views::view::group::ViewGroup;
+use flatbed_views::view::written::WrittenReduces;
 
 /// Checks a group, and returns the number of its keys. For an unnamed group only the form of its keys is checked.
 pub(super) async fn check_group(

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::transaction::{self, Operation};
 

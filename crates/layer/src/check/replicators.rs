@@ -12,7 +12,7 @@ use prost::Message;
 
 use crate::check::{Report, run};
 use crate::handle::Layer;
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 
 /// Compares the list with the records. `names`: the names of all databases.
 pub(super) async fn check(layer: &Layer, names: &[String], report: &mut Report) -> Result<()> {

@@ -7,7 +7,7 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::check::{Report, hex, run};
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 use crate::stored_settings::STORED_SETTINGS_MAX;
 
 pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {

@@ -12,7 +12,7 @@ use prost::Message;
 
 use crate::check::pages::{PageSize, read_page};
 use crate::check::{PAGE_KEYS, Report, hex, run};
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 
 /// The number of databases checked in one transaction, each with two reads.
 const PAGE_DATABASES: usize = 100;

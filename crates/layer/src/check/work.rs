@@ -12,8 +12,8 @@ use prost::Message;
 
 use crate::check::pages::{PageSize, read_page};
 use crate::check::{Begin, PAGE_KEYS, Report, hex, run};
-use crate::index::build::unbuilt;
-use crate::layer::Inner;
+use flatbed_operations::index::build::unbuilt;
+use flatbed_databases::server::Inner;
 
 /// `names`: of all databases.
 pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) -> Result<()> {

@@ -23,7 +23,7 @@ use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, join, try_join_all};
 use prost::Message;
 
-use crate::index::channels::{channels_of_winner, entry_of};
+use flatbed_operations::index::channels::{channels_of_winner, entry_of};
 use crate::renew::database::{Room, Row, read};
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 

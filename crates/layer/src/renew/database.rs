@@ -14,7 +14,7 @@ use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
 use prost::Message;
 
-use crate::instance::next_incarnation;
+use flatbed_databases::instance::next_incarnation;
 use crate::renew::channels::{Marks, Numbers, move_entries};
 use crate::renew::selected::Selected;
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
@@ -410,10 +410,10 @@ mod tests {
                 .unwrap();
         }
         let inner = &db.inner;
-        let instance = crate::write::batch::instance_of(inner, "db").await.unwrap();
+        let instance = flatbed_operations::write::batch::instance_of(inner, "db").await.unwrap();
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         for (id, incarnation) in ids.into_iter().zip([0, 0, u64::MAX]) {
-            let info = crate::document::tree::info(&trx, &instance.keys.document(id), true)
+            let info = flatbed_databases::document::tree::info(&trx, &instance.keys.document(id), true)
                 .await
                 .unwrap()
                 .expect("a document");

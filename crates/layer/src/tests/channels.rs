@@ -14,15 +14,15 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_testkit::Storage;
 use order::{Done, Logged, What, log_key};
 
-use crate::channels::holding::Holding;
-use crate::channels::sweep::{Swept, sweep_as_of};
-use crate::channels::{
+use flatbed_databases::channels::holding::Holding;
+use flatbed_databases::channels::sweep::{Swept, sweep_as_of};
+use flatbed_databases::channels::{
     HeldRights, PrincipalSession, PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal, SignsIn, UsersChanged,
 };
 use crate::tests::fenced::layer;
 use crate::handle::Database;
-use crate::instance::Instance;
-use crate::record_change::ChangeRecord;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::record_change::ChangeRecord;
 use crate::{CreateOptions, Error, Layer, LayerOptions, Refusal};
 
 const USERS: [&str; 3] = ["anna", "bert", ""];

@@ -8,12 +8,12 @@ use flatbed_store::keys::KeyRange;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_testkit::Storage;
 
-use crate::document::fields::AllocationOutcome;
+use flatbed_databases::document::fields::AllocationOutcome;
 use crate::handle::Database;
-use crate::instance::Instance;
+use flatbed_databases::instance::Instance;
 use crate::renew::renew;
-use crate::write::batch::{Work, WriteBatch};
-use crate::write::compact::Compact;
+use flatbed_operations::write::batch::{Work, WriteBatch};
+use flatbed_operations::write::compact::Compact;
 use crate::{Authority, CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
 
 pub(crate) async fn open(storage: &Storage, judge: Option<Arc<dyn crate::Judge>>) -> (Layer, Authority) {
@@ -70,7 +70,7 @@ pub(crate) async fn give_channels(db: &Database) {
         flatbed_store::features::name_features(record);
     };
     let (inner, name, once) = (&*db.inner, &*db.name, db.inner.once().unwrap());
-    let mut operation = crate::record_change::ChangeRecord { inner, name, actor: db.actor(), change, once };
+    let mut operation = flatbed_databases::record_change::ChangeRecord { inner, name, actor: db.actor(), change, once };
     flatbed_store::transaction::write(&inner.db, &inner.metrics, &mut operation).await.unwrap();
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn user(name: &str) -> crate::Actor {
 
 async fn current(db: &Database) -> Arc<Instance> {
     db.exists().await.unwrap();
-    crate::write::batch::instance_of(&db.inner, &db.name).await.unwrap()
+    flatbed_operations::write::batch::instance_of(&db.inner, &db.name).await.unwrap()
 }
 
 fn edit(id: &str) -> Edit<'_> {
@@ -131,7 +131,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let edits = [edit("d")];
     let prepared = async || {
         let instance = current(&db).await;
-        let mut batches = crate::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
+        let mut batches = flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
         (instance, batches.pop().unwrap())
     };
     let work = Work::new(inner);
@@ -167,7 +167,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let instance = current(&db).await;
     let names = ["new".to_owned()];
     let (known_until, ids_max) = (flatbed_flatten::path::FIRST_FIELD_ID + instance.fields.len() as u64, 100);
-    let allocate = || crate::document::fields::Allocate {
+    let allocate = || flatbed_databases::document::fields::Allocate {
         inner,
         instance: &instance,
         names: &names,
@@ -183,12 +183,12 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let instance = current(&db).await;
     is_refused(&db, Compact::new(inner, &instance, &ids, None)).await;
     let revs = [db.get("purged", &crate::GetOptions::default()).await.unwrap().rev];
-    is_refused(&db, crate::write::purge::Purge::new(&db.handle, "purged", &revs, None).unwrap()).await;
+    is_refused(&db, flatbed_operations::write::purge::Purge::new(&db.handle, "purged", &revs, None).unwrap()).await;
     let instance = current(&db).await;
     let rows = [(vec![0; 4], vec![1])];
     let blob_id = &[7; 16];
     let (created_at_ms, is_first, touches) = (1, true, false);
-    let stage = crate::document::staging::Stage {
+    let stage = flatbed_databases::document::staging::Stage {
         inner,
         instance: &instance,
         actor: db.actor(),
@@ -235,7 +235,7 @@ async fn nothing_is_written_while_a_renewal_goes_on() {
     let (db, _storage) = database().await;
     let inner = &db.inner;
     let layer = Layer { inner: Arc::clone(inner) };
-    let server = &crate::Authority::new().for_job("test");
+    let server = &flatbed_databases::actor::authority().for_job("test");
     db.update(&edit("a")).await.unwrap();
     begin_renewal(&db).await;
     let before = everything(&db).await;

@@ -13,9 +13,9 @@ use flatbed_store::waits;
 use flatbed_testkit::{Storage, until};
 
 use crate::background::{Background, BackgroundOptions};
-use crate::document::edit::{Edit, EditParts, GetOptions};
+use flatbed_databases::document::edit::{Edit, EditParts, GetOptions};
 use crate::tests::fenced::layer;
-use crate::find::query::{FindOptions, QueryDocument};
+use flatbed_operations::find::query::{FindOptions, QueryDocument};
 use crate::handle::{Database, Layer};
 use crate::{AllDocsQuery, RevId};
 

@@ -27,13 +27,13 @@ use flatbed_testkit::{Storage, until, until_some};
 use functions::{Texts, emitted_by};
 
 use crate::tests::fenced::{database, layer};
-use crate::group::steps::{ReadStanding, Standing};
+use flatbed_views::group::steps::{ReadStanding, Standing};
 use crate::handle::{Database, Reader};
-use crate::handles::ReadHandle;
-use crate::index::groups::groups_of;
-use crate::view::check::all_rows;
-use crate::view::read::{Opening, View};
-use crate::view::undo::{GroupReads, shown};
+use flatbed_databases::handles::ReadHandle;
+use flatbed_operations::index::groups::groups_of;
+use flatbed_views::view::check::all_rows;
+use flatbed_views::view::read::{Opening, View};
+use flatbed_views::view::undo::{GroupReads, shown};
 use crate::{AllDocsQuery, Edit, ViewUpdate};
 
 type Row = (String, String, String);
@@ -150,14 +150,14 @@ pub(super) async fn violations(reader: &Reader) -> Vec<String> {
 
 async fn standing(reader: &ReadHandle) -> Standing {
     let ReadHandle { inner, name, .. } = reader;
-    let instance = crate::write::batch::instance_of(inner, name).await.unwrap();
+    let instance = flatbed_operations::write::batch::instance_of(inner, name).await.unwrap();
     let number = groups_of(&instance.record).next().expect("a group").number;
     reader.read(&mut ReadStanding { inner, name, id: (instance.record.namespace, number) }).await.unwrap().unwrap()
 }
 
 async fn mapped() -> (Database, Storage) {
     let (db, storage) = database().await;
-    crate::view_runtime::run_views_by(&db.inner, Arc::new(Texts::default()));
+    flatbed_operations::view_runtime::run_views_by(&db.inner, Arc::new(Texts::default()));
     (db, storage)
 }
 

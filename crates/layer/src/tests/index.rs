@@ -23,23 +23,23 @@ use flatbed_testkit::{Storage, pass, until, until_wanted};
 use foundationdb::future::FdbValues;
 use futures_util::future::BoxFuture;
 
-use crate::actor::{Actor, ServerActor};
+use flatbed_databases::actor::{Actor, ServerActor};
 use crate::background::{Background, BackgroundOptions};
 use crate::check::check_namespaces;
-use crate::document::edit::{Document, Edit, EditParts, GetOptions};
-use crate::document::verdict::Verdict;
+use flatbed_databases::document::edit::{Document, Edit, EditParts, GetOptions};
+use flatbed_databases::document::verdict::Verdict;
 use crate::tests::fenced::{database, layer_at};
 use crate::handle::Database;
-use crate::index::build::{Pace, Step, StepOutcome, unbuilt};
-use crate::index::prepare::Preparations;
-use crate::instance::Instance;
-use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
+use flatbed_operations::index::build::{Pace, Step, StepOutcome, unbuilt};
+use flatbed_operations::index::prepare::Preparations;
+use flatbed_databases::instance::Instance;
+use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::handle::Layer;
-use crate::layer::CreateOptions;
+use flatbed_databases::server::CreateOptions;
 use crate::lease::RootLeases;
 use crate::renew::renew;
-use crate::write::batch::{Work, WriteBatch, instance_of, prepare, resolved};
-use crate::write::purge::Purge;
+use flatbed_operations::write::batch::{Work, WriteBatch, instance_of, prepare, resolved};
+use flatbed_operations::write::purge::Purge;
 
 const FIRST: Attempt = Attempt { maybe_committed: false, after_unknown: false };
 
@@ -68,7 +68,7 @@ async fn indexes(db: &Database) -> Vec<proto::Index> {
 async fn all_of(db: &Database, instance: &Instance, number: u64) -> Vec<FdbValues> {
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        match crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await {
+        match flatbed_databases::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await {
             Ok(pages) => return pages,
             Err(Error::Storage(_)) => {}
             Err(error) => panic!("{error}"),

@@ -6,8 +6,8 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::waits;
 use prost::Message;
 
-use crate::document::edit::GetOptions;
-use crate::field_names::Fields;
+use flatbed_databases::document::edit::GetOptions;
+use flatbed_databases::field_names::Fields;
 use crate::{CreateOptions, Edit, Layer, Result};
 
 const NAMES: u64 = 40_500;
@@ -44,7 +44,7 @@ async fn a_new_process_reads_all_names_at_full_width() {
     let db = layer.database("many", authority.for_job("test"));
     db.create(&CreateOptions { field_ids_max: Some(100_000), ..CreateOptions::default() }).await.unwrap();
     db.update(&edit("first", "a")).await.unwrap();
-    let instance = crate::write::batch::instance_of(&db.inner, "many").await.unwrap();
+    let instance = flatbed_operations::write::batch::instance_of(&db.inner, "many").await.unwrap();
     let first = flatbed_flatten::path::FIRST_FIELD_ID + instance.fields.len() as u64;
     for begin in (first..first + NAMES).step_by(2_500) {
         let ids = begin..(first + NAMES).min(begin + 2_500);
@@ -98,7 +98,7 @@ async fn a_gap_between_names_is_reported() {
     let (layer, authority, _storage) = crate::tests::fenced::layer().await;
     let db = layer.database("db", authority.for_job("test"));
     db.update(&edit("first", "a")).await.unwrap();
-    let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
+    let instance = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap();
     let mut enter = Enter { keys: &instance.keys, ids: 12..20 };
     transaction::write(&layer.inner.db, &layer.inner.metrics, &mut enter).await.unwrap();
     let (other, others) = Layer::open(layer.inner.db.clone(), layer.inner.options.clone(), None).await.unwrap();

@@ -10,14 +10,14 @@ use flatbed_flatten::json::{Limits, parse};
 use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use proptest::prelude::*;
 
-use crate::document::attachments::AttachmentEdit;
-use crate::document::edit::{Conflicts, Document, Edit, EditParts, GetOptions};
-use crate::document::latest::read_range;
+use flatbed_databases::document::attachments::AttachmentEdit;
+use flatbed_databases::document::edit::{Conflicts, Document, Edit, EditParts, GetOptions};
+use flatbed_databases::document::latest::read_range;
 use crate::tests::fenced::layer;
 use crate::handle::Database;
-use crate::layer::CreateOptions;
-use crate::read::all_docs::AllDocsQuery;
-use crate::write::batch::resolved;
+use flatbed_databases::server::CreateOptions;
+use flatbed_operations::read::all_docs::AllDocsQuery;
+use flatbed_operations::write::batch::resolved;
 
 /// Ids of which some are prefixes of others or contain bytes that keys escape.
 const IDS: [&str; 16] = [

@@ -3,7 +3,7 @@
 use flatbed_store::error::{Error, Refusal};
 use flatbed_store::proto;
 
-use crate::record_change::*;
+use flatbed_databases::record_change::*;
 use crate::tests::fenced::database;
 
 #[tokio::test]
@@ -15,7 +15,7 @@ async fn a_setting_for_which_the_record_has_no_room() {
         actor: db.actor(),
         change: move |record: &mut proto::DatabaseRecord| {
             let named_by = (0..bytes / 1_000).map(|name| format!("{name:01000}")).collect();
-            let kind = crate::index::groups::VIEW.to_owned();
+            let kind = flatbed_operations::index::groups::VIEW.to_owned();
             record.indexes = vec![proto::Index { kind, number: 1, named_by, ..proto::Index::default() }];
         },
         once: db.inner.once().unwrap(),

@@ -6,12 +6,12 @@ use flatbed_flatten::json::{Limits, parse};
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_testkit::{Storage, until};
 
-use crate::create::{Create, Delete};
-use crate::read::local::{EditLocals, LocalEdit, LocalEffect};
-use crate::record_change::ChangeRecord;
-use crate::write::batch::{Work, WriteBatch};
-use crate::write::compact::Compact;
-use crate::write::purge::Purge;
+use flatbed_databases::create::{Create, Delete};
+use flatbed_operations::read::local::{EditLocals, LocalEdit, LocalEffect};
+use flatbed_databases::record_change::ChangeRecord;
+use flatbed_operations::write::batch::{Work, WriteBatch};
+use flatbed_operations::write::compact::Compact;
+use flatbed_operations::write::purge::Purge;
 use crate::{Authority, CreateOptions, Database, Edit, Error, Layer, LocalDocument, RevId};
 
 const FIRST: Attempt = Attempt { maybe_committed: false, after_unknown: false };
@@ -81,7 +81,7 @@ async fn a_purge_answers_all_that_it_took_away() {
         replicate(&db, "d", leaf).await;
     }
     let new = |wanted| Purge::new(&db.handle, "d", wanted, None).unwrap();
-    let sorted = |mut step: crate::write::purge::PurgeStep| {
+    let sorted = |mut step: flatbed_operations::write::purge::PurgeStep| {
         step.purged.sort_unstable();
         step.purged
     };
@@ -226,7 +226,7 @@ async fn as_many_purges_are_remembered_as_the_limit_says() {
     let store = Store::new().await;
     let db = store.db();
     db.set_purged_infos_limit(3).await.unwrap();
-    let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
+    let instance = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap();
     let range = instance.keys.purges();
     let count = async || {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -352,7 +352,7 @@ async fn what_a_compaction_and_an_edit_drop_is_counted_once() {
                 replicate(&db, &id, &line.join(" ")).await;
             }
         }
-        let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
+        let instance = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap();
         let ids = [id.clone()];
         let mut compact = Compact::new(&db.inner, &instance, &ids, None);
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -384,9 +384,9 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
             Edit { expiry: None, id: id.into(), parent, history: None, deleted: false, attachments: Vec::new(), body }
         };
         let first = db.update(&edit(None, b"{}")).await.unwrap().rev;
-        let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
+        let instance = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap();
         let edits = [edit(Some(first), br#"{"mine":1}"#)];
-        let mut batches = crate::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
+        let mut batches = flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
         let mut items = batches.pop().unwrap();
         let work = Work::new(&db.inner);
         let mut write = WriteBatch {
@@ -431,8 +431,8 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
             attachments: Vec::new(),
             body,
         }];
-        let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
-        let mut batches = crate::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
+        let instance = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap();
+        let mut batches = flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
         let mut items = batches.pop().unwrap();
         let work = Work::new(&db.inner);
         let mut write = WriteBatch {
@@ -479,9 +479,9 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
         }
     };
     let edits: Vec<_> = ids.iter().map(edit).collect();
-    let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
+    let instance = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap();
     let all: Vec<usize> = (0..edits.len()).collect();
-    let mut batches = crate::write::batch::prepare(&db.handle, &instance, &edits, &all).await.unwrap().batches;
+    let mut batches = flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &all).await.unwrap().batches;
     let mut items = batches.pop().unwrap();
     let work = Work::new(&db.inner);
     let mut write = WriteBatch {

@@ -20,19 +20,19 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use prost::Message;
 
-use crate::document::edit::partition_of;
+use flatbed_databases::document::edit::partition_of;
 use crate::tests::fenced::database;
 use crate::handle::Database;
-use crate::view::apply::{Applied, At, apply, write_rows};
-use crate::view::build::{FOLLOWED, NodesPace, build_nodes};
-use crate::view::check::{PAGE_KEYS, all_rows, check};
-use crate::view::documents::LargeReadGate;
-use crate::view::group::{Reduction, ViewGroup, ViewTree};
-use crate::view::known::KnownNodes;
-use crate::view::prepare::{Emitted, PreparedDocument, prepare};
-use crate::view::undo::GroupReads;
-use crate::view::written::{ReduceAsk, ReduceInput, WrittenReduces, WrittenResult};
-use crate::view_updates::KnowingGroups;
+use flatbed_views::view::apply::{Applied, At, apply, write_rows};
+use flatbed_views::view::build::{FOLLOWED, NodesPace, build_nodes};
+use flatbed_views::view::check::{PAGE_KEYS, all_rows, check};
+use flatbed_views::view::documents::LargeReadGate;
+use flatbed_views::view::group::{Reduction, ViewGroup, ViewTree};
+use flatbed_views::view::known::KnownNodes;
+use flatbed_views::view::prepare::{Emitted, PreparedDocument, prepare};
+use flatbed_views::view::undo::GroupReads;
+use flatbed_views::view::written::{ReduceAsk, ReduceInput, WrittenReduces, WrittenResult};
+use flatbed_views::view_updates::KnowingGroups;
 
 /// A reduce that shows the number of rows and their identity: the total length of their texts.
 pub(super) struct Lengths;
@@ -209,7 +209,7 @@ pub(super) fn model_rows(group: &ViewGroup, tree: usize, model: &Model) -> Vec<(
 }
 
 pub(super) async fn violations(db: &Database, group: &ViewGroup) -> Vec<String> {
-    let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
+    let instance = flatbed_operations::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let (mut begin, mut all) = (Vec::new(), Vec::new());
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -224,7 +224,7 @@ pub(super) async fn violations(db: &Database, group: &ViewGroup) -> Vec<String> 
 
 pub(super) async fn assert_is(db: &Database, group: &ViewGroup, model: &Model) {
     assert_eq!(violations(db, group).await, Vec::<String>::new());
-    let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
+    let instance = flatbed_operations::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     for tree in 0..group.trees().len() {
         let keys = instance.keys.view(NUMBER);
@@ -304,9 +304,9 @@ proptest! {
 }
 
 pub(super) async fn keys_of(db: &Database) -> usize {
-    let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
+    let instance = flatbed_operations::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-    let pages = crate::document::body::begin_read(&trx, instance.keys.index(NUMBER)).finish(&trx, 100_000_000).await;
+    let pages = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(NUMBER)).finish(&trx, 100_000_000).await;
     pages.unwrap().iter().map(|page| page.len()).sum()
 }
 
@@ -389,9 +389,9 @@ async fn the_checker_finds_what_is_broken() {
     let mut model = numbered(0..300);
     model.insert("large".to_owned(), vec![vec![("1".to_owned(), format!("1{}", " ".repeat(30_000)))]; 3]);
     build(&db, &group, &model).await;
-    let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
+    let instance = flatbed_operations::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-    let pages = crate::document::body::begin_read(&trx, instance.keys.index(NUMBER)).finish(&trx, 100_000_000).await;
+    let pages = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(NUMBER)).finish(&trx, 100_000_000).await;
     let pages = pages.unwrap();
     let all: Vec<(Vec<u8>, Vec<u8>)> =
         pages.iter().flatten().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();

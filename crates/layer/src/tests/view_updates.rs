@@ -6,7 +6,7 @@ use flatbed_clock::Clock;
 use flatbed_store::error::ViewFailure;
 use flatbed_store::view_bounds::ViewBounds;
 
-use crate::view_updates::*;
+use flatbed_views::view_updates::*;
 
 #[test]
 fn what_is_stuck_is_tried_again_less_and_less_often() {
@@ -75,7 +75,7 @@ fn groups_that_nobody_uses_are_forgotten() {
         &Clock::system(),
     );
     let used = views.group((0, 0));
-    crate::limits::lower();
+    flatbed_databases::limits::lower();
     (1..10 * IDLE_MAX.get() as u64).for_each(|number| drop(views.group((0, number))));
     assert!(lock(&views.groups).len() <= 2 * IDLE_MAX.get());
     assert!(Arc::ptr_eq(&used, &views.group((0, 0))));

@@ -12,15 +12,15 @@ use flatbed_store::keys::Subspace;
 use flatbed_testkit::Random;
 
 use super::*;
-use crate::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
-use crate::document::body::begin_read;
-use crate::document::edit::{Edit, EditParts, GetOptions};
+use flatbed_databases::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
+use flatbed_databases::document::body::begin_read;
+use flatbed_databases::document::edit::{Edit, EditParts, GetOptions};
 use crate::handle::Database;
 use crate::tests::index::channels::{ByBody, assert_clean};
 use crate::tests::index::random::with_faults;
 use crate::handle::Layer;
 use crate::renew::renew;
-use crate::write::batch::resolved;
+use flatbed_operations::write::batch::resolved;
 use crate::{ChangesQuery, Judge};
 
 const USERS: [&str; 3] = ["anna", "bert", ""];

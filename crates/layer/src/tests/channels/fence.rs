@@ -6,13 +6,13 @@ use flatbed_revtree::RevId;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
 use super::{names, role, user};
-use crate::channels::{Kind, PrincipalWrite, ReadPrincipal, SignsIn};
-use crate::document::edit::{Edit, GetOptions};
+use flatbed_databases::channels::{Kind, PrincipalWrite, ReadPrincipal, SignsIn};
+use flatbed_databases::document::edit::{Edit, GetOptions};
 use crate::handle::Database;
 use crate::tests::index::channels::{ByBody, assert_clean, give_channels};
-use crate::judge::ask::{self, Asked};
+use flatbed_operations::judge::ask::{self, Asked};
 use crate::handle::Layer;
-use crate::write::batch::{Work, WriteBatch, prepare, resolved};
+use flatbed_operations::write::batch::{Work, WriteBatch, prepare, resolved};
 
 /// The change before the commit.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -10,13 +10,13 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_testkit::{Random, seed};
 use foundationdb::options::MutationType;
 
-use crate::channels::grants::{self, Shared};
-use crate::channels::holding::{Holding, periods_of, read_anew};
-use crate::channels::principals::{Delete, Put};
+use flatbed_databases::channels::grants::{self, Shared};
+use flatbed_databases::channels::holding::{Holding, periods_of, read_anew};
+use flatbed_databases::channels::principals::{Delete, Put};
 use crate::tests::channels::{CHANNELS, DOCUMENTS, ROLES, USERS, asker, grant, role, two_servers, user};
-use crate::channels::{Principal, PrincipalWrite, ReadPrincipal};
+use flatbed_databases::channels::{Principal, PrincipalWrite, ReadPrincipal};
 use crate::handle::Database;
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 
 fn pick<'a>(random: &mut Random, of: &[&'a str]) -> &'a str {
     of[random.index(of.len())]

@@ -5,9 +5,9 @@ use flatbed_store::transaction::Transaction;
 use prost::Message;
 
 use crate::CreateOptions;
-use crate::channels::sweep::*;
+use flatbed_databases::channels::sweep::*;
 use crate::tests::fenced::layer;
-use crate::write::batch::instance_of;
+use flatbed_operations::write::batch::instance_of;
 
 /// The namespaces of other databases lie between those of a deleted database and of its successor.
 #[tokio::test]

@@ -6,7 +6,7 @@ use flatbed_store::transaction;
 use tokio::time::Instant;
 
 use crate::{AttachmentEdit, Database, Edit};
-use crate::document::release::*;
+use flatbed_databases::document::release::*;
 use crate::tests::fenced::database;
 
 async fn data(db: &Database, text: String) -> AttachmentEdit {
@@ -35,7 +35,7 @@ async fn one_walk_through_a_documents_lists_is_for_all_that_left_it() {
         parent = Some(db.update(&edit).await.unwrap().rev);
     }
     let inner = &db.inner;
-    let instance = crate::write::batch::instance_of(inner, "db").await.unwrap();
+    let instance = flatbed_operations::write::batch::instance_of(inner, "db").await.unwrap();
     let left = async || {
         let mut next = NextEntries { inner, instance: &instance, range: &instance.keys.released_all() };
         transaction::read(&inner.db, &inner.metrics, &mut next).await.unwrap().map(|entries| entries.keys.len())

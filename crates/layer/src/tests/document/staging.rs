@@ -6,9 +6,9 @@ use flatbed_store::transaction;
 use flatbed_store::transaction::Transaction;
 use tokio::time::Instant;
 
-use crate::document::staging::*;
+use flatbed_databases::document::staging::*;
 use crate::tests::fenced::database;
-use crate::write::batch::instance_of;
+use flatbed_operations::write::batch::instance_of;
 
 #[tokio::test]
 async fn what_is_renewed_while_it_is_swept_is_looked_at_again() {

@@ -22,15 +22,15 @@ use proptest::test_runner::TestRunner;
 use prost::Message;
 
 use crate::{CreateOptions, Database, Layer};
-use crate::asker::ReadPrincipal;
-use crate::feed::changes::{Changes, FollowOutcome};
-use crate::feed::place::FeedPosition;
-use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
-use crate::feed::row::{ChangeRow, RowKind};
-use crate::feed::source::AnySource;
-use crate::feed::source::channels::*;
-use crate::feed::source::channels::counting::EXACT_MAX;
-use crate::instance::Instance;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_feeds::changes::{Changes, FollowOutcome};
+use flatbed_feeds::place::FeedPosition;
+use flatbed_feeds::query::{ChangesQuery, Documents, Extras, Scope, Since};
+use flatbed_feeds::row::{ChangeRow, RowKind};
+use flatbed_feeds::source::AnySource;
+use flatbed_feeds::source::channels::*;
+use flatbed_feeds::source::channels::counting::EXACT_MAX;
+use flatbed_databases::instance::Instance;
 
 const USER: &str = "alice";
 const ROLE: &str = "r";
@@ -105,7 +105,7 @@ impl Store {
     async fn new(layer: &Layer, db: Database, shards: Option<u32>) -> Store {
         db.create(&CreateOptions { shards, ..CreateOptions::default() }).await.unwrap();
         crate::tests::fenced::give_channels(&db).await;
-        let instance = crate::write::batch::instance_of(&layer.inner, &db.name).await.unwrap();
+        let instance = flatbed_operations::write::batch::instance_of(&layer.inner, &db.name).await.unwrap();
         let (docs, own, of_role, purged) = Default::default();
         let mut store = Store { db, instance, seq: 0, docs, own, of_role, record: Stamp::ZERO, purged };
         store.happens(&Event::Record { disabled: false }).await;

@@ -5,10 +5,10 @@ use flatbed_flatten::json::{Limits, parse};
 use flatbed_testkit::soon;
 
 use crate::{Database, Edit, GetOptions};
-use crate::feed::changes::{Changes, FollowOutcome};
-use crate::feed::query::{ChangesQuery, Documents, Extras, Since};
-use crate::feed::row::{ChangeRow, RowKind};
-use crate::feed::source::words::*;
+use flatbed_feeds::changes::{Changes, FollowOutcome};
+use flatbed_feeds::query::{ChangesQuery, Documents, Extras, Since};
+use flatbed_feeds::row::{ChangeRow, RowKind};
+use flatbed_feeds::source::words::*;
 
 /// Writes a document over its current revision.
 async fn put(db: &Database, id: &str, word: &str) {

@@ -4,8 +4,8 @@ use flatbed_mango::{Bookmark, Find as Request};
 use flatbed_store::waits;
 
 use crate::CreateOptions;
-use crate::document::edit::GetOptions;
-use crate::find::query::FindOptions;
+use flatbed_databases::document::edit::GetOptions;
+use flatbed_operations::find::query::FindOptions;
 use crate::tests::find::{
     assert_answers, assert_clean, built, design, documents, json, put, put_all, with_background_of,
 };

@@ -13,7 +13,7 @@ use crate::{LayerOptions, ViewUpdate};
 async fn a_view_of_a_full_database_is_not_built() {
     let options = LayerOptions { database_bytes_max: 1, ..LayerOptions::default() };
     let (layer, authority, _storage) = layer_with(options, None).await;
-    crate::view_runtime::run_views_by(&layer.inner, Arc::new(Texts::default()));
+    flatbed_operations::view_runtime::run_views_by(&layer.inner, Arc::new(Texts::default()));
     let db = layer.database("db", authority.for_job("test"));
     put(&db, "d", Some(r#"{"n":1}"#)).await;
     define(&db, "_design/v", &[("n", "n")]).await;

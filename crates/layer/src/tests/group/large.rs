@@ -12,8 +12,8 @@ use super::{compare, define, mapped, put, standing, violations};
 use crate::check::check_database;
 use crate::tests::fenced::layer;
 use crate::handle::{Database, Reader};
-use crate::view::large::under_way;
-use crate::view_updates::views;
+use flatbed_views::view::large::under_way;
+use flatbed_views::view_updates::views;
 use crate::{Layer, LayerOptions, ReduceQuery, ViewBounds, ViewQuery, ViewUpdate};
 
 /// Returns the large document's rows and the view's total in a query of all rows, and the sum of all.

@@ -9,8 +9,8 @@ use flatbed_testkit::{soon, until_some};
 
 use super::{compare, mapped, put, rows, standing, violations};
 use crate::ViewUpdate;
-use crate::group::steps::Standing;
-use crate::view_updates::views;
+use flatbed_views::group::steps::Standing;
+use flatbed_views::view_updates::views;
 
 /// In the order of ids each key sorts between the last two. Documents are entered in another order, so labels stay
 /// short, however many there are.

@@ -19,16 +19,16 @@ use super::functions::Texts;
 use super::together::job_by;
 use super::{compare, define, put, standing, violations};
 use crate::tests::fenced::layer_with;
-use crate::group::build::read_with_local_seq;
-use crate::group::job::Job;
-use crate::group::mapper::{ToMap, map, prepare_document};
-use crate::group::steps::Standing;
+use flatbed_views::group::build::read_with_local_seq;
+use flatbed_views::group::job::Job;
+use flatbed_views::group::mapper::{ToMap, map, prepare_document};
+use flatbed_views::group::steps::Standing;
 use crate::handle::Database;
-use crate::index::groups::groups_of;
-use crate::view::documents::read_stored_rows;
-use crate::view::prepare::Emitted;
-use crate::view_updates::memory::UNIT_BYTES;
-use crate::view_updates::{RUN_DOCUMENTS_MAX, views};
+use flatbed_operations::index::groups::groups_of;
+use flatbed_views::view::documents::read_stored_rows;
+use flatbed_views::view::prepare::Emitted;
+use flatbed_views::view_updates::memory::UNIT_BYTES;
+use flatbed_views::view_updates::{RUN_DOCUMENTS_MAX, views};
 use crate::{Layer, LayerOptions, ViewUpdate};
 
 /// The budget of all databases. A database may hold half of it, and a part an eighth.

@@ -14,7 +14,7 @@ use super::functions::Texts;
 use super::{compare, define, put, rows, standing, violations};
 use crate::ViewUpdate;
 use crate::tests::fenced::{database, layer};
-use crate::group::purges::RECORDS_MAX;
+use flatbed_views::group::purges::RECORDS_MAX;
 use crate::handle::{Database, Reader};
 
 pub(super) async fn purge(db: &Database, id: &str) {
@@ -181,7 +181,7 @@ impl GroupFunctions for PurgingGroup {
 async fn purging(at_once: usize) -> (Database, Arc<Purges>, Storage) {
     let (db, storage) = database().await;
     let purges = Arc::new(Purges { db: db.clone(), at_once, ids: Mutex::default() });
-    crate::view_runtime::run_views_by(&db.inner, Arc::new(Purging { texts: Texts::default(), purges: Arc::clone(&purges) }));
+    flatbed_operations::view_runtime::run_views_by(&db.inner, Arc::new(Purging { texts: Texts::default(), purges: Arc::clone(&purges) }));
     (db, purges, storage)
 }
 

@@ -9,8 +9,8 @@ use super::together::job_by;
 use super::{define, mapped, put, rows, sorted};
 use crate::check::check_database;
 use crate::tests::fenced::{database, layer, open};
-use crate::group::build::read_with_local_seq;
-use crate::group::mapper::map;
+use flatbed_views::group::build::read_with_local_seq;
+use flatbed_views::group::mapper::map;
 use crate::handle::Reader;
 use crate::{Error, FunctionFailure, ViewFailure, ViewUpdate};
 
@@ -83,7 +83,7 @@ async fn a_document_that_was_slow_once_is_retried() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_set_aside_is_retried_after_a_new_revision() {
     let (db, _storage) = database().await;
-    crate::view_runtime::run_views_by(&db.inner, Arc::new(Texts::slow_times(2)));
+    flatbed_operations::view_runtime::run_views_by(&db.inner, Arc::new(Texts::slow_times(2)));
     let slow = Some(r#"{"n":1,"slow":true}"#);
     put(&db, "a", slow).await;
     put(&db, "b", Some(GOOD)).await;
@@ -149,7 +149,7 @@ async fn what_is_built_of_a_range_is_not_mapped_again() {
         put(&db, id, Some(GOOD)).await;
     }
     let texts = Arc::new(Texts::busy_after(1, 2));
-    crate::view_runtime::run_views_by(&db.inner, texts.clone());
+    flatbed_operations::view_runtime::run_views_by(&db.inner, texts.clone());
     define(&db, "_design/v", &[("n", "n")]).await;
     until("there is no turn", async || db.inner.metrics.view_update_failures.get() > 0).await;
     assert_eq!(texts.mapped(), 2);

@@ -13,13 +13,13 @@ use flatbed_testkit::until;
 use super::functions::Texts;
 use super::{compare, define, mapped, put, violations};
 use crate::tests::fenced::database;
-use crate::group::attend::{Attended, attend_at};
-use crate::group::updater::ensure;
+use flatbed_views::group::attend::{Attended, attend_at};
+use flatbed_views::group::updater::ensure;
 use crate::handle::Database;
-use crate::index::definitions::write_record;
-use crate::index::groups::{GROUPS_MAX, UNNAMED_KEPT_FOR_MS, groups_of, name_group};
-use crate::index::maintainers::Within;
-use crate::view_updates::{GroupId, views};
+use flatbed_operations::index::definitions::write_record;
+use flatbed_operations::index::groups::{GROUPS_MAX, UNNAMED_KEPT_FOR_MS, groups_of, name_group};
+use flatbed_operations::index::maintainers::Within;
+use flatbed_views::view_updates::{GroupId, views};
 
 /// Gives the first group another signature, and a name.
 struct Resign<'a> {
@@ -63,7 +63,7 @@ async fn a_group_that_nothing_defines_is_named_anew_or_left() {
     let (db, _storage) = database().await;
     // No process follows it before.
     define(&db, "_design/v", &[("n", "n")]).await;
-    crate::view_runtime::run_views_by(&db.inner, Arc::new(Texts::default()));
+    flatbed_operations::view_runtime::run_views_by(&db.inner, Arc::new(Texts::default()));
     assert_eq!(followed(&db, "_design/v").await, (vec![0, 1], None));
     db.view_cleanup().await.unwrap();
     assert_eq!(followed(&db, "_design/none").await, (vec![1], Some(ViewFailure::Changed)));

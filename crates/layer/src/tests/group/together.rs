@@ -15,23 +15,23 @@ use flatbed_testkit::{Faults, Mortal, Storage, until};
 
 use super::functions::Texts;
 use super::{compare, define, recomputed, rows, sorted, standing, violations};
-use crate::actor::Actor;
-use crate::at_once::Paced;
+use flatbed_databases::actor::Actor;
+use flatbed_views::at_once::Paced;
 use crate::background::{Background, BackgroundOptions};
 use crate::tests::fenced::{open, open_at};
-use crate::group::find::find;
-use crate::group::job::Job;
-use crate::group::leases::{
+use flatbed_views::group::find::find;
+use flatbed_views::group::job::Job;
+use flatbed_views::group::leases::{
     Beat, EndLease, EndLeaseOutcome, Lease, LeaseProgress, Others, TakeLease, TakeLeaseOutcome, WriteOutcome,
     WriteRows, new_token,
 };
-use crate::group::steps::{Step, Take, Work};
+use flatbed_views::group::steps::{Step, Take, Work};
 use crate::handle::Database;
 use crate::lease::RootLeases;
-use crate::view::build::NODES;
-use crate::view::documents::LargeReadGate;
-use crate::view::prepare::{Emitted, PreparedDocument, prepare};
-use crate::view_updates::{LoadedGroup, views};
+use flatbed_views::view::build::NODES;
+use flatbed_views::view::documents::LargeReadGate;
+use flatbed_views::view::prepare::{Emitted, PreparedDocument, prepare};
+use flatbed_views::view_updates::{LoadedGroup, views};
 use crate::{Authority, CreateOptions, Edit, Layer, Outcome, Refusal, ViewBounds, ViewUpdate};
 
 /// The documents that each process maps before it waits for all others: more than one lease.
@@ -132,7 +132,7 @@ async fn build(storage: Storage, is_killed: bool) {
 
 async fn leases_of(db: &Database) -> usize {
     let instance = standing(db).await.instance;
-    let number = crate::index::groups::groups_of(&instance.record).next().unwrap().number;
+    let number = flatbed_operations::index::groups::groups_of(&instance.record).next().unwrap().number;
     let all = instance.keys.view(number).leases();
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();

@@ -15,13 +15,13 @@ use tokio::sync::Semaphore;
 use super::functions::Texts;
 use super::together::job_by;
 use super::{define, put};
-use crate::at_once::Paced;
+use flatbed_views::at_once::Paced;
 use crate::tests::fenced::{layer, layer_with};
-use crate::group::leases::{WriteOutcome, WriteRows, new_token};
-use crate::group::steps::{Step, WithinGroup, Work};
-use crate::view::prepare::{Emitted, prepare};
-use crate::view_updates::memory::UNIT_BYTES;
-use crate::view_updates::views;
+use flatbed_views::group::leases::{WriteOutcome, WriteRows, new_token};
+use flatbed_views::group::steps::{Step, WithinGroup, Work};
+use flatbed_views::view::prepare::{Emitted, prepare};
+use flatbed_views::view_updates::memory::UNIT_BYTES;
+use flatbed_views::view_updates::views;
 use crate::{CreateOptions, LayerOptions};
 
 /// A transaction that waits until it gets a permit.

@@ -6,8 +6,8 @@ use flatbed_store::due::rounded_ms;
 use flatbed_store::transaction::Transaction;
 
 use super::{compare, define, mapped, put};
-use crate::group::attend::{Attended, attend_at};
-use crate::index::groups::{UNNAMED_KEPT_FOR_MS, groups_of};
+use flatbed_views::group::attend::{Attended, attend_at};
+use flatbed_operations::index::groups::{UNNAMED_KEPT_FOR_MS, groups_of};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_has_named_for_a_day_goes_by_itself() {

@@ -10,9 +10,9 @@ use flatbed_store::view_functions::FunctionFailure;
 use flatbed_testkit::pass;
 
 use crate::ViewBounds;
-use crate::group::updater::*;
+use flatbed_views::group::updater::*;
 use crate::tests::fenced::database;
-use crate::view_updates::{ViewUpdates, views};
+use flatbed_views::view_updates::{ViewUpdates, views};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_never_written_is_not_tried_again() {
@@ -62,7 +62,7 @@ async fn a_group_that_fails_is_behind_until_it_follows_or_is_gone() {
     handle_failure(&db, id, &state, Error::View(FunctionFailure::NotRun.into()));
     assert_eq!(is_behind(), (1, true));
     // The database has no such group.
-    crate::group::attend::forget_gone(&db.inner).await.unwrap();
+    flatbed_views::group::attend::forget_gone(&db.inner).await.unwrap();
     assert_eq!(is_behind(), (0, false));
 }
 

@@ -14,7 +14,7 @@ use super::functions::Texts;
 use super::{compare, define, mapped, put, rows, standing};
 use crate::tests::fenced::open_at;
 use crate::handle::Reader;
-use crate::view_updates::{STUCK_MAX, views};
+use flatbed_views::view_updates::{STUCK_MAX, views};
 use crate::{FunctionFailure, Layer, Select, ViewQuery, ViewRange, ViewUpdate};
 
 fn ask(reader: &Reader, view: &str) -> tokio::task::JoinHandle<crate::Result<usize>> {
@@ -102,13 +102,13 @@ async fn queries_that_wait_are_shown_by_view_and_no_more_than_so_many() {
     compare(&db, "_design/v", "n", "n").await;
     let views = views(&db.inner);
     let group = views.group((1_000, 1));
-    let waits_for = |view: usize| crate::view_updates::WaitsFor {
+    let waits_for = |view: usize| flatbed_views::view_updates::WaitsFor {
         database: "db".into(),
         design: "_design/w".to_owned(),
         view: format!("v{view:03}"),
         signature: [7; 16],
     };
-    let begin = |at: usize| crate::view_updates::Waiting::begin(views, &group, waits_for(at / 2));
+    let begin = |at: usize| flatbed_views::view_updates::Waiting::begin(views, &group, waits_for(at / 2));
     let mut waiting: Vec<_> = (0..1_200).map(|at| begin(at).ok().unwrap()).collect();
     let (waits, rest) = views.waits();
     assert_eq!((waits.len(), rest), (500, 200));

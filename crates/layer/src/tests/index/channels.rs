@@ -20,18 +20,18 @@ use flatbed_testkit::{Random, Storage, until};
 use futures_util::future::BoxFuture;
 use prost::Message;
 
-use crate::asker::ReadPrincipal;
-use crate::document::body::begin_read;
-use crate::document::edit::{Document, Edit, EditParts, GetOptions};
-use crate::document::verdict::Verdict;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::document::body::begin_read;
+use flatbed_databases::document::edit::{Document, Edit, EditParts, GetOptions};
+use flatbed_databases::document::verdict::Verdict;
 use crate::handle::{Database, Layer};
-use crate::index::channels::*;
-use crate::index::definitions::write_record;
-use crate::index::maintainers::Within;
-use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
+use flatbed_operations::index::channels::*;
+use flatbed_operations::index::definitions::write_record;
+use flatbed_operations::index::maintainers::Within;
+use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::resync::ResyncAction;
 use crate::tests::index::random::with_faults;
-use crate::write::batch::resolved;
+use flatbed_operations::write::batch::resolved;
 
 const START: ResyncAction = ResyncAction::Start { is_exclusive: false };
 
@@ -588,7 +588,7 @@ async fn a_new_function_comes_to_all_documents() {
     server.set_sync_function(Some("x")).await.unwrap();
     let background = crate::background::BackgroundOptions::default();
     let layer = Layer { inner: Arc::clone(&db.inner) };
-    let crate::actor::Actor::Server(actor) = server.actor().clone() else { panic!("the server") };
+    let flatbed_databases::actor::Actor::Server(actor) = server.actor().clone() else { panic!("the server") };
     crate::background::Background::new(&layer, actor, background).unwrap().round().await.unwrap();
     assert_eq!(server.resync_state().await.unwrap(), None, "it is work in the background");
     let entered = [

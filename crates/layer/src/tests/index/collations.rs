@@ -3,7 +3,7 @@
 use flatbed_mango::Find as Request;
 
 use crate::FindOptions;
-use crate::index::definitions::reorder;
+use flatbed_operations::index::definitions::reorder;
 use crate::tests::index::*;
 use crate::tests::index::json::{assert_exact, design, ids_of};
 

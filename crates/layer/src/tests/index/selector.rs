@@ -8,14 +8,14 @@ use flatbed_mango::Selector;
 use flatbed_store::seq::Seq;
 use flatbed_testkit::{Random, pass, soon};
 
-use crate::asker::ReadPrincipal;
-use crate::channels::{PrincipalWrite, SignsIn};
-use crate::document::text;
-use crate::feed::changes::{Changes, FollowOutcome};
-use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
-use crate::feed::row::{ChangeRow, RowKind};
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::channels::{PrincipalWrite, SignsIn};
+use flatbed_databases::document::text;
+use flatbed_feeds::changes::{Changes, FollowOutcome};
+use flatbed_feeds::query::{ChangesQuery, Documents, Extras, Scope, Since};
+use flatbed_feeds::row::{ChangeRow, RowKind};
 use crate::handle::Reader;
-use crate::index::selector::definition::IndexName;
+use flatbed_operations::index::selector::definition::IndexName;
 use crate::tests::index::*;
 use crate::tests::index::channels::{ByBody, give_channels};
 use crate::tests::index::random::{with_faults, workers};
@@ -106,7 +106,7 @@ async fn assert_same(db: &Reader) {
     let defined: Vec<proto::Index> = indexes_of_kind(db).await;
     let sees_all = *db.asker() == ReadPrincipal::All;
     for index in &defined {
-        let its_name = crate::index::selector::definition::name_of(index).unwrap();
+        let its_name = flatbed_operations::index::selector::definition::name_of(index).unwrap();
         let (_, selector) = SELECTORS.iter().find(|(name, _)| *name == its_name).unwrap();
         let name = format!("{}/{its_name}", index.source);
         let (all, _) = walked(db, selector, &ChangesQuery::default()).await;
@@ -146,7 +146,7 @@ async fn seqs_of(db: &Reader, number: u64) -> Vec<Seq> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        let read = crate::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
+        let read = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
         let Ok(pages) = read else { continue };
         let rows = pages.iter().flat_map(|page| page.iter());
         let seq = |row: &foundationdb::future::FdbKeyValue| match instance.keys.split_index(row.key()).unwrap() {

@@ -8,10 +8,10 @@ use flatbed_flatten::json::Limits;
 use flatbed_store::error::{NotJudged, Refusal};
 use futures_util::future::BoxFuture;
 
-use crate::document::edit::{Document, Edit};
-use crate::document::verdict::Verdict;
-use crate::judge::ask::*;
-use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
+use flatbed_databases::document::edit::{Document, Edit};
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_operations::judge::ask::*;
+use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, Writing};
 
 #[test]
 fn reasons_of_many_edits_are_short() {
@@ -76,7 +76,7 @@ async fn what_several_rules_say_holds_together() {
         server.update(&edit(id)).await.unwrap();
     }
     server.exists().await.unwrap();
-    let instance = crate::write::batch::instance_of(&layer.inner, "db").await.unwrap();
+    let instance = flatbed_operations::write::batch::instance_of(&layer.inner, "db").await.unwrap();
     let anna = layer.database("db", crate::tests::fenced::user("anna"));
     let (document, design) = (edit("d"), edit("_design/a"));
     let asked = |edit| Asked { edit, upon: None };

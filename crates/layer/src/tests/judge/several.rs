@@ -7,14 +7,14 @@ use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_store::error::Refusal;
 use futures_util::future::BoxFuture;
 
-use crate::asker::ReadPrincipal;
-use crate::document::edit::{Document, Edit};
-use crate::document::verdict::Verdict;
-use crate::judge::ask::{Asked, judge};
-use crate::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
-use crate::judge::several::*;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::document::edit::{Document, Edit};
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_operations::judge::ask::{Asked, judge};
+use flatbed_operations::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
+use flatbed_operations::judge::several::*;
 use crate::tests::fenced;
-use crate::write::batch::resolved;
+use flatbed_operations::write::batch::resolved;
 
 /// A function that assigns a channel to each document, and records the sizes of its batches.
 #[derive(Clone, Default)]

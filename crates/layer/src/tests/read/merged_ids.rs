@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use prost::Message;
 
-use crate::instance::Instance;
-use crate::read::merged_ids::*;
+use flatbed_databases::instance::Instance;
+use flatbed_operations::read::merged_ids::*;
 use crate::tests::fenced::database;
 
 /// Ids and channels of which some are prefixes of others or contain bytes that keys escape.
@@ -80,7 +80,7 @@ async fn ranges_of_channels_are_put_together() {
     let (db, _storage) = database().await;
     db.exists().await.unwrap();
     let inner = &*db.inner;
-    let instance = crate::write::batch::instance_of(&db.inner, "db").await.unwrap();
+    let instance = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap();
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let some = (
         proptest::collection::vec((0..CHANNELS.len(), 0..IDS.len()), 0..40),

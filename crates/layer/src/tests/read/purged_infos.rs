@@ -4,7 +4,7 @@ use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::RevId;
 
 use crate::{Database, Edit};
-use crate::read::purged_infos::*;
+use flatbed_operations::read::purged_infos::*;
 use crate::tests::fenced::database;
 
 /// Writes a new document.

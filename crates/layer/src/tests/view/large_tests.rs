@@ -11,10 +11,10 @@ use prost::Message;
 
 use crate::tests::fenced::database;
 use crate::handle::Database;
-use crate::view::apply::Applied;
-use crate::view::build::FOLLOWED;
-use crate::view::group::{Bounds, Reduction, ViewGroup, ViewTree};
-use crate::view::large::under_way;
+use flatbed_views::view::apply::Applied;
+use flatbed_views::view::build::FOLLOWED;
+use flatbed_views::view::group::{Bounds, Reduction, ViewGroup, ViewTree};
+use flatbed_views::view::large::under_way;
 use crate::tests::view::read_tests::{Asked, asked, compare};
 use crate::tests::view::{
     Model, NUMBER, Todo, assert_is, batch, build, group, keys_of, prepared, rows, set, sized_step, step, violations,
@@ -229,7 +229,7 @@ async fn the_checker_looks_through_undos() {
         Model::from([("large".to_owned(), vec![(0..count).map(row).collect(), staged, Vec::new()])])
     };
     build(&db, &group, &rows(300, 1)).await;
-    let view = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap().keys.view(NUMBER);
+    let view = flatbed_operations::write::batch::resolved(&db.inner, &db.name).await.unwrap().keys.view(NUMBER);
     let all = async |range: KeyRange| -> Vec<(Vec<u8>, Vec<u8>)> {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         trx.range(&range, true).all(1_000).await.unwrap().to_vec()

@@ -7,11 +7,11 @@ use flatbed_store::waits;
 use crate::Edit;
 use crate::tests::fenced::database;
 use crate::handle::Database;
-use crate::view::group::{Reduction, ViewGroup, ViewTree};
-use crate::view::read::{Select, ViewRange};
+use flatbed_views::view::group::{Reduction, ViewGroup, ViewTree};
+use flatbed_views::view::read::{Select, ViewRange};
 use crate::tests::view::read_tests::{Row, in_order, view_of};
-use crate::view::reduced::{Grouping, ReduceQuery};
-use crate::view::rows::ViewQuery;
+use flatbed_views::view::reduced::{Grouping, ReduceQuery};
+use flatbed_views::view::rows::ViewQuery;
 use crate::tests::view::{Model, NUMBER, build, group, model_rows, value};
 
 fn text(bytes: Vec<u8>) -> String {

@@ -13,13 +13,13 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use prost::Message;
 
-use crate::document::edit::partition_of;
+use flatbed_databases::document::edit::partition_of;
 use crate::tests::fenced::database;
 use crate::handle::Database;
-use crate::view::group::ViewGroup;
-use crate::view::read::{OpenView, Opening, Select, View, ViewRange, ViewSource};
-use crate::view::reduced::{Grouping, ReduceQuery};
-use crate::view::rows::ViewQuery;
+use flatbed_views::view::group::ViewGroup;
+use flatbed_views::view::read::{OpenView, Opening, Select, View, ViewRange, ViewSource};
+use flatbed_views::view::reduced::{Grouping, ReduceQuery};
+use flatbed_views::view::rows::ViewQuery;
 use crate::tests::view::{Lengths, Model, batch, begin, build, follow, group, model_rows, numbered, value};
 
 struct AsItIs {

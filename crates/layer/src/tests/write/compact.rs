@@ -6,9 +6,9 @@ use flatbed_store::transaction;
 use flatbed_store::transaction::Transaction;
 
 use crate::{Database, Edit};
-use crate::document::tree::info;
+use flatbed_databases::document::tree::info;
 use crate::tests::fenced::database;
-use crate::write::compact::transaction::*;
+use flatbed_operations::write::compact::transaction::*;
 
 async fn write_line(db: &Database, id: &str, generations: std::ops::RangeInclusive<u64>) {
     for generation in generations {
@@ -22,7 +22,7 @@ async fn write_line(db: &Database, id: &str, generations: std::ops::RangeInclusi
 
 async fn compact_from(db: &Database, ids: &[String], mut from: Option<CompactPosition>) {
     loop {
-        let instance = crate::write::batch::instance_of(&db.inner, &db.name).await.unwrap();
+        let instance = flatbed_operations::write::batch::instance_of(&db.inner, &db.name).await.unwrap();
         let mut compact = Compact::new(&db.inner, &instance, ids, from);
         let done = transaction::write(&db.inner.db, &db.inner.metrics, &mut compact).await.unwrap();
         from = done.from;
@@ -39,7 +39,7 @@ async fn a_limit_that_is_lowered_in_the_middle_of_a_document_leaves_no_record_wi
     write_line(&db, "d", 1..=150).await;
     compact_from(&db, &ids, None).await;
     // The state that an interrupted compaction leaves, with the limit of that time.
-    let keys = crate::write::batch::instance_of(&db.inner, "db").await.unwrap().keys.document("d");
+    let keys = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap().keys.document("d");
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     let stamp = info(&trx, &keys, true).await.unwrap().expect("a document").stamp;
     let key = keys.revision(&"120-a".parse().unwrap());

@@ -11,11 +11,11 @@ use flatbed_store::transaction;
 use flatbed_testkit::Storage;
 
 use crate::{ChannelsOptions, CreateOptions};
-use crate::channels::ReadPrincipal;
-use crate::document::edit::Edit;
+use flatbed_databases::channels::ReadPrincipal;
+use flatbed_databases::document::edit::Edit;
 use crate::handle::Database;
 use crate::tests::fenced::{layer_at, user};
-use crate::write::expire::*;
+use flatbed_operations::write::expire::*;
 
 const TURN: Duration = Duration::from_secs(60);
 

@@ -28,7 +28,7 @@ async fn a_document_whose_tree_is_too_large_to_be_read_is_purged() {
     for hash in ["a", "b"] {
         replicate(&db, "d", line(100, hash)).await;
     }
-    let keys = crate::write::batch::instance_of(&db.inner, "db").await.unwrap().keys.document("d");
+    let keys = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap().keys.document("d");
     for part in 0..70 {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         for at in 0..11 {

@@ -12,14 +12,14 @@ use flatbed_testkit::{Storage, soon, until, within};
 use futures_util::future::{BoxFuture, join, poll_immediate};
 
 use crate::{Authority, Document, GetOptions, Judge, Judgement, Layer, LayerOptions, Rule, Verdict, Writing};
-use crate::document::edit::Edit;
+use flatbed_databases::document::edit::Edit;
 use crate::handle::Database;
-use crate::index::prepare::Preparations;
-use crate::lanes::Lanes;
+use flatbed_operations::index::prepare::Preparations;
+use flatbed_operations::lanes::Lanes;
 use crate::tests::fenced::layer_with;
-use crate::write::batch::WriteBatch;
-use crate::write::batch::together::*;
-use crate::write::work::Work;
+use flatbed_operations::write::batch::WriteBatch;
+use flatbed_operations::write::batch::together::*;
+use flatbed_operations::write::work::Work;
 
 fn edit(id: &str) -> Edit<'_> {
     let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();

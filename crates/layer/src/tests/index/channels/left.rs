@@ -1,18 +1,18 @@
 //! Feeds and reads of documents that have left channels.
 
 use super::*;
-use crate::feed::query::{ChangesQuery, Since};
-use crate::feed::row::RowKind;
+use flatbed_feeds::query::{ChangesQuery, Since};
+use flatbed_feeds::row::RowKind;
 
 async fn anna(server: &Database, channels: &[&str]) {
-    let write = crate::channels::PrincipalWrite {
+    let write = flatbed_databases::channels::PrincipalWrite {
         kind: flatbed_channels::Kind::User,
         name: "anna".to_owned(),
         email: String::new(),
         is_disabled: false,
         admin_channels: channels.iter().map(|name| (*name).to_owned()).collect(),
         admin_roles: BTreeSet::new(),
-        signs_in: Some(crate::channels::SignsIn::Password(b"{}".to_vec())),
+        signs_in: Some(flatbed_databases::channels::SignsIn::Password(b"{}".to_vec())),
         is_new: false,
     };
     server.put_principal(&write).await.unwrap();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use flatbed_store::waits::count;
 
 use super::*;
-use crate::channels::PrincipalWrite;
+use flatbed_databases::channels::PrincipalWrite;
 use crate::{GetOutcome, OpenRevs, Reader};
 
 fn user() -> PrincipalWrite {
@@ -16,7 +16,7 @@ fn user() -> PrincipalWrite {
         is_disabled: false,
         admin_channels: ["A".to_owned()].into(),
         admin_roles: BTreeSet::new(),
-        signs_in: Some(crate::channels::SignsIn::Password(b"{}".to_vec())),
+        signs_in: Some(flatbed_databases::channels::SignsIn::Password(b"{}".to_vec())),
         is_new: false,
     }
 }
