@@ -29,3 +29,32 @@ pub mod turns;
 #[cfg(test)]
 #[path = "../../fdb-embedded/src/layers.rs"]
 mod layers;
+
+/// The state that a folder keeps of a server or of a database is found by its type, so what lies below does not know
+/// it.
+#[test]
+fn modules_know_only_those_below_them() {
+    let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
+    let table: [(&str, &[&str]); 19] = [
+        ("confirmed", &[]),
+        ("field_names", &[]),
+        ("limits", &[]),
+        ("line_pacer", &[]),
+        ("size_bounds", &[]),
+        ("slots", &[]),
+        ("turns", &[]),
+        ("actor", &["confirmed"]),
+        ("instance", &["confirmed", "field_names", "slots"]),
+        ("server", &["confirmed", "size_bounds", "slots", "turns", "instance"]),
+        ("admission", &["confirmed", "actor", "instance", "server"]),
+        ("create", &["confirmed", "actor", "instance", "server"]),
+        ("held", &["slots", "instance", "server"]),
+        ("record_change", &["confirmed", "actor", "server"]),
+        ("size_limit", &["server"]),
+        ("asker", &["held"]),
+        ("handles", &["actor", "server", "asker"]),
+        ("channels", &["limits", "instance", "server", "held", "asker", "handles"]),
+        ("document", &["limits", "turns", "actor", "instance", "server", "size_limit", "handles"]),
+    ];
+    assert_eq!(layers.beyond(&table), Vec::<String>::new());
+}

@@ -4,17 +4,18 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![expect(missing_docs, reason = "only the crates of the layer use it: what a name says need not be said twice")]
 
-pub mod armed;
-pub mod changes;
-pub mod hub;
-pub mod place;
-pub mod query;
-pub mod row;
-pub mod source;
-pub mod tail;
+pub mod feed;
 pub mod updates;
-pub mod watches;
 
 #[cfg(test)]
 #[path = "../../fdb-embedded/src/layers.rs"]
 mod layers;
+
+/// The state that a folder keeps of a server or of a database is found by its type, so what lies below does not know
+/// it.
+#[test]
+fn modules_know_only_those_below_them() {
+    let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
+    let table: [(&str, &[&str]); 2] = [("feed", &[]), ("updates", &["feed"])];
+    assert_eq!(layers.beyond(&table), Vec::<String>::new());
+}

@@ -18,6 +18,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, RootKeys};
 use flatbed_store::proto;
@@ -25,15 +26,13 @@ use flatbed_store::root::in_use;
 use flatbed_store::seq::{STAMP_BYTES, Seq};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::updated::{Stamp, newest_of, newest_stamps, stamp_of};
+use follow::Batch;
 use futures_util::future::try_join;
 use prost::Message;
 use tokio::sync::broadcast;
 
-use crate::changes::WaitOutcome;
-use crate::query::Since;
-use flatbed_databases::server::Inner;
-
-use follow::Batch;
+use crate::feed::changes::WaitOutcome;
+use crate::feed::query::Since;
 pub use follow::UpdatesHub;
 pub use sweep::{sweep, sweep_root};
 

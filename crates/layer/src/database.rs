@@ -4,30 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_revtree::RevId;
-use flatbed_store::buckets::SHARDS_MAX;
-use flatbed_store::database_name::{DatabaseKind, check_name, is_replicator_name};
-use flatbed_store::due::{self, Kind};
-use flatbed_store::error::{Error, NotFound, Refusal, Result};
-use flatbed_store::seq::Seq;
-use flatbed_store::sync_function::ChannelsOptions;
-use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
-use futures_util::FutureExt;
-
 use flatbed_databases::asker::ReadPrincipal;
-use flatbed_operations::compactions::Compactions;
 use flatbed_databases::create::{Create, Delete};
 use flatbed_databases::document::attachments::AttachmentReader;
 use flatbed_databases::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, WrittenRevision};
 use flatbed_databases::document::upload::{SmallUpload, StagedUpload, Upload};
-use flatbed_feeds::changes::Changes;
-use flatbed_feeds::query::ChangesQuery;
-use flatbed_views::group::attend::{wake, wake_purged};
-use crate::handle::{Database, Reader};
 use flatbed_databases::handles::ReadHandle;
 use flatbed_databases::instance::{Instance, RUN_BYTES_MAX};
-use flatbed_operations::judge::rights;
+use flatbed_databases::record_change::ChangeRecord;
 use flatbed_databases::server::{CreateOptions, DEFAULT_FIELD_IDS_MAX, Inner};
+use flatbed_feeds::feed::changes::Changes;
+use flatbed_feeds::feed::query::ChangesQuery;
+use flatbed_operations::compactions::Compactions;
+use flatbed_operations::judge::rights;
 use flatbed_operations::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
 use flatbed_operations::read::attachment::OpenAttachment;
 use flatbed_operations::read::get::{self, GetOpenRevs, GetOutcome, OpenRevs};
@@ -36,9 +25,20 @@ use flatbed_operations::read::partition::{self, PartitionInfo};
 use flatbed_operations::read::routings::{DocumentRouting, Routings};
 use flatbed_operations::read::seen_info::{seen_info, seen_seq};
 use flatbed_operations::read::viewer::{PendingViewer, is_judged};
-use flatbed_databases::record_change::ChangeRecord;
-use crate::sync_function::{check_has_channels, check_source};
 use flatbed_operations::write::compact;
+use flatbed_revtree::RevId;
+use flatbed_store::buckets::SHARDS_MAX;
+use flatbed_store::database_name::{DatabaseKind, check_name, is_replicator_name};
+use flatbed_store::due::{self, Kind};
+use flatbed_store::error::{Error, NotFound, Refusal, Result};
+use flatbed_store::seq::Seq;
+use flatbed_store::sync_function::ChannelsOptions;
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_views::group::attend::{wake, wake_purged};
+use futures_util::FutureExt;
+
+use crate::handle::{Database, Reader};
+use crate::sync_function::{check_has_channels, check_source};
 
 /// Statistics of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,10 +85,13 @@ impl Reader {
     /// [`Error::DatabaseNotFound`], as all operations here.
     #[boxed]
     pub async fn info(&self) -> Result<DatabaseInfo> {
-        let (asker, is_part) = (self.asker(), self.seen().is_some());
-        let info = self.read_about(&mut ReadInfo { inner: &self.inner, name: &self.name, asker, is_part }).await?;
+        let (asker, is_part) = (self.asker(), self.handle.seen().is_some());
+        let info = self
+            .handle
+            .read_about(&mut ReadInfo { inner: &self.handle.inner, name: &self.handle.name, asker, is_part })
+            .await?;
         if !info.is_compacting && compact::is_wanted(info.active_size_bytes, info.superseded_size_bytes) {
-            self.inner.due.note(Kind::Superseded, &self.name);
+            self.handle.inner.due.note(Kind::Superseded, &self.handle.name);
         }
         Ok(info)
     }
@@ -96,7 +99,7 @@ impl Reader {
     /// Reads a partition's counters and sizes, without its documents; `None` if the database has no partitions. An
     /// unused partition has zeros.
     pub async fn partition_info(&self, partition: &str) -> Result<Option<PartitionInfo>> {
-        partition::partition_info(self, partition).await
+        partition::partition_info(&self.handle, partition).await
     }
 
     /// Returns whether it has partitions: see [`CreateOptions::partitioned`].
@@ -107,7 +110,7 @@ impl Reader {
 
     /// Returns whether it has partitions, from the cache; `None` if the database is not cached.
     pub fn is_partitioned_known(&self) -> Option<bool> {
-        self.inner.cached(&self.name).map(|instance| instance.record.partitioned)
+        self.handle.inner.cached(&self.handle.name).map(|instance| instance.record.partitioned)
     }
 
     /// Checks that it exists.
@@ -119,7 +122,7 @@ impl Reader {
     /// Waits until it exists or the server stops, on a watch and with an occasional read.
     #[boxed]
     pub async fn wait_until_there(&self) -> Result<()> {
-        flatbed_feeds::watches::wait_until_there(&self.inner, &self.name).await
+        flatbed_feeds::feed::watches::wait_until_there(&self.handle.inner, &self.handle.name).await
     }
 
     /// Returns the newest sequence for an unrestricted reader; `None` for a restricted one, whose feed may have rows
@@ -133,7 +136,7 @@ impl Reader {
         impl Operation for LastSeq<'_> {
             type Output = Option<Seq>;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<Seq>> {
-                let ReadHandle { inner, name, .. } = &**self.0;
+                let ReadHandle { inner, name, .. } = &self.0.handle;
                 let instance = inner.resolve(trx, name).await?;
                 match is_judged(&instance, self.0.asker()) {
                     true => Ok(None),
@@ -141,7 +144,7 @@ impl Reader {
                 }
             }
         }
-        self.read_about(&mut LastSeq(self)).await
+        self.handle.read_about(&mut LastSeq(self)).await
     }
 
     /// Returns the newest sequence.
@@ -151,7 +154,7 @@ impl Reader {
         impl Operation for LastSeq<'_> {
             type Output = Seq;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Seq> {
-                let ReadHandle { inner, name, .. } = &**self.0;
+                let ReadHandle { inner, name, .. } = &self.0.handle;
                 let instance = inner.resolve(trx, name).await?;
                 match is_judged(&instance, self.0.asker()) {
                     true => seen_seq(inner, trx, &instance, self.0.asker()).boxed().await,
@@ -159,7 +162,7 @@ impl Reader {
                 }
             }
         }
-        self.read_about(&mut LastSeq(self)).await
+        self.handle.read_about(&mut LastSeq(self)).await
     }
 
     /// Reads one document.
@@ -167,7 +170,7 @@ impl Reader {
     /// # Errors
     /// [`Refusal::DocumentNotFound`].
     pub async fn get(&self, id: &str, options: &GetOptions) -> Result<Document> {
-        get::document(self, id, options).await
+        get::document(&self.handle, id, options).await
     }
 
     /// Reads revisions of one document in order, all leaves or the named revisions (with `latest`: the leaves above
@@ -183,19 +186,19 @@ impl Reader {
         descending: bool,
         options: &GetOptions,
     ) -> Result<(Vec<std::result::Result<Document, RevId>>, usize)> {
-        let ReadHandle { inner, name, .. } = &**self;
+        let ReadHandle { inner, name, .. } = &self.handle;
         let asker = self.asker();
-        self.read_judged(&mut GetOpenRevs { inner, name, asker, id, revs, from, descending, options }).await
+        self.handle.read_judged(&mut GetOpenRevs { inner, name, asker, id, revs, from, descending, options }).await
     }
 
     /// Reads documents in one transaction: the first requests up to about 1 MB of bodies, at least one.
     pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<GetOutcome>> {
-        get::documents(self, requests).await
+        get::documents(&self.handle, requests).await
     }
 
     /// Scans the documents by id.
     pub fn all_docs(&self, query: AllDocsQuery) -> AllDocs {
-        AllDocs::new((**self).clone(), query)
+        AllDocs::new(self.handle.clone(), query)
     }
 
     /// Looks up documents by their ids: `None` for one that never existed. With documents: the first ids up to about 1
@@ -207,28 +210,28 @@ impl Reader {
         include_docs: bool,
         conflicts: Conflicts,
     ) -> Result<Vec<Option<AllDocsRow>>> {
-        let ReadHandle { inner, name, .. } = &**self;
+        let ReadHandle { inner, name, .. } = &self.handle;
         let asker = self.asker();
-        self.read_judged(&mut AllDocsKeys { inner, name, asker, keys, include_docs, conflicts }).await
+        self.handle.read_judged(&mut AllDocsKeys { inner, name, asker, keys, include_docs, conflicts }).await
     }
 
     /// Looks up the routing of documents' winners, for as many of the first ids as fit one transaction, at least one:
     /// `None` for one that never existed.
     #[boxed]
     pub async fn routings(&self, ids: &[String]) -> Result<Vec<Option<DocumentRouting>>> {
-        self.read(&mut Routings { inner: &self.inner, name: &self.name, ids }).await
+        self.handle.read(&mut Routings { inner: &self.handle.inner, name: &self.handle.name, ids }).await
     }
 
     /// Opens a feed of the changes.
     pub fn changes(&self, query: ChangesQuery) -> Changes {
-        Changes::new((**self).clone(), query)
+        Changes::new(self.handle.clone(), query)
     }
 
     /// Returns the revisions that the documents do not have, ascending, or, if the document does not exist, in the
     /// order of the request, as in CouchDB; and the leaves that might be ancestors of them, those of a lower generation
     /// than a missing one, descending.
     pub async fn missing_revs(&self, wanted: &[(String, Vec<RevId>)]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
-        missing::missing_revs(self, wanted).await
+        missing::missing_revs(&self.handle, wanted).await
     }
 
     /// Returns the limit of revisions in each branch.
@@ -239,7 +242,7 @@ impl Reader {
 
     /// Returns the interval at which to renew uploads: they are removed after four times as long.
     pub fn renew_uploads_every(&self) -> Duration {
-        self.inner.options.uploads_broken_after / 4
+        self.handle.inner.options.uploads_broken_after / 4
     }
 
     /// Finds an attachment of a revision (`None`: the winner), to read its data.
@@ -248,15 +251,15 @@ impl Reader {
     /// [`Refusal::DocumentNotFound`], [`Refusal::AttachmentNotFound`].
     #[boxed]
     pub async fn attachment(&self, id: &str, rev: Option<&RevId>, attachment: &str) -> Result<AttachmentReader> {
-        if let Some(seen) = self.seen() {
+        if let Some(seen) = self.handle.seen() {
             seen.asks(id)?;
             if !seen.is_whole(id) {
                 return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
             }
         }
-        let (inner, name, asker) = (&self.inner, &self.name, self.asker());
+        let (inner, name, asker) = (&self.handle.inner, &self.handle.name, self.asker());
         let mut open = OpenAttachment { inner, name, asker, id, rev, attachment };
-        Ok(AttachmentReader::new(self.unrestricted(), self.read_about(&mut open).await?))
+        Ok(AttachmentReader::new(self.handle.unrestricted(), self.handle.read_about(&mut open).await?))
     }
 
     /// Returns the limit of recorded purges.
@@ -280,12 +283,12 @@ impl Reader {
 
     /// Returns a fact of the database's record that each reader of the database may know.
     pub(crate) async fn of_instance<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
-        self.read_about(&mut OfInstance { reader: self, of }).await
+        self.handle.read_about(&mut OfInstance { reader: self, of }).await
     }
 
     /// As `of_instance`, for unrestricted readers only.
     async fn of_whole<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
-        self.read_whole(&mut OfInstance { reader: self, of }).await
+        self.handle.read_whole(&mut OfInstance { reader: self, of }).await
     }
 }
 
@@ -296,8 +299,8 @@ impl Database {
     /// [`Refusal::IllegalDatabaseName`], [`Refusal::InvalidSetting`], [`Error::DatabaseExists`].
     #[boxed]
     pub async fn create(&self, options: &CreateOptions) -> Result<()> {
-        check_name(&self.name)?;
-        let run_bytes = options.run_bytes.unwrap_or(self.inner.options.default_run_bytes);
+        check_name(&self.handle.name)?;
+        let run_bytes = options.run_bytes.unwrap_or(self.handle.inner.options.default_run_bytes);
         if run_bytes > RUN_BYTES_MAX {
             return Err(Refusal::InvalidSetting(format!("run_bytes is at most {RUN_BYTES_MAX}")).into());
         }
@@ -310,21 +313,22 @@ impl Database {
             Some(shards @ 2..=SHARDS_MAX) => shards,
             Some(_) => return Err(Refusal::InvalidSetting(format!("shards is 1 to {SHARDS_MAX}")).into()),
         };
-        let created_at_ms = self.inner.clock.unix_ms();
-        let is_systems = DatabaseKind::of(&self.name) != DatabaseKind::Ordinary || is_replicator_name(&self.name);
+        let created_at_ms = self.handle.inner.clock.unix_ms();
+        let is_systems =
+            DatabaseKind::of(&self.handle.name) != DatabaseKind::Ordinary || is_replicator_name(&self.handle.name);
         if options.partitioned && is_systems {
             return Err(Refusal::InvalidSetting("Cannot partition a system database".into()).into());
         }
         if let Some(ChannelsOptions { sync }) = &options.channels {
-            check_has_channels(&self.name, is_replicator_name(&self.name))?;
-            check_source(&self.inner, &self.name, sync.as_deref()).await?;
+            check_has_channels(&self.handle.name, is_replicator_name(&self.handle.name))?;
+            check_source(&self.handle.inner, &self.handle.name, sync.as_deref()).await?;
         }
         let security = options.security.as_deref().unwrap_or_default();
         check_security_size(security)?;
-        let (leaves_only, once) = (options.leaves_only, self.inner.once()?);
+        let (leaves_only, once) = (options.leaves_only, self.handle.inner.once()?);
         let mut create = Create {
-            inner: &self.inner,
-            name: &self.name,
+            inner: &self.handle.inner,
+            name: &self.handle.name,
             actor: self.actor(),
             run_bytes,
             field_ids_max,
@@ -338,9 +342,9 @@ impl Database {
             once,
             namespace: None,
         };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await?;
+        transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut create).await?;
         create.keep_namespaces();
-        self.inner.due.note_event();
+        self.handle.inner.due.note_event();
         Ok(())
     }
 
@@ -350,11 +354,16 @@ impl Database {
     /// [`Error::DatabaseNotFound`].
     #[boxed]
     pub async fn delete(&self) -> Result<()> {
-        check_name(&self.name).map_err(|_| Error::DatabaseNotFound)?;
-        let mut delete = Delete { inner: &self.inner, name: &self.name, actor: self.actor(), once: self.inner.once()? };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await?;
-        self.inner.databases.remove(&*self.name);
-        self.inner.due.note_event();
+        check_name(&self.handle.name).map_err(|_| Error::DatabaseNotFound)?;
+        let mut delete = Delete {
+            inner: &self.handle.inner,
+            name: &self.handle.name,
+            actor: self.actor(),
+            once: self.handle.inner.once()?,
+        };
+        transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut delete).await?;
+        self.handle.inner.databases.remove(&*self.handle.name);
+        self.handle.inner.due.note_event();
         Ok(())
     }
 
@@ -410,9 +419,9 @@ impl Database {
     /// a document follows.
     #[boxed]
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
-        let instance = flatbed_operations::write::batch::instance_of(&self.inner, &self.name).await?;
+        let instance = flatbed_operations::write::batch::instance_of(&self.handle.inner, &self.handle.name).await?;
         rights::admitted(&self.handle, &instance).await?;
-        Upload::new(Arc::clone(&self.inner), instance, self.actor().clone(), content_type, is_gzip)
+        Upload::new(Arc::clone(&self.handle.inner), instance, self.actor().clone(), content_type, is_gzip)
     }
 
     /// Stages complete small data, as much in each transaction as fits, before the edits that add it to documents.
@@ -421,29 +430,29 @@ impl Database {
     /// [`Error::Storage`]. Data for a deleted database is not staged; its edit fails.
     #[boxed]
     pub async fn stage(&self, data: &[SmallUpload]) -> Result<()> {
-        let instance = flatbed_operations::write::batch::instance_of(&self.inner, &self.name).await?;
+        let instance = flatbed_operations::write::batch::instance_of(&self.handle.inner, &self.handle.name).await?;
         let of_it: Vec<&SmallUpload> = data.iter().filter(|data| data.instance == instance.id()).collect();
         rights::admitted(&self.handle, &instance).await?;
-        flatbed_databases::document::upload::stage_small(&self.inner, &instance, self.actor(), &of_it).await
+        flatbed_databases::document::upload::stage_small(&self.handle.inner, &instance, self.actor(), &of_it).await
     }
 
     /// Restarts the lifetime of uploads that no document has taken. A caller that waits before its edit calls this each
     /// [`Reader::renew_uploads_every`]. Removed uploads stay removed; their edit fails.
     #[boxed]
     pub async fn renew_uploads(&self, data: &[StagedUpload]) -> Result<()> {
-        let instance = flatbed_operations::write::batch::instance_of(&self.inner, &self.name).await?;
+        let instance = flatbed_operations::write::batch::instance_of(&self.handle.inner, &self.handle.name).await?;
         let of_it = data.iter().filter(|data| data.instance == instance.id());
         let blob_ids: Vec<&[u8]> = of_it.map(|data| data.blob_id.as_slice()).collect();
-        flatbed_databases::document::staging::renew(&self.inner, &instance, &blob_ids).await
+        flatbed_databases::document::staging::renew(&self.handle.inner, &instance, &blob_ids).await
     }
 
     /// Removes an upload that no document has taken; data of a document stays. If the removal fails, the sweeper
     /// removes it later.
     #[boxed]
     pub async fn discard(&self, data: &StagedUpload) {
-        match flatbed_operations::write::batch::instance_of(&self.inner, &self.name).await {
+        match flatbed_operations::write::batch::instance_of(&self.handle.inner, &self.handle.name).await {
             Ok(instance) if instance.id() == data.instance => {
-                flatbed_databases::document::staging::discard(&self.inner, &instance, &data.blob_id).await;
+                flatbed_databases::document::staging::discard(&self.handle.inner, &instance, &data.blob_id).await;
             }
             // It was removed with its database, or by a restore.
             Ok(_) | Err(Error::DatabaseNotFound) => {}
@@ -491,11 +500,12 @@ impl Database {
     }
 
     async fn change_record(&self, change: impl Fn(&mut flatbed_store::proto::DatabaseRecord) + Send) -> Result<()> {
-        let once = self.inner.once()?;
-        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, actor: self.actor(), change, once };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await?;
+        let once = self.handle.inner.once()?;
+        let mut change =
+            ChangeRecord { inner: &self.handle.inner, name: &self.handle.name, actor: self.actor(), change, once };
+        transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut change).await?;
         // This process sees its own change of `_security` at once, and not a second later.
-        if let Some(mut cached) = self.inner.databases.get_mut(&*self.name) {
+        if let Some(mut cached) = self.handle.inner.databases.get_mut(&*self.handle.name) {
             cached.seen = cached.seen.unconfirmed();
         }
         Ok(())
@@ -524,7 +534,7 @@ impl<T: Send> Operation for OfInstance<'_, T> {
     type Output = T;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<T> {
-        let ReadHandle { inner, name, .. } = &**self.reader;
+        let ReadHandle { inner, name, .. } = &self.reader.handle;
         let instance = inner.resolve(trx, name).await?;
         // The rights decide whether the reader may read in the database.
         let asker = self.reader.asker();

@@ -1,11 +1,11 @@
 //! The layer's counters and gauges.
 
+use flatbed_feeds::feed::hub::Followers;
 use flatbed_metrics::Family;
-
-use flatbed_feeds::hub::Followers;
 use flatbed_operations::index_waits::IndexWaits;
-use crate::handle::Layer;
 use flatbed_views::view_updates::views;
+
+use crate::handle::Layer;
 
 impl Layer {
     /// Returns all metrics. Cheap enough to be called every second.

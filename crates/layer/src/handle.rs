@@ -5,6 +5,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use flatbed_clock::Clock;
 use flatbed_databases::actor::Actor;
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::handles::{DocumentFilter, ReadHandle, WriteHandle};
@@ -18,7 +19,9 @@ pub struct Layer {
 
 /// A handle of a database for reads. Cheap to clone; the database may not exist.
 #[derive(Clone)]
-pub struct Reader(ReadHandle);
+pub struct Reader {
+    pub(crate) handle: ReadHandle,
+}
 
 /// A handle of a database for an actor's reads and writes. Cheap to clone; the database may not exist.
 #[derive(Clone)]
@@ -27,11 +30,13 @@ pub struct Database {
     pub(crate) handle: WriteHandle,
 }
 
+/// Tests alone reach what code above the layer must not.
+#[cfg(test)]
 impl Deref for Reader {
     type Target = ReadHandle;
 
     fn deref(&self) -> &ReadHandle {
-        &self.0
+        &self.handle
     }
 }
 
@@ -47,32 +52,47 @@ impl Layer {
     /// Returns a handle of a database for reads. Reads nothing: the operations of the handle return
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound).
     pub fn reader(&self, name: &str) -> Reader {
-        Reader(ReadHandle::new(Arc::clone(&self.inner), name))
+        Reader { handle: ReadHandle::new(Arc::clone(&self.inner), name) }
     }
 
     /// Returns a handle of a database for an actor. Reads nothing.
     pub fn database(&self, name: &str, actor: impl Into<Actor>) -> Database {
         let reader = self.reader(name);
-        Database { handle: WriteHandle::new(reader.0.clone(), actor.into()), reader }
+        Database { handle: WriteHandle::new(reader.handle.clone(), actor.into()), reader }
     }
 }
 
 impl Reader {
+    /// Returns the name in the request.
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    /// Returns the clock of its layer.
+    pub fn clock(&self) -> &Clock {
+        self.handle.clock()
+    }
+
     /// Restricts the handle to the documents that these rules show.
     pub fn seen_by(&self, seen: Arc<dyn DocumentFilter>) -> Reader {
-        Reader(self.0.seen_by(seen))
+        Reader { handle: self.handle.seen_by(seen) }
     }
 
     /// Sets the principal of reads: in a database with channels they are shown the visible part of documents, and all
     /// other reads of document data are refused.
     pub fn asked_by(&self, asker: ReadPrincipal) -> Reader {
-        Reader(self.0.asked_by(asker))
+        Reader { handle: self.handle.asked_by(asker) }
+    }
+
+    /// Returns the principal of reads in a database with channels.
+    pub fn asker(&self) -> &ReadPrincipal {
+        self.handle.asker()
     }
 
     /// Returns a reader that reads the database only while it is no replicator database: a replicator database that is
     /// created under this name meanwhile is not read.
     pub fn as_ordinary(&self) -> Reader {
-        Reader(self.0.as_ordinary())
+        Reader { handle: self.handle.as_ordinary() }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Local documents: `_local/` in CouchDB.
 
+use flatbed_operations::read::local::{self, LocalDocument, LocalEdit, LocalOutcome};
 use flatbed_store::error::Result;
 
 use crate::handle::{Database, Reader};
-use flatbed_operations::read::local::{self, LocalDocument, LocalEdit, LocalOutcome};
 
 impl Reader {
     /// Reads a local document; `None`: it does not exist. `id` is without `_local/`.
@@ -12,13 +12,13 @@ impl Reader {
     /// [`Refusal::InvalidDocument`](crate::Refusal::InvalidDocument) for an id that no local document can have, as for
     /// all local documents.
     pub async fn get_local(&self, id: &str) -> Result<Option<LocalDocument>> {
-        local::get_local(self, id).await
+        local::get_local(&self.handle, id).await
     }
 
     /// Reads a page of the ids of local documents in order, from `from` on (with it, or after it), and whether it is
     /// the last.
     pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
-        local::list_local(self, from, descending).await
+        local::list_local(&self.handle, from, descending).await
     }
 }
 

@@ -5,6 +5,22 @@ use std::sync::{Arc, Mutex};
 use async_recursion::async_recursion as boxed;
 use dashmap::DashMap;
 use flatbed_clock::Clock;
+use flatbed_databases::actor::Authority;
+use flatbed_databases::confirmed::Confirmed;
+use flatbed_databases::document::upload::ATTACHMENT_BYTES_MAX;
+use flatbed_databases::instance::RUN_BYTES_MAX;
+use flatbed_databases::limits;
+use flatbed_databases::server::{Inner, LayerOptions};
+use flatbed_databases::size_bounds::SizeBounds;
+use flatbed_databases::slots::Slots;
+use flatbed_databases::turns::Turns;
+use flatbed_feeds::feed::hub::{Followers, known_hub};
+use flatbed_operations::compactions::{CompactionProgress, Compactions};
+use flatbed_operations::index::definitions::reorder_alone;
+use flatbed_operations::index_builds::{IndexBuild, IndexBuilds};
+use flatbed_operations::index_waits::{IndexWait, IndexWaits};
+use flatbed_operations::judge::ask::named_by;
+use flatbed_operations::judge::judgement::{AppointedJudge, Judge, judge_of};
 use flatbed_store::buckets::Writer;
 use flatbed_store::due::DueNotes;
 use flatbed_store::error::{Refusal, Result};
@@ -18,24 +34,8 @@ use flatbed_store::transaction;
 use foundationdb::Database as Fdb;
 use tokio::sync::watch;
 
-use flatbed_databases::actor::Authority;
-use flatbed_operations::compactions::{CompactionProgress, Compactions};
-use flatbed_databases::confirmed::Confirmed;
-use flatbed_databases::document::upload::ATTACHMENT_BYTES_MAX;
-use flatbed_feeds::hub::{Followers, known_hub};
-use flatbed_operations::index::definitions::reorder_alone;
-use flatbed_operations::index_builds::{IndexBuild, IndexBuilds};
-use flatbed_operations::index_waits::{IndexWait, IndexWaits};
-use flatbed_databases::instance::RUN_BYTES_MAX;
-use flatbed_operations::judge::ask::named_by;
-use flatbed_operations::judge::judgement::{AppointedJudge, Judge, judge_of};
 use crate::handle::Layer;
-use flatbed_databases::server::{Inner, LayerOptions};
-use flatbed_databases::limits;
 use crate::resyncs::{ResyncTask, Resyncs};
-use flatbed_databases::size_bounds::SizeBounds;
-use flatbed_databases::slots::Slots;
-use flatbed_databases::turns::Turns;
 
 impl Layer {
     /// Opens the layer on a FoundationDB database, and creates the root's record the first time. The authority makes

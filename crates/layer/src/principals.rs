@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use flatbed_channels::Kind;
-use flatbed_store::error::Result;
-
 use flatbed_databases::channels::changed::{self, UsersChanged, UsersPosition};
-use flatbed_databases::channels::principals::{PrincipalWrite, PrincipalWriteOutcome};
-use flatbed_databases::channels::sessions::{PrincipalSession, SessionHash};
-use crate::handle::{Database, Layer};
+use flatbed_databases::channels::principals::{PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome};
+use flatbed_databases::channels::sessions::{PrincipalSession, SessionHash, SignInUser};
+use flatbed_databases::held::HeldRights;
+use flatbed_store::error::Result;
+use tokio::time::Instant;
+
+use crate::handle::{Database, Layer, Reader};
 
 impl Layer {
     /// Returns the users of these databases that were changed or lost a session since the last look, with one range
@@ -24,6 +26,48 @@ impl Layer {
         asked: &[(Arc<str>, Option<UsersPosition>)],
     ) -> Result<Vec<Option<UsersChanged>>> {
         changed::users_changed(&self.inner, asked).await
+    }
+}
+
+impl Reader {
+    /// Returns whether the reader is known to be unrestricted, without a read.
+    pub fn sees_all(&self) -> bool {
+        self.handle.sees_all()
+    }
+
+    /// Returns whether the reader has lost, as of now or shortly before, any right that they had when the content was
+    /// `judged_by` it, or, without that, had at `since` or later. Gained rights do not matter.
+    ///
+    /// # Errors
+    /// [`crate::Error::DatabaseNotFound`]; a [`crate::Refusal`] if they may read nothing any more.
+    pub async fn has_lost(&self, since: Instant, judged_by: Option<&HeldRights>) -> Result<bool> {
+        self.handle.has_lost(since, judged_by).await
+    }
+
+    /// Returns a user or role with its rights; `None` if there is none of the name.
+    pub async fn principal(&self, kind: Kind, name: &str) -> Result<Option<PrincipalWithRights>> {
+        self.handle.principal(kind, name).await
+    }
+
+    /// Returns a page of names of users or roles in bytewise order, behind `behind`; an empty page is the end.
+    pub async fn principals(&self, kind: Kind, behind: Option<&str>) -> Result<Vec<String>> {
+        self.handle.principals(kind, behind).await
+    }
+
+    /// Returns a user at sign-in; `None` if there is none of the name or the database has no channels.
+    ///
+    /// # Errors
+    /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), [`Storage`](crate::Error::Storage).
+    pub async fn user_at(&self, name: &str) -> Result<Option<SignInUser>> {
+        self.handle.user_at(name).await
+    }
+
+    /// Returns the session of a hash, valid or not.
+    ///
+    /// # Errors
+    /// As of [`Reader::user_at`].
+    pub async fn principal_session(&self, hash: &SessionHash) -> Result<Option<PrincipalSession>> {
+        self.handle.principal_session(hash).await
     }
 }
 

@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::limits::Limit;
+use flatbed_feeds::updates::sweep_root;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::features::{check_record, own_collation};
 use flatbed_store::instruments::Instruments;
@@ -35,9 +37,6 @@ use foundationdb::Database as Fdb;
 use foundationdb::options::MutationType;
 use futures_util::future::try_join;
 use prost::Message;
-
-use flatbed_feeds::updates::sweep_root;
-use flatbed_databases::limits::Limit;
 
 pub use roots::{Roots, roots};
 

@@ -5,15 +5,15 @@
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::server::Inner;
+use flatbed_feeds::feed::changes::WaitOutcome;
+use flatbed_feeds::feed::hub::SAFETY_REREAD;
+use flatbed_feeds::feed::watches::arm;
 use flatbed_store::error::Result;
 use flatbed_store::keys::KeyRange;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
-use flatbed_feeds::changes::WaitOutcome;
-use flatbed_feeds::hub::SAFETY_REREAD;
-use flatbed_feeds::watches::arm;
 use crate::handle::Layer;
-use flatbed_databases::server::Inner;
 
 const PAGE_NAMES_MAX: usize = 1_000;
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::confirmed::{RecordState, SecurityOf};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::METADATA_VERSION;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use flatbed_databases::confirmed::{RecordState, SecurityOf};
-use flatbed_databases::instance::Instance;
 use crate::handle::Layer;
-use flatbed_databases::server::Inner;
 
 /// Age limit of an answer without a read.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);

@@ -1,9 +1,9 @@
 //! The updates of all databases.
 
+use flatbed_feeds::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery};
 use flatbed_store::error::Result;
 use flatbed_store::seq::Seq;
 
-use flatbed_feeds::updates::{self, DatabaseUpdates, DatabaseUpdatesQuery};
 use crate::handle::Layer;
 
 impl Layer {

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_operations::view_runtime;
 use flatbed_store::error::Result;
 use flatbed_store::view_functions::ViewFunctions;
-
+use flatbed_views::group::attend;
 use flatbed_views::group::info::{self, ViewGroupInfo};
 use flatbed_views::group::source::{self, ViewUpdate};
-use flatbed_views::group::attend;
-use crate::handle::{Database, Layer, Reader};
 use flatbed_views::view::read::View;
-use flatbed_operations::view_runtime;
 use flatbed_views::view_updates::{ViewTask, ViewWait, views};
+
+use crate::handle::{Database, Layer, Reader};
 
 /// The longest wait of a stopping process for the release of its groups.
 const RELEASED_IN: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ impl Reader {
     /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound) of the design document,
     /// [`Error::View`](crate::Error::View).
     pub async fn view(&self, design: &str, name: &str, update: ViewUpdate) -> Result<View> {
-        source::view(self, design, name, update).await
+        source::view(&self.handle, design, name, update).await
     }
 
     /// Returns a view from this process's cache, without a read; `None`: the design document is not cached, or has no
@@ -60,7 +60,7 @@ impl Reader {
     /// [`ViewFailure::Changed`](crate::ViewFailure::Changed) or
     /// [`Error::DatabaseNotFound`](crate::Error::DatabaseNotFound), and the caller retries with [`Reader::view`].
     pub fn view_known(&self, design: &str, name: &str, update: ViewUpdate) -> Option<View> {
-        source::view_known(self, design, name, update)
+        source::view_known(&self.handle, design, name, update)
     }
 
     /// Returns the state of a design document's group (by its id, `_design/...`). A document without views has no rows,
@@ -69,7 +69,7 @@ impl Reader {
     /// # Errors
     /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound), [`Error::View`](crate::Error::View).
     pub async fn view_info(&self, design: &str) -> Result<ViewGroupInfo> {
-        info::view_info(self, design).await
+        info::view_info(&self.handle, design).await
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flatbed_clock::Clock;
-
 use flatbed_databases::server::Inner;
 use flatbed_databases::slots::State;
 

@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
-use flatbed_store::proto;
-use tokio::time::Instant;
-
 use flatbed_databases::server::Inner;
 use flatbed_databases::slots::State;
+use flatbed_store::proto;
+use tokio::time::Instant;
 
 /// A failure that does not recur within this time is dropped: another process may have built the index, or it is gone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_databases::server::Inner;
+use flatbed_databases::slots::State;
 use flatbed_store::error::{Error, IndexFailure, Result};
 use futures_util::future::BoxFuture;
 use tokio::sync::{Mutex as Turn, Notify, watch};
 
 use crate::index_builds::{IndexBuild, IndexBuilds};
-use flatbed_databases::server::Inner;
-use flatbed_databases::slots::State;
 
 /// The most queries that may wait; further ones fail.
 pub const WAITING_MAX: u64 = 10_000;

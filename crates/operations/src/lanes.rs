@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
-
 use flatbed_databases::instance::InstanceId;
 use flatbed_databases::server::Inner;
 use flatbed_databases::slots::State;

@@ -19,3 +19,23 @@ pub mod write;
 #[cfg(test)]
 #[path = "../../fdb-embedded/src/layers.rs"]
 mod layers;
+
+/// The state that a folder keeps of a server or of a database is found by its type, so what lies below does not know
+/// it.
+#[test]
+fn folders_know_only_those_below_them() {
+    let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
+    let table: [(&str, &[&str]); 10] = [
+        ("compactions", &[]),
+        ("index", &[]),
+        ("index_builds", &[]),
+        ("lanes", &[]),
+        ("read", &[]),
+        ("view_runtime", &[]),
+        ("index_waits", &["index_builds"]),
+        ("judge", &["index", "read", "view_runtime"]),
+        ("find", &["index", "read", "index_waits"]),
+        ("write", &["compactions", "index", "lanes", "read", "judge"]),
+    ];
+    assert_eq!(layers.beyond(&table), Vec::<String>::new());
+}

@@ -3,10 +3,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use flatbed_store::view_functions::ViewFunctions;
-
 use flatbed_databases::server::Inner;
 use flatbed_databases::slots::State;
+use flatbed_store::view_functions::ViewFunctions;
 
 struct ViewRuntime(OnceLock<Arc<dyn ViewFunctions>>);
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flatbed_databases::limits::Limit;
 use flatbed_flatten::json::{Limits, Value, parse, write};
 use flatbed_mango::Index;
 use flatbed_revtree::DESIGN;
@@ -13,8 +14,6 @@ use flatbed_store::view_functions::{
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
-
-use flatbed_databases::limits::Limit;
 
 /// Batches that a process maps at once, each with the tree of one document in memory.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);

@@ -7,6 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::line_pacer::LinePacer;
+use flatbed_databases::server::Inner;
+use flatbed_databases::slots::State;
+use flatbed_operations::view_runtime::view_functions;
 use flatbed_store::error::ViewFailure;
 use flatbed_store::view_bounds::ViewBounds;
 use flatbed_store::view_definition::{GroupDefinition, Signature};
@@ -18,11 +23,6 @@ use tokio::time::Instant;
 
 use crate::at_once::AtOnce;
 use crate::field_maps::FieldMaps;
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
-use flatbed_databases::line_pacer::LinePacer;
-use flatbed_databases::slots::State;
-use flatbed_operations::view_runtime::view_functions;
 
 pub mod memory;
 pub mod runaways;
@@ -308,13 +308,7 @@ impl ViewUpdates {
 
     /// Caches a definition. `database` identifies the database, and distinguishes it from earlier ones of the same
     /// name.
-    pub fn load(
-        &self,
-        inner: &Inner,
-        namespace: u64,
-        database: &str,
-        definition: GroupDefinition,
-    ) -> Arc<LoadedGroup> {
+    pub fn load(&self, inner: &Inner, namespace: u64, database: &str, definition: GroupDefinition) -> Arc<LoadedGroup> {
         let functions: Option<Arc<dyn GroupFunctions>> = match definition.is_of_fields() {
             true => Some(Arc::new(FieldMaps::of(&definition))),
             false => view_functions(inner).map(|functions| functions.load(database, &definition.source(), self.bounds)),
@@ -556,11 +550,7 @@ impl Waiting {
     ///
     /// # Errors
     /// [`ViewFailure::TooManyWaiting`].
-    pub fn begin(
-        views: &ViewUpdates,
-        group: &Arc<GroupState>,
-        waits_for: WaitsFor,
-    ) -> Result<Waiting, ViewFailure> {
+    pub fn begin(views: &ViewUpdates, group: &Arc<GroupState>, waits_for: WaitsFor) -> Result<Waiting, ViewFailure> {
         group.waiting.fetch_add(1, Ordering::Relaxed);
         let before = views.waiting.fetch_add(1, Ordering::Relaxed);
         let begins = || Waits { count: 0, since_ms: views.clock.unix_ms() };

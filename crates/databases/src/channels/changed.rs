@@ -11,8 +11,8 @@ use flatbed_store::seq::{STAMP_BYTES, Seq};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::join_all;
 
-use crate::server::Inner;
 use crate::limits::Limit;
+use crate::server::Inner;
 
 /// Changes of one database that are read; if there are more, all users count as changed.
 const CHANGES_MAX: Limit<usize> = Limit::new(1_000, 4);

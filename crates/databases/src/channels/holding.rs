@@ -63,12 +63,7 @@ struct RowsReading(BoxedPageRead);
 
 impl<'a> Holding<'a> {
     /// Requests the principal's rights, as snapshots; nothing if they are known.
-    pub fn begin(
-        inner: &'a Inner,
-        trx: &'a Transaction,
-        instance: &'a Instance,
-        asker: &ReadPrincipal,
-    ) -> Holding<'a> {
+    pub fn begin(inner: &'a Inner, trx: &'a Transaction, instance: &'a Instance, asker: &ReadPrincipal) -> Holding<'a> {
         let found = |held| HoldingState::Found(Arc::new(held));
         let state = match (asker, asker.principal()) {
             _ if *asker != ReadPrincipal::All && instance.closed().is_any() => HoldingState::Closed,
@@ -165,11 +160,7 @@ impl RowsReading {
 }
 
 /// Reads the rights of a principal without the cache, for tests; `None`: the principal has no name.
-pub async fn read_anew(
-    trx: &Transaction,
-    instance: &Instance,
-    asker: &ReadPrincipal,
-) -> Result<Option<HeldRights>> {
+pub async fn read_anew(trx: &Transaction, instance: &Instance, asker: &ReadPrincipal) -> Result<Option<HeldRights>> {
     let Some((name, found_as)) = asker.principal() else { return Ok(None) };
     let user = UserReading::begin(trx, &instance.keys, &name);
     read(trx, &instance.keys, &(instance.id(), name, found_as), user).await.map(Some)

@@ -18,17 +18,13 @@ use crate::server::Inner;
 const FOUND_WITHIN: Duration = Duration::from_millis(200);
 
 impl ReadHandle {
-    /// Returns whether the reader is known to be unrestricted, without a read.
+    /// Performs `Reader::sees_all` of the layer.
     pub fn sees_all(&self) -> bool {
         *self.asker() == ReadPrincipal::All
             || self.inner.databases.get(self.name()).is_some_and(|it| it.instance.channels() == 0)
     }
 
-    /// Returns whether the reader has lost, as of now or shortly before, any right that they had when the content was
-    /// `judged_by` it, or, without that, had at `since` or later. Gained rights do not matter.
-    ///
-    /// # Errors
-    /// [`flatbed_store::error::Error::DatabaseNotFound`]; a [`flatbed_store::error::Refusal`] if they may read nothing any more.
+    /// Performs `Reader::has_lost` of the layer.
     #[boxed]
     pub async fn has_lost(&self, since: Instant, judged_by: Option<&HeldRights>) -> Result<bool> {
         let judged = (since, judged_by);

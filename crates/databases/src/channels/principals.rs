@@ -18,7 +18,7 @@ use prost::Message;
 
 use crate::channels::grants::Shared;
 use crate::channels::holding::{held_by_role, held_by_user, stamp_of};
-use crate::handles::{WriteHandle, ReadHandle};
+use crate::handles::{ReadHandle, WriteHandle};
 use crate::instance::Instance;
 use crate::server::Inner;
 
@@ -191,12 +191,7 @@ fn things_of(kind: Kind, name: &str, record: &proto::Principal) -> BTreeSet<Gran
 }
 
 impl WriteHandle {
-    /// Creates or changes a user or role, with effect at once in every process. All sessions end if the password
-    /// changes or the user is disabled.
-    ///
-    /// # Errors
-    /// [`Refusal::InvalidSetting`] for invalid or too many names, or a database without channels; those of the write's
-    /// admission.
+    /// Performs `Database::put_principal` of the layer.
     #[boxed]
     pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWriteOutcome> {
         write.check()?;
@@ -205,11 +200,7 @@ impl WriteHandle {
         transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await
     }
 
-    /// Deletes a user or role, with an administrator's grants and all sessions. Grants of documents by this name stay,
-    /// for the next principal of the name. Returns whether it existed.
-    ///
-    /// # Errors
-    /// [`Refusal::InvalidSetting`] for a database without channels; those of the write's admission.
+    /// Performs `Database::delete_principal` of the layer.
     #[boxed]
     pub async fn delete_principal(&self, kind: Kind, name: &str) -> Result<bool> {
         let mut delete = Delete { database: self, kind, name, once: self.inner.once()? };
@@ -218,13 +209,13 @@ impl WriteHandle {
 }
 
 impl ReadHandle {
-    /// Returns a user or role with its rights; `None` if there is none of the name.
+    /// Performs `Reader::principal` of the layer.
     #[boxed]
     pub async fn principal(&self, kind: Kind, name: &str) -> Result<Option<PrincipalWithRights>> {
         self.read(&mut Find { inner: &self.inner, database: &self.name, kind, name }).await
     }
 
-    /// Returns a page of names of users or roles in bytewise order, behind `behind`; an empty page is the end.
+    /// Performs `Reader::principals` of the layer.
     #[boxed]
     pub async fn principals(&self, kind: Kind, behind: Option<&str>) -> Result<Vec<String>> {
         self.read(&mut List { inner: &self.inner, database: &self.name, kind, behind }).await

@@ -17,7 +17,7 @@ use prost::Message;
 use crate::channels::grants::{self, Shared};
 use crate::channels::principals::{Principal, set_record, with_channels};
 use crate::channels::sweep;
-use crate::handles::{WriteHandle, ReadHandle};
+use crate::handles::{ReadHandle, WriteHandle};
 use crate::instance::Instance;
 use crate::server::Inner;
 
@@ -47,19 +47,13 @@ pub struct PrincipalSession {
 }
 
 impl ReadHandle {
-    /// Returns a user at sign-in; `None` if there is none of the name or the database has no channels.
-    ///
-    /// # Errors
-    /// [`DatabaseNotFound`](flatbed_store::error::Error::DatabaseNotFound), [`Storage`](flatbed_store::error::Error::Storage).
+    /// Performs `Reader::user_at` of the layer.
     #[boxed]
     pub async fn user_at(&self, name: &str) -> Result<Option<SignInUser>> {
         self.read_about(&mut User { inner: &self.inner, database: &self.name, name }).await
     }
 
-    /// Returns the session of a hash, valid or not.
-    ///
-    /// # Errors
-    /// As of [`ReadHandle::user_at`].
+    /// Performs `Reader::principal_session` of the layer.
     #[boxed]
     pub async fn principal_session(&self, hash: &SessionHash) -> Result<Option<PrincipalSession>> {
         self.read_about(&mut FindSession { inner: &self.inner, database: &self.name, hash }).await
@@ -67,40 +61,28 @@ impl ReadHandle {
 }
 
 impl WriteHandle {
-    /// Stores a session, if there is an enabled user of this name and generation; returns whether there is.
-    ///
-    /// # Errors
-    /// As of [`WriteHandle::put_principal`].
+    /// Performs `Database::begin_principal_session` of the layer.
     #[boxed]
     pub async fn begin_principal_session(&self, hash: &SessionHash, session: &PrincipalSession) -> Result<bool> {
         let mut begin = BeginSession { database: self, hash, session };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut begin).await
     }
 
-    /// Prolongs a session; returns whether it exists.
-    ///
-    /// # Errors
-    /// As of [`WriteHandle::put_principal`].
+    /// Performs `Database::prolong_principal_session` of the layer.
     #[boxed]
     pub async fn prolong_principal_session(&self, hash: &SessionHash, ends_at_ms: u64) -> Result<bool> {
         let mut change = ChangeSession { database: self, hash, ends_at_ms: Some(ends_at_ms) };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
     }
 
-    /// Ends a session.
-    ///
-    /// # Errors
-    /// As of [`WriteHandle::put_principal`].
+    /// Performs `Database::end_principal_session` of the layer.
     #[boxed]
     pub async fn end_principal_session(&self, hash: &SessionHash) -> Result<()> {
         let mut change = ChangeSession { database: self, hash, ends_at_ms: None };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await.map(drop)
     }
 
-    /// Ends all sessions of a user; returns whether the user exists.
-    ///
-    /// # Errors
-    /// As of [`WriteHandle::put_principal`].
+    /// Performs `Database::end_principal_sessions` of the layer.
     #[boxed]
     pub async fn end_principal_sessions(&self, name: &str) -> Result<bool> {
         let mut end = EndAll { database: self, name, once: self.inner.once()? };

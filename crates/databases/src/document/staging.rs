@@ -22,8 +22,8 @@ use crate::document::body::{Prepared, row_bytes};
 use crate::document::release;
 use crate::handles::WriteHandle;
 use crate::instance::Instance;
-use crate::server::Inner;
 use crate::limits::Limit;
+use crate::server::Inner;
 
 /// Bytes of rows in one staging transaction.
 const STAGE_BYTES_MAX: u64 = 500_000;

@@ -261,11 +261,7 @@ pub struct WholeTree {
 
 impl WholeTree {
     /// Reads the tree; `None` if it exceeds one transaction.
-    pub async fn read_if_small(
-        trx: &Transaction,
-        keys: &DocumentKeys,
-        leaves: Leaves,
-    ) -> Result<Option<WholeTree>> {
+    pub async fn read_if_small(trx: &Transaction, keys: &DocumentKeys, leaves: Leaves) -> Result<Option<WholeTree>> {
         let Some(segments) = leaves.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await? else { return Ok(None) };
         let tree = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
         Ok(Some(WholeTree { leaves, segments, tree }))

@@ -7,6 +7,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use flatbed_databases::server::Inner;
+use flatbed_databases::slots::State;
 use flatbed_store::error::Result;
 use flatbed_store::keys::RootKeys;
 use flatbed_store::seq::Seq;
@@ -18,13 +20,9 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::broadcast;
 
-use crate::hub::{ERROR_PAUSE, SAFETY_REREAD};
-use crate::updates::{
-    Collect, DatabaseUpdate, DatabaseUpdatesPage, PAGE_UPDATES_MAX, ReadNewest, UpdatePositions,
-};
-use crate::watches::set_watches;
-use flatbed_databases::server::Inner;
-use flatbed_databases::slots::State;
+use crate::feed::hub::{ERROR_PAUSE, SAFETY_REREAD};
+use crate::feed::watches::set_watches;
+use crate::updates::{Collect, DatabaseUpdate, DatabaseUpdatesPage, PAGE_UPDATES_MAX, ReadNewest, UpdatePositions};
 
 /// Batches buffered for a slow follower; beyond this limit it reads by itself.
 const BATCHES_WAITING_MAX: usize = 64;

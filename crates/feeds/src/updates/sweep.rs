@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_databases::server::Inner;
 use flatbed_kit::TransactionContext as _;
 use flatbed_store::error::Result;
 use flatbed_store::instruments::Instruments;
@@ -13,8 +14,6 @@ use flatbed_store::root::in_use;
 use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction, conflict_with};
 use foundationdb::Database;
 use prost::Message;
-
-use flatbed_databases::server::Inner;
 
 /// Entries that one transaction reads or removes.
 const SWEPT_ENTRIES_MAX: usize = 1_000;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use flatbed_databases::server::Inner;
 use flatbed_store::database_name::is_replicator_name;
 use flatbed_store::error::Result;
 use flatbed_store::features::is_replicator;
@@ -12,7 +13,6 @@ use prost::Message;
 
 use crate::check::{Report, run};
 use crate::handle::Layer;
-use flatbed_databases::server::Inner;
 
 /// Compares the list with the records. `names`: the names of all databases.
 pub(super) async fn check(layer: &Layer, names: &[String], report: &mut Report) -> Result<()> {

@@ -12,6 +12,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use flatbed_channels::ChannelDeparture;
+use flatbed_operations::index::channels::{channels_of_winner, entry_of};
 use flatbed_store::buckets::{Buckets, Writer};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{ChannelPart, DocumentPart, KeyRange, Keys, PrincipalPart};
@@ -23,7 +24,6 @@ use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, join, try_join_all};
 use prost::Message;
 
-use flatbed_operations::index::channels::{channels_of_winner, entry_of};
 use crate::renew::database::{Room, Row, read};
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 

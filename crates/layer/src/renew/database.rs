@@ -1,5 +1,6 @@
 //! A new incarnation and new stamps for a database.
 
+use flatbed_databases::instance::next_incarnation;
 use flatbed_store::buckets::{Buckets, Writer};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{KeyRange, Keys};
@@ -14,7 +15,6 @@ use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
 use prost::Message;
 
-use flatbed_databases::instance::next_incarnation;
 use crate::renew::channels::{Marks, Numbers, move_entries};
 use crate::renew::selected::Selected;
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
@@ -394,8 +394,8 @@ mod tests {
     use flatbed_store::seq::Seq;
     use flatbed_store::transaction::Transaction;
 
-    use crate::tests::fenced::database;
     use crate::renew::renew;
+    use crate::tests::fenced::database;
     use crate::{ChangesQuery, Edit, check};
 
     #[tokio::test]

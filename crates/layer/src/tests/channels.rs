@@ -8,21 +8,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flatbed_channels::{Grant, GrantedItem, Grantee, Kind};
+use flatbed_databases::channels::holding::Holding;
+use flatbed_databases::channels::sweep::{Swept, sweep_as_of};
+use flatbed_databases::channels::{
+    HeldRights, PrincipalSession, PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal, SignsIn, UsersChanged,
+};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::record_change::ChangeRecord;
 use flatbed_store::features::name_features;
 use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_testkit::Storage;
 use order::{Done, Logged, What, log_key};
 
-use flatbed_databases::channels::holding::Holding;
-use flatbed_databases::channels::sweep::{Swept, sweep_as_of};
-use flatbed_databases::channels::{
-    HeldRights, PrincipalSession, PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal, SignsIn, UsersChanged,
-};
-use crate::tests::fenced::layer;
 use crate::handle::Database;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::record_change::ChangeRecord;
+use crate::tests::fenced::layer;
 use crate::{CreateOptions, Error, Layer, LayerOptions, Refusal};
 
 const USERS: [&str; 3] = ["anna", "bert", ""];

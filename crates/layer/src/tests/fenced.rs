@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use flatbed_clock::ManualClock;
+use flatbed_databases::document::fields::AllocationOutcome;
+use flatbed_databases::instance::Instance;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::write::batch::{Work, WriteBatch};
+use flatbed_operations::write::compact::Compact;
 use flatbed_store::keys::KeyRange;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_testkit::Storage;
 
-use flatbed_databases::document::fields::AllocationOutcome;
 use crate::handle::Database;
-use flatbed_databases::instance::Instance;
 use crate::renew::renew;
-use flatbed_operations::write::batch::{Work, WriteBatch};
-use flatbed_operations::write::compact::Compact;
 use crate::{Authority, CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
 
 pub(crate) async fn open(storage: &Storage, judge: Option<Arc<dyn crate::Judge>>) -> (Layer, Authority) {
@@ -131,7 +131,8 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     let edits = [edit("d")];
     let prepared = async || {
         let instance = current(&db).await;
-        let mut batches = flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
+        let mut batches =
+            flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
         (instance, batches.pop().unwrap())
     };
     let work = Work::new(inner);

@@ -6,17 +6,17 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use flatbed_databases::document::edit::{Edit, EditParts, GetOptions};
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::{Bookmark, Find as Request, Index, compare};
+use flatbed_operations::find::query::{FindOptions, QueryDocument};
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::waits;
 use flatbed_testkit::{Storage, until};
 
 use crate::background::{Background, BackgroundOptions};
-use flatbed_databases::document::edit::{Edit, EditParts, GetOptions};
-use crate::tests::fenced::layer;
-use flatbed_operations::find::query::{FindOptions, QueryDocument};
 use crate::handle::{Database, Layer};
+use crate::tests::fenced::layer;
 use crate::{AllDocsQuery, RevId};
 
 pub(super) fn json(text: &str) -> Value<'static> {

@@ -20,20 +20,20 @@ mod waiting;
 
 use std::sync::Arc;
 
+use flatbed_databases::handles::ReadHandle;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::index::groups::groups_of;
 use flatbed_store::error::{Error, Result, ViewFailure};
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_testkit::{Storage, until, until_some};
-use functions::{Texts, emitted_by};
-
-use crate::tests::fenced::{database, layer};
 use flatbed_views::group::steps::{ReadStanding, Standing};
-use crate::handle::{Database, Reader};
-use flatbed_databases::handles::ReadHandle;
-use flatbed_operations::index::groups::groups_of;
 use flatbed_views::view::check::all_rows;
 use flatbed_views::view::read::{Opening, View};
 use flatbed_views::view::undo::{GroupReads, shown};
+use functions::{Texts, emitted_by};
+
+use crate::handle::{Database, Reader};
+use crate::tests::fenced::{database, layer};
 use crate::{AllDocsQuery, Edit, ViewUpdate};
 
 type Row = (String, String, String);

@@ -10,8 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_clock::ManualClock;
+use flatbed_databases::actor::{Actor, ServerActor};
+use flatbed_databases::document::edit::{Document, Edit, EditParts, GetOptions};
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::CreateOptions;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_jobs::Leases;
+use flatbed_operations::index::build::{Pace, Step, StepOutcome, unbuilt};
+use flatbed_operations::index::prepare::Preparations;
+use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, Writing};
+use flatbed_operations::write::batch::{Work, WriteBatch, instance_of, prepare, resolved};
+use flatbed_operations::write::purge::Purge;
 use flatbed_revtree::RevId;
 use flatbed_store::due::{self, Kind, slice_of};
 use flatbed_store::error::{Error, Refusal, Result};
@@ -23,23 +33,13 @@ use flatbed_testkit::{Storage, pass, until, until_wanted};
 use foundationdb::future::FdbValues;
 use futures_util::future::BoxFuture;
 
-use flatbed_databases::actor::{Actor, ServerActor};
 use crate::background::{Background, BackgroundOptions};
 use crate::check::check_namespaces;
-use flatbed_databases::document::edit::{Document, Edit, EditParts, GetOptions};
-use flatbed_databases::document::verdict::Verdict;
-use crate::tests::fenced::{database, layer_at};
 use crate::handle::Database;
-use flatbed_operations::index::build::{Pace, Step, StepOutcome, unbuilt};
-use flatbed_operations::index::prepare::Preparations;
-use flatbed_databases::instance::Instance;
-use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::handle::Layer;
-use flatbed_databases::server::CreateOptions;
 use crate::lease::RootLeases;
 use crate::renew::renew;
-use flatbed_operations::write::batch::{Work, WriteBatch, instance_of, prepare, resolved};
-use flatbed_operations::write::purge::Purge;
+use crate::tests::fenced::{database, layer_at};
 
 const FIRST: Attempt = Attempt { maybe_committed: false, after_unknown: false };
 
@@ -68,7 +68,10 @@ async fn indexes(db: &Database) -> Vec<proto::Index> {
 async fn all_of(db: &Database, instance: &Instance, number: u64) -> Vec<FdbValues> {
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        match flatbed_databases::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await {
+        match flatbed_databases::document::body::begin_read(&trx, instance.keys.index(number))
+            .finish(&trx, 10_000_000)
+            .await
+        {
             Ok(pages) => return pages,
             Err(Error::Storage(_)) => {}
             Err(error) => panic!("{error}"),

@@ -1,13 +1,13 @@
 //! Tests a database with very many names of fields in a process that has none of them in its cache.
 
+use flatbed_databases::document::edit::GetOptions;
+use flatbed_databases::field_names::Fields;
 use flatbed_store::keys::Keys;
 use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::waits;
 use prost::Message;
 
-use flatbed_databases::document::edit::GetOptions;
-use flatbed_databases::field_names::Fields;
 use crate::{CreateOptions, Edit, Layer, Result};
 
 const NAMES: u64 = 40_500;

@@ -6,18 +6,18 @@ mod purged_infos;
 
 use std::collections::BTreeSet;
 
-use flatbed_flatten::json::{Limits, parse};
-use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
-use proptest::prelude::*;
-
 use flatbed_databases::document::attachments::AttachmentEdit;
 use flatbed_databases::document::edit::{Conflicts, Document, Edit, EditParts, GetOptions};
 use flatbed_databases::document::latest::read_range;
-use crate::tests::fenced::layer;
-use crate::handle::Database;
 use flatbed_databases::server::CreateOptions;
+use flatbed_flatten::json::{Limits, parse};
 use flatbed_operations::read::all_docs::AllDocsQuery;
 use flatbed_operations::write::batch::resolved;
+use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
+use proptest::prelude::*;
+
+use crate::handle::Database;
+use crate::tests::fenced::layer;
 
 /// Ids of which some are prefixes of others or contain bytes that keys escape.
 const IDS: [&str; 16] = [

@@ -1,9 +1,9 @@
 //! Tests of `record_change` with a whole layer.
 
+use flatbed_databases::record_change::*;
 use flatbed_store::error::{Error, Refusal};
 use flatbed_store::proto;
 
-use flatbed_databases::record_change::*;
 use crate::tests::fenced::database;
 
 #[tokio::test]

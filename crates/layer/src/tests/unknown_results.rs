@@ -2,16 +2,16 @@
 //! between.
 
 use flatbed_clock::ManualClock;
-use flatbed_flatten::json::{Limits, parse};
-use flatbed_store::transaction::{Attempt, Operation, Transaction};
-use flatbed_testkit::{Storage, until};
-
 use flatbed_databases::create::{Create, Delete};
-use flatbed_operations::read::local::{EditLocals, LocalEdit, LocalEffect};
 use flatbed_databases::record_change::ChangeRecord;
+use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::read::local::{EditLocals, LocalEdit, LocalEffect};
 use flatbed_operations::write::batch::{Work, WriteBatch};
 use flatbed_operations::write::compact::Compact;
 use flatbed_operations::write::purge::Purge;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
+use flatbed_testkit::{Storage, until};
+
 use crate::{Authority, CreateOptions, Database, Edit, Error, Layer, LocalDocument, RevId};
 
 const FIRST: Attempt = Attempt { maybe_committed: false, after_unknown: false };
@@ -386,7 +386,8 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
         let first = db.update(&edit(None, b"{}")).await.unwrap().rev;
         let instance = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap();
         let edits = [edit(Some(first), br#"{"mine":1}"#)];
-        let mut batches = flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
+        let mut batches =
+            flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
         let mut items = batches.pop().unwrap();
         let work = Work::new(&db.inner);
         let mut write = WriteBatch {
@@ -432,7 +433,8 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
             body,
         }];
         let instance = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap();
-        let mut batches = flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
+        let mut batches =
+            flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches;
         let mut items = batches.pop().unwrap();
         let work = Work::new(&db.inner);
         let mut write = WriteBatch {
@@ -481,7 +483,8 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
     let edits: Vec<_> = ids.iter().map(edit).collect();
     let instance = flatbed_operations::write::batch::instance_of(&db.inner, "db").await.unwrap();
     let all: Vec<usize> = (0..edits.len()).collect();
-    let mut batches = flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &all).await.unwrap().batches;
+    let mut batches =
+        flatbed_operations::write::batch::prepare(&db.handle, &instance, &edits, &all).await.unwrap().batches;
     let mut items = batches.pop().unwrap();
     let work = Work::new(&db.inner);
     let mut write = WriteBatch {

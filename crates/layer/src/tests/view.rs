@@ -9,6 +9,7 @@ mod read_tests;
 use std::collections::BTreeMap;
 
 use flatbed_collate::reduce::Reducer;
+use flatbed_databases::document::edit::partition_of;
 use flatbed_flatten::json::{Value, parse};
 use flatbed_store::error::Result;
 use flatbed_store::keys::ViewPart;
@@ -16,13 +17,6 @@ use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::view_functions::EmittedRows;
 use flatbed_store::waits::{self, Waits};
-use futures_util::future::BoxFuture;
-use proptest::prelude::*;
-use prost::Message;
-
-use flatbed_databases::document::edit::partition_of;
-use crate::tests::fenced::database;
-use crate::handle::Database;
 use flatbed_views::view::apply::{Applied, At, apply, write_rows};
 use flatbed_views::view::build::{FOLLOWED, NodesPace, build_nodes};
 use flatbed_views::view::check::{PAGE_KEYS, all_rows, check};
@@ -33,6 +27,12 @@ use flatbed_views::view::prepare::{Emitted, PreparedDocument, prepare};
 use flatbed_views::view::undo::GroupReads;
 use flatbed_views::view::written::{ReduceAsk, ReduceInput, WrittenReduces, WrittenResult};
 use flatbed_views::view_updates::KnowingGroups;
+use futures_util::future::BoxFuture;
+use proptest::prelude::*;
+use prost::Message;
+
+use crate::handle::Database;
+use crate::tests::fenced::database;
 
 /// A reduce that shows the number of rows and their identity: the total length of their texts.
 pub(super) struct Lengths;
@@ -306,7 +306,9 @@ proptest! {
 pub(super) async fn keys_of(db: &Database) -> usize {
     let instance = flatbed_operations::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-    let pages = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(NUMBER)).finish(&trx, 100_000_000).await;
+    let pages = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(NUMBER))
+        .finish(&trx, 100_000_000)
+        .await;
     pages.unwrap().iter().map(|page| page.len()).sum()
 }
 
@@ -391,7 +393,9 @@ async fn the_checker_finds_what_is_broken() {
     build(&db, &group, &model).await;
     let instance = flatbed_operations::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-    let pages = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(NUMBER)).finish(&trx, 100_000_000).await;
+    let pages = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(NUMBER))
+        .finish(&trx, 100_000_000)
+        .await;
     let pages = pages.unwrap();
     let all: Vec<(Vec<u8>, Vec<u8>)> =
         pages.iter().flatten().map(|row| (row.key().to_vec(), row.value().to_vec())).collect();

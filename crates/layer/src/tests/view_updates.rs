@@ -5,7 +5,6 @@ use std::sync::Arc;
 use flatbed_clock::Clock;
 use flatbed_store::error::ViewFailure;
 use flatbed_store::view_bounds::ViewBounds;
-
 use flatbed_views::view_updates::*;
 
 #[test]

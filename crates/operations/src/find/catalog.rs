@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::instance::{Instance, InstanceId};
+use flatbed_databases::server::Inner;
 use flatbed_flatten::json::Value;
 use flatbed_mango::{Catalog, Index, Plan, Refused};
 use flatbed_store::error::Result;
@@ -10,13 +13,10 @@ use flatbed_store::features::is_outdated;
 use flatbed_store::proto;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
-use flatbed_databases::handles::ReadHandle;
 use crate::index::compiled::{compile_all, uncompiled};
 use crate::index::definitions::DefinitionRoom;
 use crate::index::json::definition::{compiled, defined_by};
 use crate::index::json::kind::NAME;
-use flatbed_databases::instance::{Instance, InstanceId};
-use flatbed_databases::server::Inner;
 
 /// A snapshot of a database's Mango indexes.
 #[derive(Debug, Clone)]

@@ -3,6 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use flatbed_databases::document::attachments::Attachment;
+use flatbed_databases::document::body::Rows;
+use flatbed_databases::document::edit::Document;
+use flatbed_databases::document::latest::{LatestRead, begin_latest_of, whole_body};
+use flatbed_databases::document::text::digest;
 use flatbed_flatten::DecodeError;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::{BESIDE, Exhausted, Interrupts, Progress, RowSelector, RowsError, Selector, slice_steps};
@@ -14,11 +19,6 @@ use foundationdb::future::FdbValues;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use flatbed_databases::document::attachments::Attachment;
-use flatbed_databases::document::body::Rows;
-use flatbed_databases::document::edit::Document;
-use flatbed_databases::document::latest::{LatestRead, begin_latest_of, whole_body};
-use flatbed_databases::document::text::digest;
 use crate::find::query::{Query, Stop};
 use crate::index::json::key::special;
 use crate::index::maintainers::Within;
@@ -64,12 +64,7 @@ pub struct Matcher<'a> {
 
 impl<'a> Matcher<'a> {
     /// `paused`: the match of an earlier transaction to resume.
-    pub fn new(
-        within: &'a Within<'a>,
-        selector: &'a Selector,
-        query: &'a Query,
-        paused: Option<PausedMatch>,
-    ) -> Self {
+    pub fn new(within: &'a Within<'a>, selector: &'a Selector, query: &'a Query, paused: Option<PausedMatch>) -> Self {
         let rows = selector.for_rows(&within.instance.fields.view());
         let asks_beside = BESIDE.iter().any(|member| selector.asks_about(member));
         let turn = within.trx.clock().now();

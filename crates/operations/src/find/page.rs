@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use flatbed_databases::instance::{Instance, InstanceId};
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::json::Value;
 use flatbed_mango::Source;
 use flatbed_revtree::DocumentId;
@@ -19,9 +22,6 @@ use crate::find::ranges::{self, behind, of_source};
 use crate::index::json::entry::says_over;
 use crate::index::json::key::catch_up;
 use crate::index::maintainers::Within;
-use flatbed_databases::instance::{Instance, InstanceId};
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
 use crate::read::all_docs::{PAGE_ROWS_MAX, Pace, read_ranges};
 use crate::read::get::{READ_BYTES_MAX, shown};
 

@@ -4,6 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::document::edit::Document;
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::instance::InstanceId;
 use flatbed_flatten::json::Value;
 use flatbed_mango::{Bookmark, ExecutionStats, Index, Plan, Selector, Source};
 use flatbed_store::error::{Error, Refusal, Result};
@@ -13,15 +16,12 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-use flatbed_databases::document::edit::Document;
 use crate::find::catalog::JsonIndexes;
 use crate::find::page::{PagePosition, PageRead, QueryPage, SelectedRow};
 use crate::find::wait::{begin_to_wait, wait_for};
-use flatbed_databases::handles::ReadHandle;
 use crate::index::json::place::Among;
 use crate::index::maintainers::Within;
 use crate::index_waits::Waiting;
-use flatbed_databases::instance::InstanceId;
 
 /// Returns true if the client has stopped waiting.
 pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;

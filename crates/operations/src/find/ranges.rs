@@ -3,6 +3,7 @@
 use std::ops::Bound;
 
 use flatbed_collate::{Boundary, cut_to_level};
+use flatbed_databases::document::edit::DOCUMENT_ID_BYTES_MAX;
 use flatbed_flatten::json::Value;
 use flatbed_mango::{Bookmark, IdRange, KeyEdge, Source};
 use flatbed_store::error::Result;
@@ -10,7 +11,6 @@ use flatbed_store::keys::{KeyRange, Keys};
 use flatbed_store::transaction::Transaction;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 
-use flatbed_databases::document::edit::DOCUMENT_ID_BYTES_MAX;
 use crate::index::json::definition::collation;
 use crate::index::json::key::DocumentKey;
 use crate::index::json::place::Among;

@@ -1,5 +1,7 @@
 //! Waits for an index that is being built.
 
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::server::Inner;
 use flatbed_mango::Index;
 use flatbed_store::due::Kind;
 use flatbed_store::error::Result;
@@ -8,9 +10,7 @@ use flatbed_store::proto;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use flatbed_databases::handles::ReadHandle;
 use crate::index_waits::{IndexWaits, Unbuilt, Waiting};
-use flatbed_databases::server::Inner;
 
 pub(super) fn begin_to_wait(database: &ReadHandle, number: u64, index: &Index) -> Result<Waiting> {
     let design = index.ddoc().unwrap_or_default();

@@ -1,11 +1,11 @@
 //! `_all_docs`: the documents that are not deleted, by id.
 
+use flatbed_databases::instance::Instance;
 use flatbed_store::error::Result;
 use flatbed_store::records::{ById, Info};
 use flatbed_store::transaction::{Quiet, Transaction};
 
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
-use flatbed_databases::instance::Instance;
 
 /// Maintains the ids of documents that are not deleted.
 pub struct AllDocs;
@@ -33,12 +33,7 @@ impl IndexMaintainer for AllDocs {
     }
 }
 
-pub async fn check_document(
-    trx: &Transaction,
-    instance: &Instance,
-    id: &str,
-    info: &Info,
-) -> Result<Option<String>> {
+pub async fn check_document(trx: &Transaction, instance: &Instance, id: &str, info: &Info) -> Result<Option<String>> {
     let entry = trx.get(&instance.keys.all_docs_entry(id), true).await?;
     Ok(match (entry.as_deref().map(|entry| names(entry, info)), info.deleted) {
         (None, true) | (Some(true), false) => None,
@@ -51,12 +46,7 @@ fn names(entry: &[u8], info: &Info) -> bool {
 }
 
 /// Checks that an entry names its document's winner, which is not deleted.
-pub async fn check_entry(
-    trx: &Transaction,
-    instance: &Instance,
-    key: &[u8],
-    value: &[u8],
-) -> Result<Option<String>> {
+pub async fn check_entry(trx: &Transaction, instance: &Instance, key: &[u8], value: &[u8]) -> Result<Option<String>> {
     match instance.keys.all_docs_id(key) {
         Ok(id) => is_of_document(trx, instance, &id, |info| !info.deleted && names(value, info)).await,
         Err(error) => Ok(Some(error.to_string())),

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_databases::instance::Instance;
+use flatbed_databases::slots::State;
 use flatbed_kit::Digest;
 use flatbed_store::error::Result;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 
 use crate::index::maintainers::Within;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::slots::State;
 
 /// Filters are matched within an attempt up to this age if a turn is free: each takes some tenths of a second.
 pub const ASKED_WITHIN: Duration = Duration::from_secs(1);

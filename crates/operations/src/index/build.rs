@@ -11,6 +11,11 @@ pub mod tombstones;
 
 use std::collections::VecDeque;
 
+use flatbed_databases::document::body::Rows;
+use flatbed_databases::document::latest::{begin_latest, read_range, whole_body};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::proto;
 use flatbed_store::records::Info;
@@ -20,16 +25,11 @@ use futures_util::future::try_join_all;
 use prost::Message;
 use sha2::{Digest, Sha256};
 
-use flatbed_databases::document::body::Rows;
-use flatbed_databases::document::latest::{begin_latest, read_range, whole_body};
 use crate::index::compiled::compile_within;
 use crate::index::definitions::{renew_worn_out, write_record};
 use crate::index::kinds::indexes_of;
 use crate::index::maintainers::{Change, Within};
 use crate::index::prepare::Preparations;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
 
 /// The most documents that a step enters. Tests have a small limit, so that there are several steps.
 const STEP_DOCUMENTS_MAX: Limit<usize> = Limit::new(2_000, 10);

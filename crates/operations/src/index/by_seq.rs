@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use flatbed_databases::instance::Instance;
 use flatbed_revtree::{RevId, rank};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::BucketKeys;
@@ -15,7 +16,6 @@ use prost::Message;
 use crate::index::channels::{LeftOf, Rerouted};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::index::selector::selecting::{Selecting, entry_of_document};
-use flatbed_databases::instance::Instance;
 
 /// A by-seq entry names up to this many leaves of a document; feed readers look up the leaves of other documents.
 const LEAVES_IN_ENTRY_MAX: usize = 8;

@@ -10,6 +10,9 @@ pub mod check;
 use std::collections::{BTreeMap, BTreeSet};
 
 use flatbed_channels::{ChannelDeparture, ChannelEntry, Grant, GrantedItem, Grantee, Moves, Periods, Stamp, moves};
+use flatbed_databases::document::body::begin_read;
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::instance::Instance;
 use flatbed_store::due;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::instruments::Instruments;
@@ -22,10 +25,7 @@ use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
 
-use flatbed_databases::document::body::begin_read;
-use flatbed_databases::document::verdict::Verdict;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
-use flatbed_databases::instance::Instance;
 
 pub use check::{LeftOf, check_document, check_entry, check_principal};
 
@@ -87,11 +87,7 @@ async fn said_of_winner(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> 
     Ok(Some(Verdict { channels, expires_at_ms: info.routed.expires_at_ms, ..Verdict::default() }))
 }
 
-pub async fn channels_of_winner(
-    trx: &Transaction,
-    keys: &DocumentKeys,
-    info: &Info,
-) -> Result<BTreeSet<String>> {
+pub async fn channels_of_winner(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<BTreeSet<String>> {
     match &info.routed.channels {
         None => Ok(BTreeSet::new()),
         Some(named) if !named.are_elsewhere => Ok(named.names.iter().cloned().collect()),

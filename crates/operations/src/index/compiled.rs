@@ -5,6 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::proto;
 
@@ -12,8 +14,6 @@ use crate::index::apart::selecting;
 use crate::index::apart::{digest_in, in_turn};
 use crate::index::kinds::{DefinedIndex, with_kinds};
 use crate::index::maintainers::Within;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
 
 /// The most cached definitions of a kind, and the most weight of their selectors. A regular expression weighs 1 per kB.
 const COUNT_MAX: usize = 10_000;
@@ -61,11 +61,7 @@ impl<T> CompiledIndexes<T> {
     ///
     /// # Errors
     /// That of `compile`.
-    pub fn get_or_compile(
-        &self,
-        index: &proto::Index,
-        compile: impl FnOnce() -> Result<(T, usize)>,
-    ) -> Result<Arc<T>> {
+    pub fn get_or_compile(&self, index: &proto::Index, compile: impl FnOnce() -> Result<(T, usize)>) -> Result<Arc<T>> {
         if let Some(found) = self.get(index) {
             return Ok(found);
         }

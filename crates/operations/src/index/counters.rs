@@ -3,14 +3,14 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_databases::slots::State;
 use flatbed_store::due::Kind;
 use flatbed_store::error::Result;
 use flatbed_store::keys::Counter;
 
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::slots::State;
 
 /// The changes of one transaction, applied by one atomic ADD per counter.
 #[derive(Default)]

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_databases::slots::State;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::Selector;
 use flatbed_revtree::DocumentId;
@@ -19,9 +22,6 @@ use crate::index::groups::{self, group_named_by, groups_of, is_group, name_group
 use crate::index::kinds::KINDS;
 use crate::index::maintainers::{Change, Purged, Within};
 use crate::index::selector::definition::MEMBER;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::slots::State;
 
 /// The most indexes of one database. A write costs the entries of the indexes that the document is in, and a check of
 /// each other one.

@@ -5,6 +5,7 @@
 //! are swapped by writing the new one under another name first, and a return to the old one finds its group intact.
 //! Unnamed groups are removed by `_view_cleanup`, or after a day.
 
+use flatbed_databases::server::Inner;
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::Result;
 use flatbed_store::keys::Keys;
@@ -15,7 +16,6 @@ use prost::Message;
 
 use crate::index::definitions::{ENTRY_BYTES, RECORD_BYTES_MAX, write_record};
 use crate::index::maintainers::Within;
-use flatbed_databases::server::Inner;
 
 /// The name of groups in records, and in the feature `index:view`.
 pub const VIEW: &str = "view";
@@ -95,11 +95,7 @@ pub fn mark_followed(within: &Within<'_>) -> Result<()> {
     due::mark(trx, &instance.root, Kind::Views, &instance.name, at_ms)
 }
 
-pub fn mark_changed(
-    within: &Within<'_>,
-    before: &proto::DatabaseRecord,
-    after: &proto::DatabaseRecord,
-) -> Result<()> {
+pub fn mark_changed(within: &Within<'_>, before: &proto::DatabaseRecord, after: &proto::DatabaseRecord) -> Result<()> {
     let mark = |at_ms| due::mark(within.trx, &within.instance.root, Kind::Views, &within.instance.name, at_ms);
     for group in groups_of(after) {
         let known = before.indexes.iter().find(|index| index.number == group.number);

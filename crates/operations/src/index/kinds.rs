@@ -3,6 +3,9 @@
 //! A kind is code: it finds its definitions in design documents, maintains entries in the transactions that change
 //! documents, and checks them. An index is one definition in one database, with its own number.
 
+use flatbed_databases::document::edit::Edit;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::json::Value;
 use flatbed_store::error::{Invalid, Refusal, Result};
 use flatbed_store::keys::IndexPart;
@@ -10,12 +13,9 @@ use flatbed_store::proto;
 use flatbed_store::records::Info;
 use futures_util::future::BoxFuture;
 
-use flatbed_databases::document::edit::Edit;
 use crate::index::maintainers::{IndexMaintainer, Within};
 use crate::index::partitions::COUNTED;
 use crate::index::prepare::Preparations;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
 
 /// All kinds. Each has a feature in `store::features`, and lines in design/data-model.md.
 pub const KINDS: &[&dyn Kind] = &[

@@ -3,6 +3,11 @@
 //! A write hands the old and the new state of each document to the maintainers of its database, in its own transaction:
 //! by-seq, `_all_docs` and the counters, which every database has, and one for each index in the database's record.
 
+use flatbed_databases::channels::grants::{self, Shared};
+use flatbed_databases::document::body::{self, Prepared, Rows};
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::DocumentKeys;
@@ -10,9 +15,6 @@ use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
 use flatbed_store::transaction::Transaction;
 use futures_util::future::{BoxFuture, try_join_all};
 
-use flatbed_databases::channels::grants::{self, Shared};
-use flatbed_databases::document::body::{self, Prepared, Rows};
-use flatbed_databases::document::verdict::Verdict;
 use crate::index::all_docs::AllDocs;
 use crate::index::by_seq::BySeq;
 use crate::index::channels::{Channels, Rerouted};
@@ -21,8 +23,6 @@ use crate::index::definitions::Definitions;
 use crate::index::kinds::indexes_of;
 use crate::index::partitions::Partitions;
 use crate::index::prepare::Preparations;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
 
 #[derive(Clone, Copy)]
 pub struct Within<'a> {

@@ -10,6 +10,10 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 
+use flatbed_databases::document::body;
+use flatbed_databases::document::edit::Edit;
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::DocumentId;
 use flatbed_store::error::{Error, NotJudged, Refusal, Result};
@@ -21,13 +25,9 @@ use foundationdb::future::FdbSlice;
 use foundationdb::options::MutationType;
 use futures_util::future::BoxFuture;
 
-use flatbed_databases::document::body;
-use flatbed_databases::document::edit::Edit;
-use flatbed_databases::document::verdict::Verdict;
 use crate::index::kinds::Kind;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
 use crate::index::prepare::Preparations;
-use flatbed_databases::server::Inner;
 
 const VALUE_BYTES_MAX: usize = 200;
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use flatbed_databases::document::edit::partition_of;
 use flatbed_store::error::Result;
 use flatbed_store::keys::Counter;
 use flatbed_store::records::Info;
 
-use flatbed_databases::document::edit::partition_of;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
 
 /// The counters of a partition. The size of bodies is not among them, as attachments may be shared by documents of

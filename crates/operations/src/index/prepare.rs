@@ -12,6 +12,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flatbed_databases::document::edit::Edit;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::{DocumentId, RevId};
 use flatbed_store::error::{Error, NotJudged, Refusal, Result};
@@ -20,12 +24,8 @@ use foundationdb::FdbError;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
-use flatbed_databases::document::edit::Edit;
 use crate::index::kinds::{DefinedIndex, with_kinds};
 use crate::index::maintainers::{Change, Within};
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
 
 const AT_ONCE: usize = 8;
 

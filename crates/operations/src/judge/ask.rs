@@ -8,12 +8,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
-use flatbed_flatten::json::{self, Limits, Value};
-use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
-use flatbed_store::error::{Error, NotJudged, Refusal, Result};
-use futures_util::future::try_join;
-use tokio::sync::OnceCell;
-
 use flatbed_databases::actor::User;
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::document::edit::{Document, Edit, GetOptions};
@@ -21,6 +15,13 @@ use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::handles::{ReadHandle, WriteHandle};
 use flatbed_databases::held::HeldRights;
 use flatbed_databases::instance::Instance;
+use flatbed_databases::slots::State;
+use flatbed_flatten::json::{self, Limits, Value};
+use flatbed_revtree::{DESIGN_IDS, DocumentId, RevId};
+use flatbed_store::error::{Error, NotJudged, Refusal, Result};
+use futures_util::future::try_join;
+use tokio::sync::OnceCell;
+
 use crate::judge::judgement::judge_of;
 use crate::judge::judgement::{Judge, Judgement, NO_FUNCTIONS, Room, Rule, Writing};
 use crate::judge::rights;
@@ -29,7 +30,6 @@ use crate::judge::several::Judging;
 use crate::read::all_docs::{AllDocs, AllDocsQuery};
 use crate::read::get;
 use crate::read::missing::missing_revs;
-use flatbed_databases::slots::State;
 
 /// The member of a design document with its validator.
 const MEMBER: &str = "validate_doc_update";

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_collate::reduce::Reducer;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::json::Value;
 use flatbed_mango::Index;
 use flatbed_store::error::{DesignFault, NotJudged, Refusal};
@@ -15,8 +17,6 @@ use flatbed_store::view_functions::{FunctionFailure, ViewFunctions};
 use crate::index::apart::selecting;
 use crate::index::definitions::has_selectors;
 use crate::index::selector::definition as selectors;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
 
 #[derive(Debug, Clone, Copy)]
 enum Type {

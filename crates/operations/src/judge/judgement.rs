@@ -8,15 +8,14 @@ use std::any::Any;
 use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
-use flatbed_store::error::{NotJudged, Refusal};
-use futures_util::future::{BoxFuture, join_all};
-
 use flatbed_databases::actor::User;
 use flatbed_databases::confirmed::SecurityOf;
 use flatbed_databases::document::edit::{Document, Edit};
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::server::Inner;
 use flatbed_databases::slots::State;
+use flatbed_store::error::{NotJudged, Refusal};
+use futures_util::future::{BoxFuture, join_all};
 
 /// Loads rules from design documents, and bounds the memory of judging.
 pub trait Judge: Send + Sync {

@@ -5,15 +5,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
-use flatbed_store::error::{Refusal, Result};
-use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
-
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::channels::holding::Holding;
-use flatbed_databases::handles::{WriteHandle, ReadHandle};
+use flatbed_databases::handles::{ReadHandle, WriteHandle};
 use flatbed_databases::held::{Fencing, HeldRights};
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
+use flatbed_store::error::{Refusal, Result};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
 /// Returns the author's access; `None`: unrestricted. Cached access is enough, since the write's own transaction
 /// verifies it ([`Fences`]). `is_anew`: the cached access was outdated.

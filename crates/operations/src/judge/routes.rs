@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use flatbed_channels::{Expiry, Routing};
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::{NotJudged, Refusal, Result};
 use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::join_all;
 use prost::Message;
 
-use flatbed_databases::document::verdict::Verdict;
-use flatbed_databases::instance::Instance;
 use crate::judge::ask::named;
 use crate::judge::judgement::judge_of;
 use crate::judge::judgement::{Judgement, NO_FUNCTIONS, Rule, Writing};
-use flatbed_databases::server::Inner;
 
 #[derive(Clone)]
 pub enum Routes {

@@ -8,16 +8,16 @@
 use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
-use flatbed_revtree::DocumentId;
-use flatbed_store::error::{Error, Invalid, NotJudged, Refusal, Result};
-use futures_util::future::BoxFuture;
-use futures_util::stream::{self, StreamExt};
-
 use flatbed_databases::actor::User;
 use flatbed_databases::document::edit::{Document, Edit};
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::handles::WriteHandle;
 use flatbed_databases::instance::Instance;
+use flatbed_revtree::DocumentId;
+use flatbed_store::error::{Error, Invalid, NotJudged, Refusal, Result};
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, StreamExt};
+
 use crate::judge::ask::{Asked, JudgedEdit, WithRoom, cut, with_room};
 use crate::judge::design;
 use crate::judge::judgement::{Judge, Judgement, Room, Rule, Writing};

@@ -4,6 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::document::edit::{Conflicts, Document, partition_ids};
+use flatbed_databases::document::latest::{LatestRange, Share, begin_latest, read_range};
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::instance::{Instance, InstanceId};
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
 use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, KeyRange, Keys};
@@ -16,13 +23,6 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::document::edit::{Conflicts, Document, partition_ids};
-use flatbed_databases::document::latest::{LatestRange, Share, begin_latest, read_range};
-use flatbed_databases::handles::ReadHandle;
-use flatbed_databases::instance::{Instance, InstanceId};
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
 use crate::read::get::{
     Known, READ_AHEAD, READ_BYTES_MAX, ShowsDocument, latest_document, show_documents_to, shown_to,
 };

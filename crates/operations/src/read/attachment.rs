@@ -1,15 +1,15 @@
 //! Finds an attachment of a revision.
 
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::document::attachments::AttachmentPlace;
+use flatbed_databases::document::edit::GetOptions;
+use flatbed_databases::server::Inner;
 use flatbed_revtree::RevId;
 use flatbed_store::error::{NotFound, Refusal, Result};
 use flatbed_store::records::{Info, RevisionRecord};
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::document::attachments::AttachmentPlace;
-use flatbed_databases::document::edit::GetOptions;
-use flatbed_databases::server::Inner;
 use crate::read::over::ReadOnce;
 use crate::read::viewer::{PendingViewer, check_id, is_judged};
 

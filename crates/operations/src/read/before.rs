@@ -1,14 +1,14 @@
 //! Counts the documents before the start of a scan.
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
 use flatbed_revtree::DESIGN_IDS;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{Counter, KeyRange};
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::future::try_join4;
 
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
 use crate::read::all_docs::{AllDocs, AllDocsQuery, of_partition, whole_range};
 
 /// Limit of the ids and of the counters of partitions that are read.

@@ -3,6 +3,15 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::document::attachments;
+use flatbed_databases::document::body::{self, BODY_BYTES_MAX, Rows};
+use flatbed_databases::document::edit::{Conflicts, Document, GetOptions};
+use flatbed_databases::document::latest::{LatestRead, begin_latest, begin_latest_of, whole_body};
+use flatbed_databases::document::tree::Leaves;
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::etf::body_revision;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::{RevId, Tree};
@@ -13,15 +22,6 @@ use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::document::attachments;
-use flatbed_databases::document::body::{self, BODY_BYTES_MAX, Rows};
-use flatbed_databases::document::edit::{Conflicts, Document, GetOptions};
-use flatbed_databases::document::latest::{LatestRead, begin_latest, begin_latest_of, whole_body};
-use flatbed_databases::document::tree::Leaves;
-use flatbed_databases::handles::ReadHandle;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
 use crate::read::over::{ReadOnce, ReadsOnce};
 use crate::read::revision_records::Records;
 use crate::read::seen;
@@ -62,7 +62,10 @@ impl<F> LatestFuture for F where F: Future<Output = foundationdb::FdbResult<foun
 ///
 /// # Errors
 /// [`Refusal::LargeDocument`].
-pub(super) async fn finish_small<F: LatestFuture>(read: LatestRead<F>, trx: &Transaction) -> Result<Option<(Info, Rows)>> {
+pub(super) async fn finish_small<F: LatestFuture>(
+    read: LatestRead<F>,
+    trx: &Transaction,
+) -> Result<Option<(Info, Rows)>> {
     let found = finish_one_page(read, trx, SMALL_ONLY_BYTES_MAX).await?;
     match found {
         // A document that is stored small may be compressed.
@@ -75,7 +78,11 @@ pub(super) async fn finish_small<F: LatestFuture>(read: LatestRead<F>, trx: &Tra
 ///
 /// # Errors
 /// [`Refusal::LargeDocument`].
-async fn finish_one_page<F: LatestFuture>(read: LatestRead<F>, trx: &Transaction, bytes_max: usize) -> Result<Option<(Info, Rows)>> {
+async fn finish_one_page<F: LatestFuture>(
+    read: LatestRead<F>,
+    trx: &Transaction,
+    bytes_max: usize,
+) -> Result<Option<(Info, Rows)>> {
     let prefix_bytes = read.keys.body().len();
     let page = read.read.only_page(trx, bytes_max).await?.ok_or(Refusal::LargeDocument)?;
     let Some((info, rows)) = body::split_latest(vec![page], &read.keys.info(), prefix_bytes) else {

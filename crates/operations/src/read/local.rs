@@ -6,6 +6,14 @@
 use std::collections::{HashMap, VecDeque};
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::actor::Actor;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::document::body::{BODY_BYTES_MAX, begin_read};
+use flatbed_databases::document::edit::DOCUMENT_ID_BYTES_MAX;
+use flatbed_databases::handles::{ReadHandle, WriteHandle};
+use flatbed_databases::instance::{Instance, RUN_BYTES_MAX};
+use flatbed_databases::server::Inner;
+use flatbed_databases::size_limit::{self, Growth};
 use flatbed_revtree::local_id;
 use flatbed_store::error::{Error, Invalid, NotFound, Refusal, Result};
 use flatbed_store::keys::{KeyRange, Keys, PrincipalPart};
@@ -20,26 +28,24 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use prost::Message;
 
-use flatbed_databases::actor::Actor;
-use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::document::body::{BODY_BYTES_MAX, begin_read};
-use flatbed_databases::document::edit::DOCUMENT_ID_BYTES_MAX;
-use flatbed_databases::handles::{ReadHandle, WriteHandle};
-use flatbed_databases::instance::{Instance, RUN_BYTES_MAX};
-use flatbed_databases::server::Inner;
 use crate::read::viewer::{PendingViewer, is_judged};
-use flatbed_databases::size_limit::{self, Growth};
 
 /// Performs `Reader::get_local` of the layer.
 #[boxed]
 pub async fn get_local(database: &ReadHandle, id: &str) -> Result<Option<LocalDocument>> {
     check_local_id(id)?;
-    database.read_judged(&mut GetLocal { inner: &database.inner, name: &database.name, asker: database.asker(), id }).await
+    database
+        .read_judged(&mut GetLocal { inner: &database.inner, name: &database.name, asker: database.asker(), id })
+        .await
 }
 
 /// Performs `Reader::list_local` of the layer.
 #[boxed]
-pub async fn list_local(database: &ReadHandle, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
+pub async fn list_local(
+    database: &ReadHandle,
+    from: Option<(&str, bool)>,
+    descending: bool,
+) -> Result<(Vec<String>, bool)> {
     let (inner, name, asker) = (&database.inner, &database.name, database.asker());
     database.read_judged(&mut ListLocal { inner, name, asker, from, descending }).await
 }

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use flatbed_databases::limits::Limit;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, Keys};
 use flatbed_store::records::ById;
 use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join_all;
-
-use flatbed_databases::limits::Limit;
 
 /// Ranges that are read at once.
 pub(super) const RANGES_AT_ONCE: usize = 256;

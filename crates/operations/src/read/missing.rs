@@ -3,17 +3,17 @@
 use std::collections::HashSet;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::document::body::{self, BODY_BYTES_MAX};
+use flatbed_databases::document::tree::{Leaf, Leaves};
+use flatbed_databases::handles::{DocumentFilter, ReadHandle};
+use flatbed_databases::server::Inner;
 use flatbed_revtree::RevId;
 use flatbed_store::error::Result;
 use flatbed_store::keys::DocumentKeys;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::document::body::{self, BODY_BYTES_MAX};
-use flatbed_databases::document::tree::{Leaf, Leaves};
-use flatbed_databases::handles::{DocumentFilter, ReadHandle};
-use flatbed_databases::server::Inner;
 use crate::read::get::READ_AHEAD;
 use crate::read::seen;
 use crate::read::viewer::is_judged;
@@ -31,10 +31,7 @@ const DOCUMENTS_AT_ONCE: usize = 100;
 
 /// Performs `Reader::missing_revs` of the layer.
 #[boxed]
-pub async fn missing_revs(
-    reader: &ReadHandle,
-    wanted: &[NamedRevisions],
-) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
+pub async fn missing_revs(reader: &ReadHandle, wanted: &[NamedRevisions]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
     let mut missing = Vec::with_capacity(wanted.len());
     let mut rest = wanted;
     while !rest.is_empty() {

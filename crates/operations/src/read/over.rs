@@ -12,6 +12,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use flatbed_databases::document::edit::GetOptions;
+use flatbed_databases::document::tree::Leaves;
+use flatbed_databases::instance::Instance;
 use flatbed_revtree::RevId;
 use flatbed_store::error::Result;
 use flatbed_store::keys::DocumentKeys;
@@ -20,9 +23,6 @@ use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 use tokio::sync::OnceCell;
 
-use flatbed_databases::document::edit::GetOptions;
-use flatbed_databases::document::tree::Leaves;
-use flatbed_databases::instance::Instance;
 use crate::read::revision_records::{RECORDS_BYTES_MAX, Records};
 use crate::read::viewer::Viewer;
 
@@ -115,12 +115,7 @@ impl ReadOnce {
 
     /// Returns the records of the document. Their `is_given` says whether the viewer, who is the same throughout the
     /// transaction, sees the revision.
-    pub async fn records(
-        &self,
-        trx: &Transaction,
-        keys: &DocumentKeys,
-        viewer: Option<&Viewer>,
-    ) -> Result<&Records> {
+    pub async fn records(&self, trx: &Transaction, keys: &DocumentKeys, viewer: Option<&Viewer>) -> Result<&Records> {
         let read = || async {
             let (now_ms, asked) =
                 (trx.clock().unix_ms(), |record: &RevisionRecord| viewer.is_none_or(|viewer| viewer.sees(record)));
@@ -136,12 +131,7 @@ impl ReadOnce {
         self.records.get_or_try_init(read).await
     }
 
-    pub async fn over(
-        &self,
-        trx: &Transaction,
-        keys: &DocumentKeys,
-        records: &Records,
-    ) -> Result<&ExpiredAncestors> {
+    pub async fn over(&self, trx: &Transaction, keys: &DocumentKeys, records: &Records) -> Result<&ExpiredAncestors> {
         self.over.get_or_try_init(|| ExpiredAncestors::find(trx, keys, records, self.from_generation)).await
     }
 

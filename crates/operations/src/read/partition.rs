@@ -1,13 +1,12 @@
 //! Statistics of a partition.
 
 use async_recursion::async_recursion as boxed;
-use flatbed_store::error::Result;
-use flatbed_store::keys::Counter;
-use flatbed_store::transaction::{Attempt, Operation, Transaction};
-
 use flatbed_databases::document::edit::partition_ids;
 use flatbed_databases::handles::ReadHandle;
 use flatbed_databases::server::Inner;
+use flatbed_store::error::Result;
+use flatbed_store::keys::Counter;
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
 /// Statistics of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

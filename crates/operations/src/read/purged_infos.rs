@@ -1,6 +1,9 @@
 //! Reads the log of purges for `_purged_infos`.
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
 use flatbed_revtree::RevId;
 use flatbed_store::error::Result;
 use flatbed_store::keys::KeyRange;
@@ -8,10 +11,6 @@ use flatbed_store::proto;
 use flatbed_store::records::revision;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
-
-use flatbed_databases::handles::ReadHandle;
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
 
 /// Limits of a page: records, and approximate bytes. A record has up to 90 kB.
 pub const RECORDS_MAX: Limit<usize> = Limit::new(500, 3);

@@ -7,13 +7,12 @@
 
 use std::collections::HashMap;
 
+use flatbed_databases::limits::Limit;
 use flatbed_revtree::RevId;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{DocumentKeys, KeyRange, take_rev};
 use flatbed_store::records::RevisionRecord;
 use flatbed_store::transaction::Transaction;
-
-use flatbed_databases::limits::Limit;
 
 /// Approximate bytes of a document's records to scan: 25,000 common records, or 100 of the largest.
 pub const RECORDS_BYTES_MAX: Limit<u64> = Limit::new(4_000_000, 50_000);

@@ -1,13 +1,13 @@
 //! Reads the routing of documents' winners, their channels and grants, for administrators.
 
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::server::Inner;
 use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::records::{Info, RevisionRecord};
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
-use flatbed_databases::document::verdict::Verdict;
-use flatbed_databases::server::Inner;
 use crate::read::get::READ_AHEAD;
 
 /// Bytes of verdicts after which a transaction begins no further document: each may have 40,000.

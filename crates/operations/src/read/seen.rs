@@ -6,6 +6,13 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::document::body::Rows;
+use flatbed_databases::document::edit::{Document, GetOptions};
+use flatbed_databases::document::latest::begin_latest;
+use flatbed_databases::document::tree::Leaves;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_revtree::{RevId, Tree};
 use flatbed_store::error::{Error, NotFound, Refusal, Result};
 use flatbed_store::keys::DocumentKeys;
@@ -16,16 +23,9 @@ use foundationdb::future::FdbSlice;
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 
-use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::document::body::Rows;
-use flatbed_databases::document::edit::{Document, GetOptions};
-use flatbed_databases::document::latest::begin_latest;
-use flatbed_databases::document::tree::Leaves;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use crate::read::get::{ finish_small,
+use crate::read::get::{
     Get, GetMany, GetOne, GetOpenRevs, GetOutcome, LEAF_COST_BYTES, OpenRevs, READ_AHEAD, READ_BYTES_MAX,
-    REVISION_COST_BYTES,
+    REVISION_COST_BYTES, finish_small,
 };
 use crate::read::missing::{LOOKS_MAX, MissingRevs, NamedRevisions};
 use crate::read::over::{ReadOnce, ReadsOnce};

@@ -1,5 +1,9 @@
 //! Database statistics for restricted readers.
 
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
 use flatbed_revtree::DESIGN_IDS;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{Counter, KeyRange};
@@ -8,10 +12,6 @@ use flatbed_store::seq::Seq;
 use flatbed_store::transaction::Transaction;
 use futures_util::future::{try_join, try_join_all};
 
-use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
 use crate::read::get::last_seq;
 use crate::read::merged_ids::{RANGES_AT_ONCE, merged_page};
 use crate::read::viewer::{PendingViewer, Viewer};
@@ -41,12 +41,7 @@ pub async fn seen_info(
 }
 
 /// Reads the newest sequence of documents that are visible to the reader or have left their channels.
-pub async fn seen_seq(
-    inner: &Inner,
-    trx: &Transaction,
-    instance: &Instance,
-    asker: &ReadPrincipal,
-) -> Result<Seq> {
+pub async fn seen_seq(inner: &Inner, trx: &Transaction, instance: &Instance, asker: &ReadPrincipal) -> Result<Seq> {
     let viewer = PendingViewer::begin(inner, trx, instance, asker).viewer().await?;
     newest_seq(&viewer, trx, instance).await
 }

@@ -5,6 +5,11 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::document::edit::DOCUMENT_ID_BYTES_MAX;
+use flatbed_databases::field_names::FieldsView;
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::FieldNames;
 use flatbed_flatten::path::{ARRAY, Element, FIRST_FIELD_ID, PACKED, PART, PERMUTATION, take};
 use flatbed_store::error::{Error, Result};
@@ -12,12 +17,6 @@ use flatbed_store::keys::{DocumentPart, KeyRange, Keys, take_rev};
 use flatbed_store::records::Info;
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
-
-use flatbed_databases::document::edit::DOCUMENT_ID_BYTES_MAX;
-use flatbed_databases::field_names::FieldsView;
-use flatbed_databases::handles::ReadHandle;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
 
 /// Key limit of a page.
 const KEYS_MAX: usize = 100;

@@ -9,13 +9,6 @@
 use std::sync::Arc;
 
 use flatbed_channels::{ALL, ChannelDeparture, Stamp};
-use flatbed_revtree::{DocumentId, RevId};
-use flatbed_store::error::{Error, Refusal, Result};
-use flatbed_store::keys::DocumentKeys;
-use flatbed_store::records::{Info, RevisionRecord};
-use flatbed_store::transaction::Transaction;
-use futures_util::future::try_join_all;
-
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::channels::holding::Holding;
 use flatbed_databases::document::body::begin_read;
@@ -24,6 +17,13 @@ use flatbed_databases::handles::only_for_administrators;
 use flatbed_databases::held::HeldRights;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
+use flatbed_revtree::{DocumentId, RevId};
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::records::{Info, RevisionRecord};
+use flatbed_store::transaction::Transaction;
+use futures_util::future::try_join_all;
+
 use crate::read::get::plain;
 
 /// Channels up to which departures are looked up one by one; for a reader with more, the document's departures are

@@ -6,15 +6,6 @@ pub mod together;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use flatbed_kit::Room;
-use flatbed_revtree::RevId;
-use flatbed_store::error::{Error, Refusal, Result};
-use flatbed_store::keys::DocumentKeys;
-use flatbed_store::once::random_id;
-use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
-use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
-use futures_util::stream::{FuturesUnordered, StreamExt};
-
 use flatbed_databases::actor::Actor;
 use flatbed_databases::admission::PendingAdmissions;
 use flatbed_databases::document::attachments::{self, ListRead};
@@ -24,15 +15,24 @@ use flatbed_databases::document::staging;
 use flatbed_databases::document::tree::Leaves;
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::handles::WriteHandle;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_databases::size_limit::{self, Growth};
+use flatbed_kit::Room;
+use flatbed_revtree::RevId;
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::DocumentKeys;
+use flatbed_store::once::random_id;
+use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
 use crate::index::compiled::{compile_all, compile_within};
 use crate::index::kinds;
 use crate::index::maintainers::{Maintainers, Within};
 use crate::index::prepare::Preparations;
-use flatbed_databases::instance::Instance;
 use crate::judge::ask::{self, Asked, JudgedEdit, is_judged_by};
 use crate::judge::rights::Fences;
-use flatbed_databases::server::Inner;
-use flatbed_databases::size_limit::{self, Growth};
 use crate::write::document_write::DocumentWrite;
 use crate::write::partition_limit::FullPartitions;
 use crate::write::plan::{Contribution, EditPlan, Planner};
@@ -146,7 +146,12 @@ pub async fn write_documents(database: &WriteHandle, edits: &[Edit<'_>]) -> Resu
 pub type Placed<T> = Vec<(usize, T)>;
 
 /// Writes edits of distinct documents, given by their index in `edits`, and returns an outcome for each.
-async fn write_wave(database: &WriteHandle, edits: &[Edit<'_>], wave: Vec<usize>, work: &Work) -> Result<Placed<Outcome>> {
+async fn write_wave(
+    database: &WriteHandle,
+    edits: &[Edit<'_>],
+    wave: Vec<usize>,
+    work: &Work,
+) -> Result<Placed<Outcome>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let mut outcomes = Vec::with_capacity(wave.len());
     let (mut wanted, mut retries) = (wave, WriteRetries::default());

@@ -13,6 +13,10 @@ pub mod transaction;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_databases::document::release;
+use flatbed_databases::handles::WriteHandle;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_store::by_seq::{self, Read};
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::{Error, Result};
@@ -26,10 +30,6 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 
 use crate::compactions::{Compactions, Running};
-use flatbed_databases::document::release;
-use flatbed_databases::handles::WriteHandle;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
 use crate::write::batch::resolved;
 
 pub use transaction::Compact;

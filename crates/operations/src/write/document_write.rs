@@ -1,5 +1,13 @@
 //! Writes the plan of one document in a transaction: its tree, bodies and records.
 
+use flatbed_databases::document::attachments::{self, NewAttachments};
+use flatbed_databases::document::body::{self, BODY_BYTES_MAX, Prepared, Reading, Rows};
+use flatbed_databases::document::edit::{Edit, WrittenRevision};
+use flatbed_databases::document::staging;
+use flatbed_databases::document::tree::{Dropped, Leaf, decode_records, drop_revision, prune, put_leaf};
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_kit::Room;
 use flatbed_revtree::{Ancestry, RevId};
 use flatbed_store::error::Result;
@@ -8,16 +16,8 @@ use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
 use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 
-use flatbed_databases::document::attachments::{self, NewAttachments};
-use flatbed_databases::document::body::{self, BODY_BYTES_MAX, Prepared, Reading, Rows};
-use flatbed_databases::document::edit::{Edit, WrittenRevision};
-use flatbed_databases::document::staging;
-use flatbed_databases::document::tree::{Dropped, Leaf, decode_records, drop_revision, prune, put_leaf};
-use flatbed_databases::document::verdict::Verdict;
 use crate::index::channels;
 use crate::index::maintainers::{Change, Maintainers, Within};
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
 use crate::write::plan::{Contribution, Plan};
 use crate::write::winner::{self, Bodies, BodyFacts};
 

@@ -7,6 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_databases::document::edit::Edit;
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::handles::WriteHandle;
+use flatbed_databases::instance::{Instance, InstanceId};
+use flatbed_databases::line_pacer::LinePacer;
+use flatbed_databases::server::Inner;
+use flatbed_databases::slots::State;
 use flatbed_flatten::json::Value;
 use flatbed_revtree::{GENERATION_MAX, RevId};
 use flatbed_store::error::{Error, Refusal, Result};
@@ -15,15 +22,8 @@ use flatbed_store::records::{Info, RevisionRecord};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::try_join_all;
 
-use flatbed_databases::document::edit::Edit;
-use flatbed_databases::document::verdict::Verdict;
-use flatbed_databases::handles::WriteHandle;
 use crate::index::prepare::Preparations;
-use flatbed_databases::instance::{Instance, InstanceId};
 use crate::judge::ask::JudgedEdit;
-use flatbed_databases::server::Inner;
-use flatbed_databases::line_pacer::LinePacer;
-use flatbed_databases::slots::State;
 use crate::write::batch::{Item, PreparedEdits, Work, WriteBatch, prepare};
 
 /// Documents that are examined at once. Each takes six reads here and as many for its tombstone, and other clients of a

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use flatbed_store::error::Result;
-
 use flatbed_databases::document::edit::{Edit, partition_of};
 use flatbed_databases::handles::WriteHandle;
-use crate::read::partition::partition_info;
 use flatbed_databases::instance::Instance;
+use flatbed_store::error::Result;
+
+use crate::read::partition::partition_info;
 
 /// The largest number of partitions whose sizes are read for a request. The bound does not hold for further ones.
 const PARTITIONS_MAX: usize = 1_000;

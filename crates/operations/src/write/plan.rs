@@ -1,6 +1,13 @@
 //! Plans an edit: the change of its document's tree, and the attachments of the new revision. Nothing is written here,
 //! and edits are refused here.
 
+use flatbed_databases::document::attachments::{self, Attachment, ListRead, NewAttachments, Resolve, has_stubs};
+use flatbed_databases::document::body::{BODY_BYTES_MAX, Prepared, Reading};
+use flatbed_databases::document::edit::Edit;
+use flatbed_databases::document::staging;
+use flatbed_databases::document::tree::{Leaf, Leaves, Replacement, WholeTree, are_too_large};
+use flatbed_databases::held::HeldRights;
+use flatbed_databases::instance::Instance;
 use flatbed_flatten::etf::{AttachmentDigest, revision};
 use flatbed_revtree::{DocumentId, Hash, MergeOutcome, RevId, Tree};
 use flatbed_store::database_name::DatabaseKind;
@@ -9,13 +16,6 @@ use flatbed_store::keys::DocumentKeys;
 use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
 use flatbed_store::transaction::Transaction;
 
-use flatbed_databases::document::attachments::{self, Attachment, ListRead, NewAttachments, Resolve, has_stubs};
-use flatbed_databases::document::body::{BODY_BYTES_MAX, Prepared, Reading};
-use flatbed_databases::document::edit::Edit;
-use flatbed_databases::document::staging;
-use flatbed_databases::document::tree::{Leaf, Leaves, Replacement, WholeTree, are_too_large};
-use flatbed_databases::held::HeldRights;
-use flatbed_databases::instance::Instance;
 use crate::read::over::ExpiredAncestors;
 use crate::read::revision_records::Records;
 use crate::read::viewer::is_seen;
@@ -108,12 +108,7 @@ impl Planner<'_, '_> {
     ///
     /// # Errors
     /// [`Error::Refused`] for this edit alone.
-    pub async fn plan(
-        &self,
-        info: Option<&Info>,
-        leaves: Option<Reading>,
-        list: Option<ListRead>,
-    ) -> Result<EditPlan> {
+    pub async fn plan(&self, info: Option<&Info>, leaves: Option<Reading>, list: Option<ListRead>) -> Result<EditPlan> {
         // With channels, a writer without the right must not learn what exists.
         let refused_first = self.refused.filter(|_| self.instance.channels() > 0);
         if let (Some(refusal), true) = (refused_first, self.held.is_some()) {

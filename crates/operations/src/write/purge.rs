@@ -9,6 +9,17 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use flatbed_databases::actor::Actor;
+use flatbed_databases::document::attachments;
+use flatbed_databases::document::body::{BODY_BYTES_MAX, Rows, begin_read};
+use flatbed_databases::document::release;
+use flatbed_databases::document::tree::{
+    Dropped, Leaves, WholeTree, decode_records, drop_revision, info, revision_bytes,
+};
+use flatbed_databases::handles::WriteHandle;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
 use flatbed_kit::Room;
 use flatbed_revtree::{DocumentId, RevId, Tree};
 use flatbed_store::error::{Error, Result};
@@ -21,20 +32,11 @@ use foundationdb::KeySelector;
 use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
 
-use flatbed_databases::actor::Actor;
-use flatbed_databases::document::attachments;
-use flatbed_databases::document::body::{BODY_BYTES_MAX, Rows, begin_read};
-use flatbed_databases::document::release;
-use flatbed_databases::document::tree::{Dropped, Leaves, WholeTree, decode_records, drop_revision, info, revision_bytes};
-use flatbed_databases::handles::WriteHandle;
 use crate::index::channels::{self, Before};
 use crate::index::compiled::compile_within;
 use crate::index::groups::groups_of;
 use crate::index::maintainers::{Change, Maintainers, Purged, Within};
 use crate::index::prepare::Preparations;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
 use crate::write::winner::{self, Bodies, BodyFacts};
 
 /// Bytes of writes in one transaction, beside the body of a promoted leaf.

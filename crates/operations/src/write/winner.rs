@@ -1,16 +1,15 @@
 //! The winner's body lies in the latest range, every other one in the range of its revision, so a change of the winner
 //! moves bodies. Plain reads use the latest range and the info alone.
 
+use flatbed_databases::document::body::{self, Prepared, Rows};
+use flatbed_databases::document::tree::winner;
+use flatbed_databases::instance::Instance;
 use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::DocumentKeys;
 use flatbed_store::records::{BodyPlace, Info, RecordedRouting, RevisionRecord};
 use flatbed_store::seq::STAMP_BYTES;
 use flatbed_store::transaction::{Quiet, Transaction};
-
-use flatbed_databases::document::body::{self, Prepared, Rows};
-use flatbed_databases::document::tree::winner;
-use flatbed_databases::instance::Instance;
 
 /// The facts of a revision's body that are stored beside it.
 pub struct BodyFacts {

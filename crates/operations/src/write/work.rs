@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use flatbed_databases::server::Inner;
 use flatbed_store::error::{Refusal, Result};
 use tokio::sync::SemaphorePermit;
 
 use crate::judge::judgement::judge_of;
-use flatbed_databases::server::Inner;
 
 /// Leaves after whose reading a request takes turns with others like it, one transaction at a time: together they use
 /// one processor.

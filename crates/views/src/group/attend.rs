@@ -4,6 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::handles::{ReadHandle, WriteHandle};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_operations::index::groups::{DropUnnamed, UNNAMED_KEPT_FOR_MS, groups_of};
+use flatbed_operations::view_runtime::view_functions;
 use flatbed_revtree::DocumentId;
 use flatbed_store::due;
 use flatbed_store::error::{Error, Result};
@@ -12,11 +17,6 @@ use tokio::time::Instant;
 
 use crate::group::steps::ReadStanding;
 use crate::group::updater::{ensure, ids_of};
-use flatbed_databases::handles::{ReadHandle, WriteHandle};
-use flatbed_operations::index::groups::{DropUnnamed, UNNAMED_KEPT_FOR_MS, groups_of};
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_operations::view_runtime::view_functions;
 use crate::view_updates::views;
 
 /// The polling interval for whether groups have followed.

@@ -7,6 +7,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_databases::document::edit::{Conflicts, GetOptions};
+use flatbed_databases::limits::Limit;
+use flatbed_operations::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
+use flatbed_operations::read::get;
+use flatbed_operations::read::get::GetOutcome;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::proto::ViewProgress;
 use tokio::sync::mpsc;
@@ -14,7 +19,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::at_once::Paced;
-use flatbed_databases::document::edit::{Conflicts, GetOptions};
 use crate::group::job::Job;
 use crate::group::later;
 use crate::group::leases::{
@@ -23,10 +27,6 @@ use crate::group::leases::{
 };
 use crate::group::mapper::{ToMap, map};
 use crate::group::steps::{NODES_FOR, Nodes, Step};
-use flatbed_databases::limits::Limit;
-use flatbed_operations::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
-use flatbed_operations::read::get::GetOutcome;
-use flatbed_operations::read::get;
 use crate::view::build::NodesPace;
 use crate::view::prepare::PreparedDocument;
 

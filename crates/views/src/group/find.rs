@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
+use flatbed_databases::document::edit::{Document, GetOptions};
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::index::definitions::write_record;
+use flatbed_operations::index::groups::{group_named_by, mark_changed, name_group, remove_unnamed};
+use flatbed_operations::index::maintainers::Within;
+use flatbed_operations::read::get;
 use flatbed_store::error::{Error, Refusal, Result, ViewFailure};
 use flatbed_store::proto;
 use flatbed_store::records::Info;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::view_definition::{DefinitionError, GroupDefinition, Signature};
 
-use flatbed_databases::document::edit::{Document, GetOptions};
-use flatbed_databases::handles::ReadHandle;
-use flatbed_operations::index::definitions::write_record;
-use flatbed_operations::index::groups::{group_named_by, mark_changed, name_group, remove_unnamed};
-use flatbed_operations::index::maintainers::Within;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_operations::read::get;
 use crate::view_updates::{LoadedGroup, views};
 
 /// The most reads of a design document that changes concurrently.

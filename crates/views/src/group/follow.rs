@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use flatbed_databases::document::edit::Document;
+use flatbed_feeds::feed::changes::{Changes, FollowOutcome};
+use flatbed_feeds::feed::query::{ChangesQuery, Documents, Extras, Since};
+use flatbed_feeds::feed::tail::TailDocument;
 use flatbed_store::error::Result;
 use flatbed_store::proto::ViewProgress;
 use flatbed_store::seq::Seq;
 use futures_util::FutureExt;
 
 use crate::at_once::Paced;
-use flatbed_databases::document::edit::Document;
-use flatbed_feeds::changes::{Changes, FollowOutcome};
-use flatbed_feeds::query::{ChangesQuery, Documents, Extras, Since};
-use flatbed_feeds::tail::TailDocument;
 use crate::group::job::Job;
 use crate::group::large::{Finished, finish};
 use crate::group::mapper::{MappedPart, ToMap, map};

@@ -1,11 +1,11 @@
 //! The process that a group's progress names as its holder.
 
+use flatbed_databases::handles::ReadHandle;
 use flatbed_store::error::Result;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::group::steps::{begin_standing, group_of};
-use flatbed_databases::handles::ReadHandle;
 use crate::view_updates::GroupId;
 
 /// Releases a group if this process holds it, at any position. It needs no job, since a group whose last attempt failed

@@ -3,6 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::handles::ReadHandle;
+use flatbed_feeds::feed::changes::Changes;
+use flatbed_feeds::feed::query::{ChangesQuery, Since};
 use flatbed_store::error::{Error, Result, ViewFailure};
 use flatbed_store::keys::ViewPart;
 use flatbed_store::records::decode_counter;
@@ -10,11 +13,8 @@ use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_store::view_definition::GroupDefinition;
 
-use flatbed_feeds::changes::Changes;
-use flatbed_feeds::query::{ChangesQuery, Since};
 use crate::group::find::{GroupLookup, look_up};
 use crate::group::steps::{ReadStanding, place_of};
-use flatbed_databases::handles::ReadHandle;
 use crate::view::build::FOLLOWED;
 use crate::view::undo::shown;
 use crate::view_updates::{hex, views};

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_databases::handles::ReadHandle;
 use flatbed_store::error::{Error, Result, ViewFailure};
 use flatbed_store::view_definition::GroupDefinition;
 use flatbed_store::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduction};
 use futures_util::future::BoxFuture;
 
 use crate::group::steps::ReadStanding;
-use flatbed_databases::handles::ReadHandle;
 use crate::view::group::{Bounds, ViewGroup};
 use crate::view::known::KnownNodes;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};

@@ -1,13 +1,13 @@
 //! Completes a document that a process changed in part before it stopped. No other document is entered before that.
 
+use flatbed_databases::document::edit::Conflicts;
+use flatbed_databases::document::latest::begin_latest;
+use flatbed_operations::read::get::latest_with_info;
 use flatbed_store::error::Result;
 use flatbed_store::proto::ViewProgress;
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
-use flatbed_operations::read::get::latest_with_info;
-use flatbed_databases::document::edit::Conflicts;
-use flatbed_databases::document::latest::begin_latest;
 use crate::group::job::Job;
 use crate::group::mapper::ToMap;
 use crate::group::purges::map_and_enter;

@@ -8,6 +8,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use flatbed_databases::document::edit::Conflicts;
+use flatbed_databases::document::latest::begin_latest;
+use flatbed_databases::limits::Limit;
+use flatbed_operations::read::get::latest_with_info;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
@@ -15,15 +19,11 @@ use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 
 use crate::at_once::Paced;
-use flatbed_operations::read::get::latest_with_info;
-use flatbed_databases::document::edit::Conflicts;
-use flatbed_databases::document::latest::begin_latest;
 use crate::group::build::Outcome;
 use crate::group::job::Job;
 use crate::group::leases::{Token, WriteOutcome};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{Step, WithinGroup, Work, begin_standing, row_bytes};
-use flatbed_databases::limits::Limit;
 use crate::view::apply::write_rows;
 use crate::view::build::NODES;
 use crate::view::known::new_mark;

@@ -15,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_databases::limits::Limit;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{KeyRange, ViewPart};
 use flatbed_store::proto::{ViewLease, ViewLeasePlace, ViewLeased};
@@ -24,7 +25,6 @@ use tokio::time::Instant;
 
 use crate::at_once::Paced;
 use crate::group::steps::{WithinGroup, Work, begin_standing, row_bytes};
-use flatbed_databases::limits::Limit;
 use crate::view::apply::write_rows;
 use crate::view::build::{NODES, ROWS};
 use crate::view::prepare::PreparedDocument;

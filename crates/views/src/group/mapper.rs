@@ -5,16 +5,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_databases::document::edit::Document;
+use flatbed_databases::document::text;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::line_pacer::{LINE_EVERY, LineDecision};
+use flatbed_databases::size_limit::{self, Growth};
 use flatbed_revtree::DocumentId;
 use flatbed_store::error::{Error, Refusal, Result, ViewFailure};
 use flatbed_store::view_functions::{EmittedRows, FunctionFailure, MapOutcome};
 
-use flatbed_databases::document::edit::Document;
-use flatbed_databases::document::text;
 use crate::group::job::Job;
-use flatbed_databases::limits::Limit;
-use flatbed_databases::line_pacer::{LINE_EVERY, LineDecision};
-use flatbed_databases::size_limit::{self, Growth};
 use crate::view::prepare::{Emitted, PreparedDocument, prepare};
 use crate::view_updates::memory::MemoryPermit;
 use crate::view_updates::{GroupState, LoggedFailure, RUN_DOCUMENTS_MAX, views};

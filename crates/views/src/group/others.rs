@@ -6,16 +6,16 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::limits::Limit;
+use flatbed_feeds::feed::watches::{Watch, set_watches};
+use flatbed_operations::index::groups::groups_of;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::proto::ViewProgress;
 use flatbed_store::transaction::bounded;
 use tokio::time::Instant;
 
-use flatbed_feeds::watches::{Watch, set_watches};
 use crate::group::steps::{ReadStanding, Standing, drained};
-use flatbed_databases::handles::ReadHandle;
-use flatbed_operations::index::groups::groups_of;
-use flatbed_databases::limits::Limit;
 use crate::view_updates::{GroupId, GroupState, views};
 
 /// The time without progress after which this process takes over.

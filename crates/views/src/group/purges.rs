@@ -6,6 +6,11 @@
 
 use std::collections::BTreeSet;
 
+use flatbed_databases::document::edit::Conflicts;
+use flatbed_databases::document::latest::begin_latest;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::limits::Limit;
+use flatbed_operations::read::get::latest_with_info;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{Counter, KeyRange};
 use flatbed_store::proto::{self, ViewProgress};
@@ -14,16 +19,11 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::at_once::Paced;
-use flatbed_operations::read::get::latest_with_info;
-use flatbed_databases::document::edit::Conflicts;
-use flatbed_databases::document::latest::begin_latest;
 use crate::group::job::Job;
 use crate::group::large::{Finished, finish};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::reconcile::reconcile;
 use crate::group::steps::{EnterPurged, EnteredPurges, Step, purges_of};
-use flatbed_databases::instance::Instance;
-use flatbed_databases::limits::Limit;
 use crate::view::prepare::PreparedDocument;
 
 /// The number of log records, or documents of them, that are read at once.

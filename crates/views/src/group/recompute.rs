@@ -3,6 +3,9 @@
 //! Nothing is locked. A document is compared if the group is past the document's position in by-seq, no purge is
 //! pending, and the document is unchanged since it was mapped. Other documents are skipped.
 
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::instance::Instance;
+use flatbed_operations::read::all_docs::{AllDocs, AllDocsQuery};
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, ViewPart};
 use flatbed_store::proto;
@@ -16,9 +19,6 @@ use crate::group::find::load;
 use crate::group::job::{Job, Written};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{begin_standing, purges_of};
-use flatbed_databases::handles::ReadHandle;
-use flatbed_databases::instance::Instance;
-use flatbed_operations::read::all_docs::{AllDocs, AllDocsQuery};
 use crate::view::build::FOLLOWED;
 use crate::view::documents::read_stored_rows;
 use crate::view::prepare::PreparedDocument;

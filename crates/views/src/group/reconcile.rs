@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use flatbed_databases::limits::Limit;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{Counter, KeyRange, ViewPart};
 use flatbed_store::proto::ViewProgress;
@@ -18,7 +19,6 @@ use crate::group::large::Finished;
 use crate::group::mapper::ToMap;
 use crate::group::purges::map_and_enter;
 use crate::group::steps::EnteredPurges;
-use flatbed_databases::limits::Limit;
 
 /// The approximate number of documents that a transaction looks up.
 const PAGE: Limit<usize> = Limit::new(500, 4);

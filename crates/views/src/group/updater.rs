@@ -5,6 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_databases::handles::ReadHandle;
+use flatbed_operations::index::groups::groups_of;
+use flatbed_operations::view_runtime::view_functions;
 use flatbed_store::error::{Error, Result, ViewFailure};
 use flatbed_store::proto::ViewProgress;
 use flatbed_store::transaction;
@@ -14,10 +17,7 @@ use crate::group::holder::Release;
 use crate::group::job::Job;
 use crate::group::steps::{Hold, Step, Take, beginning_of};
 use crate::group::{build, find, follow, others};
-use flatbed_databases::handles::ReadHandle;
-use flatbed_operations::index::groups::groups_of;
 use crate::view::build::{FOLLOWED, NODES, ROWS};
-use flatbed_operations::view_runtime::view_functions;
 use crate::view_updates::{GroupId, GroupState, LoggedFailure, views};
 
 /// The first backoff, and the number of retries, while a group's design documents are changing.
@@ -155,7 +155,12 @@ pub fn handle_failure(reader: &ReadHandle, id: GroupId, state: &GroupState, erro
 }
 
 /// Builds and follows a group until it is idle. `may_hold`: set once this process may be the group's holder.
-async fn build_and_follow(reader: &ReadHandle, id: GroupId, state: &Arc<GroupState>, may_hold: &mut bool) -> Result<()> {
+async fn build_and_follow(
+    reader: &ReadHandle,
+    id: GroupId,
+    state: &Arc<GroupState>,
+    may_hold: &mut bool,
+) -> Result<()> {
     let mut job: Option<Arc<Job>> = None;
     let (mut looks, mut full) = (0, 0);
     loop {

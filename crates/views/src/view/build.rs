@@ -1,11 +1,11 @@
 //! Builds the nodes of rows that were written without nodes: a part of a level in each transaction.
 
+use flatbed_databases::limits::Limit;
 use flatbed_rowtree::{BuiltNodes, build};
 use flatbed_store::error::Result;
 use flatbed_store::proto;
 use flatbed_store::transaction::Quiet;
 
-use flatbed_databases::limits::Limit;
 use crate::view::apply::At;
 use crate::view::asking::Asking;
 use crate::view::group::{ViewGroup, shape_of};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use flatbed_clock::Clock;
 use flatbed_collate::reduce::Reducer;
+use flatbed_databases::limits::Limit;
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{Parts, Tree};
 use flatbed_store::error::{Error, Result};
@@ -16,7 +17,6 @@ use futures_util::future::{BoxFuture, join_all};
 use prost::Message;
 use tokio::time::Instant;
 
-use flatbed_databases::limits::Limit;
 use crate::view::asking::Asking;
 use crate::view::build::FOLLOWED;
 use crate::view::documents::{StoredRows, read_stored_rows};

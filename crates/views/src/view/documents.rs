@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use flatbed_databases::document::body::{BODY_BYTES_MAX, begin_read};
+use flatbed_databases::limits::Limit;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{ViewKeys, ViewPart};
 use flatbed_store::proto;
@@ -12,8 +14,6 @@ use foundationdb::options::ConflictRangeType;
 use futures_util::future::{join_all, try_join_all};
 use prost::Message;
 
-use flatbed_databases::document::body::{BODY_BYTES_MAX, begin_read};
-use flatbed_databases::limits::Limit;
 use crate::view::group::ViewGroup;
 use crate::view::labels::Labels;
 use crate::view::prepare::{PreparedDocument, PreparedRow, row_cost};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use flatbed_collate::Collation;
 use flatbed_collate::reduce::Reducer;
+use flatbed_databases::limits::Limit;
 use flatbed_rowtree::Shape;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::RowKey;
@@ -12,7 +13,6 @@ use flatbed_store::proto;
 use flatbed_store::view_bounds::ViewBounds;
 use flatbed_store::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 
-use flatbed_databases::limits::Limit;
 use crate::view::known::new_mark;
 
 /// The mean bytes of rows in a node of level 1.

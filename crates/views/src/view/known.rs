@@ -7,11 +7,11 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use flatbed_databases::limits::Limit;
 use flatbed_rowtree::{Key, KeyRange};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::proto;
 
-use flatbed_databases::limits::Limit;
 use crate::view::summary::Summary;
 use crate::view_updates::KnowingGroups;
 

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use flatbed_collate::{LabelPlace, Search, SortKey};
+use flatbed_databases::document::edit::partition_of;
 use flatbed_flatten::json::Value;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{RowKey, RowPlaces};
@@ -11,7 +12,6 @@ use flatbed_store::proto;
 use foundationdb::options::ConflictRangeType;
 use sha2::{Digest, Sha256};
 
-use flatbed_databases::document::edit::partition_of;
 use crate::view::group::ViewGroup;
 use crate::view::parts::{begin_key, decode};
 use crate::view::prepare::{PreparedRow, value_of};

@@ -9,13 +9,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use flatbed_databases::limits::Limit;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{ViewKeys, ViewPart};
 use flatbed_store::proto::{self, ViewProgress};
 use flatbed_store::transaction::{Quiet, Transaction};
 use prost::Message;
 
-use flatbed_databases::limits::Limit;
 use crate::view::documents::{LargeReadGate, Plan, read_stored_rows};
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;

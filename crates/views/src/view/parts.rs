@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use flatbed_databases::document::body::{BODY_BYTES_MAX, begin_read};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{KeyRange, ViewKeys};
 use flatbed_store::proto;
@@ -9,7 +10,6 @@ use flatbed_store::transaction::{Quiet, Transaction};
 use futures_util::future::BoxFuture;
 use prost::Message;
 
-use flatbed_databases::document::body::{BODY_BYTES_MAX, begin_read};
 use crate::view::prepare::PreparedRow;
 
 /// The most bytes of key and value that are stored in a row. A reader of a node's rows reads this much of each.

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 
 use flatbed_collate::{SortKey, Tail, arrange};
+use flatbed_databases::document::edit::partition_of;
 use flatbed_flatten::json::{DEPTH_MAX_LIMIT, Limits, Value, parse, tree_bytes};
 use flatbed_store::proto;
 use flatbed_store::view_functions::EmittedRows;
 use sha2::{Digest, Sha256};
 
-use flatbed_databases::document::edit::partition_of;
 use crate::view::documents::StoredRows;
 use crate::view::group::ViewGroup;
 use crate::view::parts::INLINE_BYTES_MAX;

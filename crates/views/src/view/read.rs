@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use flatbed_clock::Clock;
 use flatbed_collate::{Collation, LabelPlace, SortKey, cut_to_level};
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::instance::Instance;
 use flatbed_flatten::json::Value;
 use flatbed_rowtree::{KeyRange, Shape};
 use flatbed_store::error::{Error, Result};
@@ -17,8 +19,6 @@ use flatbed_store::view_definition::{GroupDefinition, ReduceFunction, TreeDefini
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use flatbed_databases::handles::ReadHandle;
-use flatbed_databases::instance::Instance;
 use crate::view::asking::Asking;
 use crate::view::build::FOLLOWED;
 use crate::view::group::{ViewGroup, shape_of};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_recursion::async_recursion as boxed;
 use flatbed_collate::reduce::Reducer;
 use flatbed_collate::{cut_to_level, group_prefix};
+use flatbed_databases::limits::Limit;
 use flatbed_flatten::json;
 use flatbed_rowtree::{Group, Groups, KeyRange, Parts, Tree, cover, groups};
 use flatbed_store::error::{Error, Result};
@@ -13,7 +14,6 @@ use flatbed_store::proto;
 use flatbed_store::seq::Seq;
 use futures_util::future::try_join_all;
 
-use flatbed_databases::limits::Limit;
 use crate::view::group::Reduction;
 use crate::view::parts::{begin_key, begin_texts, decode, key_parts_bytes, texts_bytes};
 use crate::view::prepare::value_of;

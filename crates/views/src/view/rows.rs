@@ -3,7 +3,13 @@
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::document::edit::{Document, GetOptions};
+use flatbed_databases::limits::Limit;
 use flatbed_flatten::json::{Limits, Value, parse};
+use flatbed_operations::read::get;
+use flatbed_operations::read::get::{ShowsDocument, show_documents};
+use flatbed_operations::read::local::LocalDocument;
+use flatbed_operations::read::local::get_local;
 use flatbed_revtree::{DocumentId, RevId, local_id};
 use flatbed_rowtree::{KeyRange, count, nth};
 use flatbed_store::error::{Error, Refusal, Result};
@@ -13,12 +19,6 @@ use flatbed_store::records::is_over as has_ended;
 use flatbed_store::seq::Seq;
 use futures_util::future::{try_join, try_join_all};
 
-use flatbed_databases::document::edit::{Document, GetOptions};
-use flatbed_databases::limits::Limit;
-use flatbed_operations::read::get::{ShowsDocument, show_documents};
-use flatbed_operations::read::local::LocalDocument;
-use flatbed_operations::read::get;
-use flatbed_operations::read::local::get_local;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::read::{PageRead, Pinned, Reading, Select, View, read_page};
 

@@ -5,14 +5,13 @@
 //! sees in the progress that undos exist, and reads the old values instead. The last transaction clears all undos,
 //! which are one range, so the new rows become visible together with the group's new position.
 
+use flatbed_databases::limits::Limit;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, ViewKeys};
 use flatbed_store::proto::{self, ViewProgress, ViewTree};
 use flatbed_store::transaction::{Page, Transaction};
 use futures_util::future::{join_all, try_join};
 use prost::Message;
-
-use flatbed_databases::limits::Limit;
 
 /// The least number of keys read at once while undos are merged: many undos may be of keys that did not exist.
 const MERGED_KEYS: Limit<usize> = Limit::new(500, 3);

@@ -6,21 +6,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flatbed_channels::Kind;
+use flatbed_databases::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
+use flatbed_databases::document::body::begin_read;
+use flatbed_databases::document::edit::{Edit, EditParts, GetOptions};
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::write::batch::resolved;
 use flatbed_revtree::RevId;
 use flatbed_store::keys::Subspace;
 use flatbed_testkit::Random;
 
 use super::*;
-use flatbed_databases::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
-use flatbed_databases::document::body::begin_read;
-use flatbed_databases::document::edit::{Edit, EditParts, GetOptions};
 use crate::handle::Database;
-use crate::tests::index::channels::{ByBody, assert_clean};
-use crate::tests::index::random::with_faults;
 use crate::handle::Layer;
 use crate::renew::renew;
-use flatbed_operations::write::batch::resolved;
+use crate::tests::index::channels::{ByBody, assert_clean};
+use crate::tests::index::random::with_faults;
 use crate::{ChangesQuery, Judge};
 
 const USERS: [&str; 3] = ["anna", "bert", ""];

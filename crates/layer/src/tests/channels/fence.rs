@@ -1,18 +1,18 @@
 //! A write that was judged by rights which change before its commit is not committed: the change comes between the
 //! reads of the write's transaction, which found the rights unchanged, and its commit.
 
+use flatbed_databases::channels::{Kind, PrincipalWrite, ReadPrincipal, SignsIn};
+use flatbed_databases::document::edit::{Edit, GetOptions};
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::judge::ask::{self, Asked};
+use flatbed_operations::write::batch::{Work, WriteBatch, prepare, resolved};
 use flatbed_revtree::RevId;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
 use super::{names, role, user};
-use flatbed_databases::channels::{Kind, PrincipalWrite, ReadPrincipal, SignsIn};
-use flatbed_databases::document::edit::{Edit, GetOptions};
 use crate::handle::Database;
-use crate::tests::index::channels::{ByBody, assert_clean, give_channels};
-use flatbed_operations::judge::ask::{self, Asked};
 use crate::handle::Layer;
-use flatbed_operations::write::batch::{Work, WriteBatch, prepare, resolved};
+use crate::tests::index::channels::{ByBody, assert_clean, give_channels};
 
 /// The change before the commit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -91,7 +91,8 @@ async fn interleaved(meanwhile: Meanwhile, is_shared: bool) {
     let (layer, authority, _storage) = crate::tests::fenced::layer_judged_by(Some(std::sync::Arc::new(ByBody))).await;
     let server = layer.database("db", authority.for_job("test"));
     give_channels(&server).await;
-    let as_user = |asker| Layer { inner: layer.inner.clone() }.database("db", crate::tests::fenced::user("x")).asked_by(asker);
+    let as_user =
+        |asker| Layer { inner: layer.inner.clone() }.database("db", crate::tests::fenced::user("x")).asked_by(asker);
     let staff = PrincipalWrite { admin_channels: names(&["S"]), ..role("staff") };
     // The guest is admitted.
     for write in [staff, anna(), user("")] {

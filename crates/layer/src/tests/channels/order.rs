@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flatbed_channels::{Grant, GrantedItem, Grantee, Kind, PERIODS_MAX, Period, Periods, Stamp};
+use flatbed_databases::channels::grants::{self, Shared};
+use flatbed_databases::channels::holding::{Holding, periods_of, read_anew};
+use flatbed_databases::channels::principals::{Delete, Put};
+use flatbed_databases::channels::{Principal, PrincipalWrite, ReadPrincipal};
+use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, PrincipalPart, Subspace, unpack_principal};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_testkit::{Random, seed};
 use foundationdb::options::MutationType;
 
-use flatbed_databases::channels::grants::{self, Shared};
-use flatbed_databases::channels::holding::{Holding, periods_of, read_anew};
-use flatbed_databases::channels::principals::{Delete, Put};
-use crate::tests::channels::{CHANNELS, DOCUMENTS, ROLES, USERS, asker, grant, role, two_servers, user};
-use flatbed_databases::channels::{Principal, PrincipalWrite, ReadPrincipal};
 use crate::handle::Database;
-use flatbed_databases::server::Inner;
+use crate::tests::channels::{CHANNELS, DOCUMENTS, ROLES, USERS, asker, grant, role, two_servers, user};
 
 fn pick<'a>(random: &mut Random, of: &[&'a str]) -> &'a str {
     of[random.index(of.len())]

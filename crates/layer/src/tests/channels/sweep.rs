@@ -1,13 +1,13 @@
 //! Tests of `channels::sweep` with a whole layer.
 
-use flatbed_store::{proto, transaction};
+use flatbed_databases::channels::sweep::*;
+use flatbed_operations::write::batch::instance_of;
 use flatbed_store::transaction::Transaction;
+use flatbed_store::{proto, transaction};
 use prost::Message;
 
 use crate::CreateOptions;
-use flatbed_databases::channels::sweep::*;
 use crate::tests::fenced::layer;
-use flatbed_operations::write::batch::instance_of;
 
 /// The namespaces of other databases lie between those of a deleted database and of its successor.
 #[tokio::test]

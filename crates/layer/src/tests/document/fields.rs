@@ -8,8 +8,8 @@ use flatbed_flatten::json::{Limits, parse};
 use flatbed_flatten::path::FIRST_FIELD_ID;
 use futures_util::future::try_join;
 
-use crate::{Edit, GetOptions};
 use crate::tests::fenced::database;
+use crate::{Edit, GetOptions};
 
 /// A load that began before a body's names existed, or was dropped, loads only some of them.
 #[tokio::test]
@@ -17,8 +17,7 @@ async fn who_misses_names_does_not_rely_on_a_load_that_began_before() {
     let (db, _storage) = database().await;
     let body = parse(br#"{"a":1,"b":2,"c":3}"#, &Limits::default()).unwrap();
     let id = "d".into();
-    let edit =
-        Edit { expiry: None, id, parent: None, history: None, deleted: false, attachments: Vec::new(), body };
+    let edit = Edit { expiry: None, id, parent: None, history: None, deleted: false, attachments: Vec::new(), body };
     db.update(&edit).await.unwrap();
     // As a process that does not know the names.
     db.inner.databases.remove(&*db.name);

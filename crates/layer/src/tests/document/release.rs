@@ -1,13 +1,12 @@
 //! Tests of `document::release` with a whole layer.
 
-
+use flatbed_databases::document::release::*;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_store::transaction;
 use tokio::time::Instant;
 
-use crate::{AttachmentEdit, Database, Edit};
-use flatbed_databases::document::release::*;
 use crate::tests::fenced::database;
+use crate::{AttachmentEdit, Database, Edit};
 
 async fn data(db: &Database, text: String) -> AttachmentEdit {
     let mut upload = db.upload("x/y", false).await.unwrap();

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use flatbed_databases::document::staging::*;
+use flatbed_operations::write::batch::instance_of;
 use flatbed_store::transaction;
 use flatbed_store::transaction::Transaction;
 use tokio::time::Instant;
 
-use flatbed_databases::document::staging::*;
 use crate::tests::fenced::database;
-use flatbed_operations::write::batch::instance_of;
 
 #[tokio::test]
 async fn what_is_renewed_while_it_is_swept_is_looked_at_again() {
@@ -17,8 +17,7 @@ async fn what_is_renewed_while_it_is_swept_is_looked_at_again() {
     let stage = async |blob_id: &[u8], created_at_ms| {
         let (inner, instance, rows) = (&db.inner, &*instance, &[(vec![1], vec![2])]);
         let actor = db.actor();
-        let mut stage =
-            Stage { inner, instance, actor, blob_id, created_at_ms, rows, is_first: true, touches: false };
+        let mut stage = Stage { inner, instance, actor, blob_id, created_at_ms, rows, is_first: true, touches: false };
         assert!(transaction::write(&inner.db, &inner.metrics, &mut stage).await.unwrap());
     };
     stage(b"a", 1_000).await;

@@ -6,13 +6,25 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_channels::{ALL, ChannelEntry, DocumentState, FeedRow, FeedScope, GrantedItem, HeldChannels, Kind, Moves, Periods, Position, RowKind as Told, Stamp};
+use flatbed_channels::{
+    ALL, ChannelEntry, DocumentState, FeedRow, FeedScope, GrantedItem, HeldChannels, Kind, Moves, Periods, Position,
+    RowKind as Told, Stamp,
+};
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::instance::Instance;
+use flatbed_feeds::feed::changes::{Changes, FollowOutcome};
+use flatbed_feeds::feed::place::FeedPosition;
+use flatbed_feeds::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
+use flatbed_feeds::feed::row::{ChangeRow, RowKind};
+use flatbed_feeds::feed::source::AnySource;
+use flatbed_feeds::feed::source::channels::counting::EXACT_MAX;
+use flatbed_feeds::feed::source::channels::*;
 use flatbed_revtree::RevId;
 use flatbed_store::error::Refusal;
 use flatbed_store::keys::pack_principal;
 use flatbed_store::proto;
-use flatbed_store::records::{RevisionRecord, revision_message};
 use flatbed_store::records::since::ChannelsSince;
+use flatbed_store::records::{RevisionRecord, revision_message};
 use flatbed_store::seq::Seq;
 use flatbed_testkit::{number, within};
 use foundationdb::Transaction as Raw;
@@ -22,15 +34,6 @@ use proptest::test_runner::TestRunner;
 use prost::Message;
 
 use crate::{CreateOptions, Database, Layer};
-use flatbed_databases::asker::ReadPrincipal;
-use flatbed_feeds::changes::{Changes, FollowOutcome};
-use flatbed_feeds::place::FeedPosition;
-use flatbed_feeds::query::{ChangesQuery, Documents, Extras, Scope, Since};
-use flatbed_feeds::row::{ChangeRow, RowKind};
-use flatbed_feeds::source::AnySource;
-use flatbed_feeds::source::channels::*;
-use flatbed_feeds::source::channels::counting::EXACT_MAX;
-use flatbed_databases::instance::Instance;
 
 const USER: &str = "alice";
 const ROLE: &str = "r";

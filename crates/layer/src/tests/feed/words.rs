@@ -1,14 +1,13 @@
 //! Tests of `feed::source::words` with a whole layer.
 
-
+use flatbed_feeds::feed::changes::{Changes, FollowOutcome};
+use flatbed_feeds::feed::query::{ChangesQuery, Documents, Extras, Since};
+use flatbed_feeds::feed::row::{ChangeRow, RowKind};
+use flatbed_feeds::feed::source::words::*;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_testkit::soon;
 
 use crate::{Database, Edit, GetOptions};
-use flatbed_feeds::changes::{Changes, FollowOutcome};
-use flatbed_feeds::query::{ChangesQuery, Documents, Extras, Since};
-use flatbed_feeds::row::{ChangeRow, RowKind};
-use flatbed_feeds::source::words::*;
 
 /// Writes a document over its current revision.
 async fn put(db: &Database, id: &str, word: &str) {
@@ -71,8 +70,7 @@ async fn pages_have_its_documents_and_those_that_have_left() {
         put(&db, &format!("d{n:03}"), words[n % 3]).await;
     }
     let all = rows(&mut db.changes(ChangesQuery::default())).await;
-    let expected: Vec<_> =
-        all.iter().enumerate().filter(|(n, _)| n % 3 != 1).map(|(n, row)| (n, row.seq)).collect();
+    let expected: Vec<_> = all.iter().enumerate().filter(|(n, _)| n % 3 != 1).map(|(n, row)| (n, row.seq)).collect();
     let documents = [Documents::No, Documents::Yes];
     for (descending, limit, documents) in [false, true]
         .into_iter()

@@ -1,11 +1,11 @@
 //! Compares queries of one partition with a scan of its documents, and counts their reads.
 
+use flatbed_databases::document::edit::GetOptions;
 use flatbed_mango::{Bookmark, Find as Request};
+use flatbed_operations::find::query::FindOptions;
 use flatbed_store::waits;
 
 use crate::CreateOptions;
-use flatbed_databases::document::edit::GetOptions;
-use flatbed_operations::find::query::FindOptions;
 use crate::tests::find::{
     assert_answers, assert_clean, built, design, documents, json, put, put_all, with_background_of,
 };

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flatbed_testkit::{Mortal, Waiting, until};
+use flatbed_views::view::large::under_way;
+use flatbed_views::view_updates::views;
 use tokio::sync::Semaphore;
 
 use super::functions::Texts;
 use super::{compare, define, mapped, put, standing, violations};
 use crate::check::check_database;
-use crate::tests::fenced::layer;
 use crate::handle::{Database, Reader};
-use flatbed_views::view::large::under_way;
-use flatbed_views::view_updates::views;
+use crate::tests::fenced::layer;
 use crate::{Layer, LayerOptions, ReduceQuery, ViewBounds, ViewQuery, ViewUpdate};
 
 /// Returns the large document's rows and the view's total in a query of all rows, and the sum of all.

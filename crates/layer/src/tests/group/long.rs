@@ -6,11 +6,11 @@ use flatbed_store::error::{Error, ViewFailure};
 use flatbed_store::keys::RowKey;
 use flatbed_store::transaction::Transaction;
 use flatbed_testkit::{soon, until_some};
+use flatbed_views::group::steps::Standing;
+use flatbed_views::view_updates::views;
 
 use super::{compare, mapped, put, rows, standing, violations};
 use crate::ViewUpdate;
-use flatbed_views::group::steps::Standing;
-use flatbed_views::view_updates::views;
 
 /// In the order of ids each key sorts between the last two. Documents are entered in another order, so labels stay
 /// short, however many there are.

@@ -8,14 +8,14 @@ use flatbed_store::view_functions::{
     FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceResults, Reduction, ViewFunctions,
 };
 use flatbed_testkit::{Random, Storage, engine, pages_are_full, until, until_some};
+use flatbed_views::group::purges::RECORDS_MAX;
 use futures_util::future::BoxFuture;
 
 use super::functions::Texts;
 use super::{compare, define, put, rows, standing, violations};
 use crate::ViewUpdate;
-use crate::tests::fenced::{database, layer};
-use flatbed_views::group::purges::RECORDS_MAX;
 use crate::handle::{Database, Reader};
+use crate::tests::fenced::{database, layer};
 
 pub(super) async fn purge(db: &Database, id: &str) {
     if let Ok(document) = db.get(id, &Default::default()).await {
@@ -181,7 +181,10 @@ impl GroupFunctions for PurgingGroup {
 async fn purging(at_once: usize) -> (Database, Arc<Purges>, Storage) {
     let (db, storage) = database().await;
     let purges = Arc::new(Purges { db: db.clone(), at_once, ids: Mutex::default() });
-    flatbed_operations::view_runtime::run_views_by(&db.inner, Arc::new(Purging { texts: Texts::default(), purges: Arc::clone(&purges) }));
+    flatbed_operations::view_runtime::run_views_by(
+        &db.inner,
+        Arc::new(Purging { texts: Texts::default(), purges: Arc::clone(&purges) }),
+    );
     (db, purges, storage)
 }
 

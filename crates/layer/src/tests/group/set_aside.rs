@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use flatbed_testkit::{until, until_some};
+use flatbed_views::group::build::read_with_local_seq;
+use flatbed_views::group::mapper::map;
 
 use super::functions::Texts;
 use super::together::job_by;
 use super::{define, mapped, put, rows, sorted};
 use crate::check::check_database;
-use crate::tests::fenced::{database, layer, open};
-use flatbed_views::group::build::read_with_local_seq;
-use flatbed_views::group::mapper::map;
 use crate::handle::Reader;
+use crate::tests::fenced::{database, layer, open};
 use crate::{Error, FunctionFailure, ViewFailure, ViewUpdate};
 
 const GOOD: &str = r#"{"n":1}"#;

@@ -5,21 +5,21 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::index::definitions::write_record;
+use flatbed_operations::index::groups::{GROUPS_MAX, UNNAMED_KEPT_FOR_MS, groups_of, name_group};
+use flatbed_operations::index::maintainers::Within;
 use flatbed_store::error::{Result, ViewFailure};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::view_definition::{GroupDefinition, Signature};
 use flatbed_testkit::until;
+use flatbed_views::group::attend::{Attended, attend_at};
+use flatbed_views::group::updater::ensure;
+use flatbed_views::view_updates::{GroupId, views};
 
 use super::functions::Texts;
 use super::{compare, define, mapped, put, violations};
-use crate::tests::fenced::database;
-use flatbed_views::group::attend::{Attended, attend_at};
-use flatbed_views::group::updater::ensure;
 use crate::handle::Database;
-use flatbed_operations::index::definitions::write_record;
-use flatbed_operations::index::groups::{GROUPS_MAX, UNNAMED_KEPT_FOR_MS, groups_of, name_group};
-use flatbed_operations::index::maintainers::Within;
-use flatbed_views::view_updates::{GroupId, views};
+use crate::tests::fenced::database;
 
 /// Gives the first group another signature, and a name.
 struct Resign<'a> {

@@ -3,7 +3,15 @@
 use std::sync::Arc;
 
 use flatbed_clock::ManualClock;
+use flatbed_store::view_functions::EmittedRows;
 use flatbed_testkit::{Storage, until};
+use flatbed_views::group::large::Finished;
+use flatbed_views::group::purges::enter_documents;
+use flatbed_views::group::reconcile::reconcile;
+use flatbed_views::group::steps::{BEAT_INTERVAL, EnteredPurges, Hold, Step, Take, purges_of};
+use flatbed_views::view::prepare::{Emitted, prepare};
+use flatbed_views::view_updates::memory::UNIT_BYTES;
+use flatbed_views::view_updates::views;
 use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
@@ -11,17 +19,9 @@ use super::functions::Texts;
 use super::purges::{forget_log, purge};
 use super::together::{job, prepared};
 use super::{compare, define, put, rows, standing, violations};
-use crate::tests::fenced::{layer, open, open_at};
-use flatbed_views::group::large::Finished;
-use flatbed_views::group::purges::enter_documents;
-use flatbed_views::group::reconcile::reconcile;
-use flatbed_views::group::steps::{BEAT_INTERVAL, EnteredPurges, Hold, Step, Take, purges_of};
 use crate::handle::Database;
-use flatbed_views::view::prepare::{Emitted, prepare};
-use flatbed_views::view_updates::memory::UNIT_BYTES;
-use flatbed_views::view_updates::views;
+use crate::tests::fenced::{layer, open, open_at};
 use crate::{Layer, ViewUpdate};
-use flatbed_store::view_functions::EmittedRows;
 
 /// Opens the database in a process that runs no functions.
 async fn database(storage: &Storage) -> Database {

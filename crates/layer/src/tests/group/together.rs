@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_clock::ManualClock;
+use flatbed_databases::actor::Actor;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_jobs::Leases;
 use flatbed_store::due::slice_of;
@@ -12,13 +13,7 @@ use flatbed_store::error::Result;
 use flatbed_store::transaction::{Attempt, NOT_COMMITTED, Operation, Transaction};
 use flatbed_store::view_functions::ViewFunctions;
 use flatbed_testkit::{Faults, Mortal, Storage, until};
-
-use super::functions::Texts;
-use super::{compare, define, recomputed, rows, sorted, standing, violations};
-use flatbed_databases::actor::Actor;
 use flatbed_views::at_once::Paced;
-use crate::background::{Background, BackgroundOptions};
-use crate::tests::fenced::{open, open_at};
 use flatbed_views::group::find::find;
 use flatbed_views::group::job::Job;
 use flatbed_views::group::leases::{
@@ -26,12 +21,17 @@ use flatbed_views::group::leases::{
     WriteRows, new_token,
 };
 use flatbed_views::group::steps::{Step, Take, Work};
-use crate::handle::Database;
-use crate::lease::RootLeases;
 use flatbed_views::view::build::NODES;
 use flatbed_views::view::documents::LargeReadGate;
 use flatbed_views::view::prepare::{Emitted, PreparedDocument, prepare};
 use flatbed_views::view_updates::{LoadedGroup, views};
+
+use super::functions::Texts;
+use super::{compare, define, recomputed, rows, sorted, standing, violations};
+use crate::background::{Background, BackgroundOptions};
+use crate::handle::Database;
+use crate::lease::RootLeases;
+use crate::tests::fenced::{open, open_at};
 use crate::{Authority, CreateOptions, Edit, Layer, Outcome, Refusal, ViewBounds, ViewUpdate};
 
 /// The documents that each process maps before it waits for all others: more than one lease.

@@ -8,6 +8,12 @@ use flatbed_clock::ManualClock;
 use flatbed_store::error::Result;
 use flatbed_store::view_functions::EmittedRows;
 use flatbed_testkit::{soon, until};
+use flatbed_views::at_once::Paced;
+use flatbed_views::group::leases::{WriteOutcome, WriteRows, new_token};
+use flatbed_views::group::steps::{Step, WithinGroup, Work};
+use flatbed_views::view::prepare::{Emitted, prepare};
+use flatbed_views::view_updates::memory::UNIT_BYTES;
+use flatbed_views::view_updates::views;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
@@ -15,13 +21,7 @@ use tokio::sync::Semaphore;
 use super::functions::Texts;
 use super::together::job_by;
 use super::{define, put};
-use flatbed_views::at_once::Paced;
 use crate::tests::fenced::{layer, layer_with};
-use flatbed_views::group::leases::{WriteOutcome, WriteRows, new_token};
-use flatbed_views::group::steps::{Step, WithinGroup, Work};
-use flatbed_views::view::prepare::{Emitted, prepare};
-use flatbed_views::view_updates::memory::UNIT_BYTES;
-use flatbed_views::view_updates::views;
 use crate::{CreateOptions, LayerOptions};
 
 /// A transaction that waits until it gets a permit.

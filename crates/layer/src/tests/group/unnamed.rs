@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use flatbed_operations::index::groups::{UNNAMED_KEPT_FOR_MS, groups_of};
 use flatbed_store::due::rounded_ms;
 use flatbed_store::transaction::Transaction;
+use flatbed_views::group::attend::{Attended, attend_at};
 
 use super::{compare, define, mapped, put};
-use flatbed_views::group::attend::{Attended, attend_at};
-use flatbed_operations::index::groups::{UNNAMED_KEPT_FOR_MS, groups_of};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_nobody_has_named_for_a_day_goes_by_itself() {

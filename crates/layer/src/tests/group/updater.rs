@@ -8,11 +8,11 @@ use flatbed_store::error::{Error, ViewFailure};
 use flatbed_store::view_bounds::bytes_by_default;
 use flatbed_store::view_functions::FunctionFailure;
 use flatbed_testkit::pass;
+use flatbed_views::group::updater::*;
+use flatbed_views::view_updates::{ViewUpdates, views};
 
 use crate::ViewBounds;
-use flatbed_views::group::updater::*;
 use crate::tests::fenced::database;
-use flatbed_views::view_updates::{ViewUpdates, views};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_never_written_is_not_tried_again() {

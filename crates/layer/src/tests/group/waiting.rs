@@ -9,12 +9,12 @@ use flatbed_flatten::json::{Limits, parse};
 use flatbed_store::error::{Error, ViewFailure};
 use flatbed_store::waits;
 use flatbed_testkit::{pass, soon, until, until_some};
+use flatbed_views::view_updates::{STUCK_MAX, views};
 
 use super::functions::Texts;
 use super::{compare, define, mapped, put, rows, standing};
-use crate::tests::fenced::open_at;
 use crate::handle::Reader;
-use flatbed_views::view_updates::{STUCK_MAX, views};
+use crate::tests::fenced::open_at;
 use crate::{FunctionFailure, Layer, Select, ViewQuery, ViewRange, ViewUpdate};
 
 fn ask(reader: &Reader, view: &str) -> tokio::task::JoinHandle<crate::Result<usize>> {

@@ -8,30 +8,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flatbed_channels::{ChannelDeparture, ChannelEntry, Grant, GrantedItem, Grantee, Routing};
-use flatbed_flatten::json::{Limits, Value, parse};
-use flatbed_revtree::RevId;
-use flatbed_store::error::{Error, Refusal, Result};
-use flatbed_store::keys::ChannelPart;
-use flatbed_store::{proto, transaction};
-use flatbed_store::records::Info;
-use flatbed_store::seq::{STAMP_BYTES, Seq};
-use flatbed_store::transaction::{Attempt, Operation, Transaction};
-use flatbed_testkit::{Random, Storage, until};
-use futures_util::future::BoxFuture;
-use prost::Message;
-
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::document::body::begin_read;
 use flatbed_databases::document::edit::{Document, Edit, EditParts, GetOptions};
 use flatbed_databases::document::verdict::Verdict;
-use crate::handle::{Database, Layer};
+use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_operations::index::channels::*;
 use flatbed_operations::index::definitions::write_record;
 use flatbed_operations::index::maintainers::Within;
 use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, Writing};
+use flatbed_operations::write::batch::resolved;
+use flatbed_revtree::RevId;
+use flatbed_store::error::{Error, Refusal, Result};
+use flatbed_store::keys::ChannelPart;
+use flatbed_store::records::Info;
+use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
+use flatbed_store::{proto, transaction};
+use flatbed_testkit::{Random, Storage, until};
+use futures_util::future::BoxFuture;
+use prost::Message;
+
+use crate::handle::{Database, Layer};
 use crate::resync::ResyncAction;
 use crate::tests::index::random::with_faults;
-use flatbed_operations::write::batch::resolved;
 
 const START: ResyncAction = ResyncAction::Start { is_exclusive: false };
 
@@ -128,7 +128,9 @@ async fn database(has_channels: bool) -> ([Database; 2], Storage) {
 }
 
 fn of_user(db: &Database) -> Database {
-    Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::tests::fenced::user("anna")).asked_by(ReadPrincipal::All)
+    Layer { inner: Arc::clone(&db.inner) }
+        .database(&db.name, crate::tests::fenced::user("anna"))
+        .asked_by(ReadPrincipal::All)
 }
 
 fn edit<'e>(id: &'e str, parent: Option<RevId>, body: &'e str) -> Edit<'e> {

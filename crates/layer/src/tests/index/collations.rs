@@ -1,11 +1,11 @@
 //! Json indexes beside programs with older or newer collations.
 
 use flatbed_mango::Find as Request;
+use flatbed_operations::index::definitions::reorder;
 
 use crate::FindOptions;
-use flatbed_operations::index::definitions::reorder;
-use crate::tests::index::*;
 use crate::tests::index::json::{assert_exact, design, ids_of};
+use crate::tests::index::*;
 
 const OLDER: &str = "icu_collator 2.3.0 1 0000000000000000";
 const NEWER: &str = "icu_collator 2.5.0 1 1111111111111111";

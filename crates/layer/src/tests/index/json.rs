@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatbed_mango::{Index, compare};
-use flatbed_store::keys::{RowPlaces, Sorted};
-use flatbed_testkit::{Random, soon};
-use futures_util::FutureExt;
-
 use flatbed_operations::index::apart::selecting;
 use flatbed_operations::index::compiled::{compile_within, uncompiled};
 use flatbed_operations::index::json::definition::compiled;
 use flatbed_operations::index::maintainers::Within;
-use crate::tests::index::*;
+use flatbed_store::keys::{RowPlaces, Sorted};
+use flatbed_testkit::{Random, soon};
+use futures_util::FutureExt;
+
 use crate::tests::index::random::{with_faults, workers};
+use crate::tests::index::*;
 
 pub(super) fn design(maps: &[&str]) -> String {
     let view =
@@ -322,7 +322,10 @@ async fn long_keys_are_built_in_no_order() {
     assert_clean(&db).await;
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let trx = begin(&db);
-    let pages = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(1)).finish(&trx, 10_000_000).await.unwrap();
+    let pages = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(1))
+        .finish(&trx, 10_000_000)
+        .await
+        .unwrap();
     let mut labels = Vec::new();
     for row in pages.iter().flat_map(|page| page.iter()) {
         match instance.keys.split_index(row.key()).unwrap() {
@@ -349,7 +352,8 @@ async fn an_index_without_room_is_built_under_another_number() {
     put(&db, "behind", None, &text(3)).await.unwrap();
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let (trx, keys) = (begin(&db), &instance.keys);
-    let pages = flatbed_databases::document::body::begin_read(&trx, keys.index(1)).finish(&trx, 10_000_000).await.unwrap();
+    let pages =
+        flatbed_databases::document::body::begin_read(&trx, keys.index(1)).finish(&trx, 10_000_000).await.unwrap();
     for row in pages.iter().flat_map(|page| page.iter()) {
         match keys.split_index(row.key()).unwrap() {
             (_, IndexPart::Entry(Sorted { element, id, .. })) => {
@@ -377,7 +381,8 @@ async fn an_index_without_room_is_built_under_another_number() {
 async fn pivots_of(db: &Database, number: u64) -> usize {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let trx = begin(db);
-    let pages = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
+    let pages =
+        flatbed_databases::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
     let is_node = |key: &[u8]| matches!(instance.keys.split_index(key).unwrap(), (_, IndexPart::Node(..)));
     pages.unwrap().iter().flat_map(|page| page.iter()).filter(|row| is_node(row.key())).count()
 }

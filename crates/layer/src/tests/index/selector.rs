@@ -4,21 +4,21 @@
 use std::collections::BTreeSet;
 
 use flatbed_channels::Kind as Principal;
-use flatbed_mango::Selector;
-use flatbed_store::seq::Seq;
-use flatbed_testkit::{Random, pass, soon};
-
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::channels::{PrincipalWrite, SignsIn};
 use flatbed_databases::document::text;
-use flatbed_feeds::changes::{Changes, FollowOutcome};
-use flatbed_feeds::query::{ChangesQuery, Documents, Extras, Scope, Since};
-use flatbed_feeds::row::{ChangeRow, RowKind};
-use crate::handle::Reader;
+use flatbed_feeds::feed::changes::{Changes, FollowOutcome};
+use flatbed_feeds::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
+use flatbed_feeds::feed::row::{ChangeRow, RowKind};
+use flatbed_mango::Selector;
 use flatbed_operations::index::selector::definition::IndexName;
-use crate::tests::index::*;
+use flatbed_store::seq::Seq;
+use flatbed_testkit::{Random, pass, soon};
+
+use crate::handle::Reader;
 use crate::tests::index::channels::{ByBody, give_channels};
 use crate::tests::index::random::{with_faults, workers};
+use crate::tests::index::*;
 
 const SELECTORS: [(&str, &str); 6] = [
     ("two", r#"{"kind":"k2"}"#),
@@ -146,7 +146,9 @@ async fn seqs_of(db: &Reader, number: u64) -> Vec<Seq> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        let read = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(number)).finish(&trx, 10_000_000).await;
+        let read = flatbed_databases::document::body::begin_read(&trx, instance.keys.index(number))
+            .finish(&trx, 10_000_000)
+            .await;
         let Ok(pages) = read else { continue };
         let rows = pages.iter().flat_map(|page| page.iter());
         let seq = |row: &foundationdb::future::FdbKeyValue| match instance.keys.split_index(row.key()).unwrap() {

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use flatbed_channels::{Grant, GrantedItem, Grantee};
-use flatbed_flatten::json;
-use flatbed_flatten::json::Limits;
-use flatbed_store::error::{NotJudged, Refusal};
-use futures_util::future::BoxFuture;
-
 use flatbed_databases::document::edit::{Document, Edit};
 use flatbed_databases::document::verdict::Verdict;
+use flatbed_flatten::json;
+use flatbed_flatten::json::Limits;
 use flatbed_operations::judge::ask::*;
 use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, Writing};
+use flatbed_store::error::{NotJudged, Refusal};
+use futures_util::future::BoxFuture;
 
 #[test]
 fn reasons_of_many_edits_are_short() {

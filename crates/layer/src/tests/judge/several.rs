@@ -1,20 +1,20 @@
 //! Tests of `judge::several` with a whole layer.
 
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use flatbed_flatten::json::{Limits, Value, parse};
-use flatbed_store::error::Refusal;
-use futures_util::future::BoxFuture;
+use std::sync::{Arc, Mutex};
 
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::document::edit::{Document, Edit};
 use flatbed_databases::document::verdict::Verdict;
+use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_operations::judge::ask::{Asked, judge};
 use flatbed_operations::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
 use flatbed_operations::judge::several::*;
-use crate::tests::fenced;
 use flatbed_operations::write::batch::resolved;
+use flatbed_store::error::Refusal;
+use futures_util::future::BoxFuture;
+
+use crate::tests::fenced;
 
 /// A function that assigns a channel to each document, and records the sizes of its batches.
 #[derive(Clone, Default)]
@@ -51,11 +51,7 @@ impl Judge for Counts {
         Some(Arc::new(self.clone()))
     }
 
-    fn check_sync_function<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a str,
-    ) -> BoxFuture<'a, std::result::Result<(), Refusal>> {
+    fn check_sync_function<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, std::result::Result<(), Refusal>> {
         Box::pin(async { Ok(()) })
     }
 

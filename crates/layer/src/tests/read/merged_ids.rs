@@ -2,23 +2,22 @@
 
 use std::collections::BTreeSet;
 
+use flatbed_databases::instance::Instance;
+use flatbed_operations::read::merged_ids::*;
 use flatbed_revtree::RevId;
 use flatbed_store::error::Result;
 use flatbed_store::keys::KeyRange;
-use flatbed_store::{proto, transaction};
 use flatbed_store::records::revision_message;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
+use flatbed_store::{proto, transaction};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use prost::Message;
 
-use flatbed_databases::instance::Instance;
-use flatbed_operations::read::merged_ids::*;
 use crate::tests::fenced::database;
 
 /// Ids and channels of which some are prefixes of others or contain bytes that keys escape.
-const IDS: [&str; 12] =
-    ["a", "a\0", "a\0b", "a\u{1}", "aa", "ab", "b", "c", "d", "\u{e9}", "\u{ffff}", "\u{10000}"];
+const IDS: [&str; 12] = ["a", "a\0", "a\0b", "a\u{1}", "aa", "ab", "b", "c", "d", "\u{e9}", "\u{ffff}", "\u{10000}"];
 const CHANNELS: [&str; 5] = ["A", "A\0", "AB", "!", "\u{ff}"];
 
 struct Put<'a>(&'a Instance, &'a [(usize, usize)]);

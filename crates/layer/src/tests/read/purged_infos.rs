@@ -1,11 +1,11 @@
 //! Tests of `read::purged_infos` with a whole layer.
 
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::read::purged_infos::*;
 use flatbed_revtree::RevId;
 
-use crate::{Database, Edit};
-use flatbed_operations::read::purged_infos::*;
 use crate::tests::fenced::database;
+use crate::{Database, Edit};
 
 /// Writes a new document.
 async fn put(db: &Database, id: &str) -> RevId {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use flatbed_collate::reduce::Reducer;
+use flatbed_views::view::group::{Bounds, Reduction, ViewGroup, ViewTree};
 
 use crate::tests::fenced::database;
-use flatbed_views::view::group::{Bounds, Reduction, ViewGroup, ViewTree};
 use crate::tests::view::{Model, NUMBER, assert_is, begin, counted, follow};
 
 fn group(searching: Duration) -> ViewGroup {

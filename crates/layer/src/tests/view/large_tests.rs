@@ -6,15 +6,15 @@ use flatbed_store::proto;
 use flatbed_store::transaction::Transaction;
 use flatbed_store::view_bounds::ViewBounds;
 use flatbed_testkit::number;
-use proptest::prelude::*;
-use prost::Message;
-
-use crate::tests::fenced::database;
-use crate::handle::Database;
 use flatbed_views::view::apply::Applied;
 use flatbed_views::view::build::FOLLOWED;
 use flatbed_views::view::group::{Bounds, Reduction, ViewGroup, ViewTree};
 use flatbed_views::view::large::under_way;
+use proptest::prelude::*;
+use prost::Message;
+
+use crate::handle::Database;
+use crate::tests::fenced::database;
 use crate::tests::view::read_tests::{Asked, asked, compare};
 use crate::tests::view::{
     Model, NUMBER, Todo, assert_is, batch, build, group, keys_of, prepared, rows, set, sized_step, step, violations,

@@ -3,15 +3,15 @@
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_store::waits;
-
-use crate::Edit;
-use crate::tests::fenced::database;
-use crate::handle::Database;
 use flatbed_views::view::group::{Reduction, ViewGroup, ViewTree};
 use flatbed_views::view::read::{Select, ViewRange};
-use crate::tests::view::read_tests::{Row, in_order, view_of};
 use flatbed_views::view::reduced::{Grouping, ReduceQuery};
 use flatbed_views::view::rows::ViewQuery;
+
+use crate::Edit;
+use crate::handle::Database;
+use crate::tests::fenced::database;
+use crate::tests::view::read_tests::{Row, in_order, view_of};
 use crate::tests::view::{Model, NUMBER, build, group, model_rows, value};
 
 fn text(bytes: Vec<u8>) -> String {

@@ -1,13 +1,13 @@
 //! Compares reads of one partition with a model, and checks that they read no rows of others.
 
 use flatbed_store::waits;
+use flatbed_views::view::read::{Select, ViewRange};
+use flatbed_views::view::reduced::{Grouping, ReduceQuery};
+use flatbed_views::view::rows::ViewQuery;
 use proptest::prelude::*;
 
 use crate::tests::fenced::database;
-use flatbed_views::view::read::{Select, ViewRange};
 use crate::tests::view::read_tests::{asked, compare, read, reduced, view_of};
-use flatbed_views::view::reduced::{Grouping, ReduceQuery};
-use flatbed_views::view::rows::ViewQuery;
 use crate::tests::view::{Model, assert_is, batch_of, begin, build, follow, group_in, value};
 
 /// Some are prefixes of others; two are equal in the order of strings; ids of some sort among those of others.

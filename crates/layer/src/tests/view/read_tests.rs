@@ -4,22 +4,22 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use flatbed_collate::{Collation, cut_to_level};
+use flatbed_databases::document::edit::partition_of;
 use flatbed_flatten::json::{self, Value};
 use flatbed_store::error::Result;
-use flatbed_store::{proto, waits};
 use flatbed_store::transaction::Transaction;
 use flatbed_store::view_definition::GroupDefinition;
-use futures_util::future::BoxFuture;
-use proptest::prelude::*;
-use prost::Message;
-
-use flatbed_databases::document::edit::partition_of;
-use crate::tests::fenced::database;
-use crate::handle::Database;
+use flatbed_store::{proto, waits};
 use flatbed_views::view::group::ViewGroup;
 use flatbed_views::view::read::{OpenView, Opening, Select, View, ViewRange, ViewSource};
 use flatbed_views::view::reduced::{Grouping, ReduceQuery};
 use flatbed_views::view::rows::ViewQuery;
+use futures_util::future::BoxFuture;
+use proptest::prelude::*;
+use prost::Message;
+
+use crate::handle::Database;
+use crate::tests::fenced::database;
 use crate::tests::view::{Lengths, Model, batch, begin, build, follow, group, model_rows, numbered, value};
 
 struct AsItIs {

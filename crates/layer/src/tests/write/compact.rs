@@ -1,14 +1,13 @@
 //! Tests of `write::compact::transaction` with a whole layer.
 
-
+use flatbed_databases::document::tree::info;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::write::compact::transaction::*;
 use flatbed_store::transaction;
 use flatbed_store::transaction::Transaction;
 
-use crate::{Database, Edit};
-use flatbed_databases::document::tree::info;
 use crate::tests::fenced::database;
-use flatbed_operations::write::compact::transaction::*;
+use crate::{Database, Edit};
 
 async fn write_line(db: &Database, id: &str, generations: std::ops::RangeInclusive<u64>) {
     for generation in generations {

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use flatbed_channels::Expiry;
 use flatbed_clock::ManualClock;
+use flatbed_databases::channels::ReadPrincipal;
+use flatbed_databases::document::edit::Edit;
 use flatbed_flatten::json::Value;
+use flatbed_operations::write::expire::*;
 use flatbed_revtree::GENERATION_MAX;
 use flatbed_store::error::{Error, Refusal};
 use flatbed_store::transaction;
 use flatbed_testkit::Storage;
 
-use crate::{ChannelsOptions, CreateOptions};
-use flatbed_databases::channels::ReadPrincipal;
-use flatbed_databases::document::edit::Edit;
 use crate::handle::Database;
 use crate::tests::fenced::{layer_at, user};
-use flatbed_operations::write::expire::*;
+use crate::{ChannelsOptions, CreateOptions};
 
 const TURN: Duration = Duration::from_secs(60);
 

@@ -1,6 +1,5 @@
 //! Tests of `write::purge` with a whole layer.
 
-
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::RevId;
 use flatbed_store::transaction::Transaction;

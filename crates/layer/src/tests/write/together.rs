@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_clock::{Clock, ManualClock};
+use flatbed_databases::document::edit::Edit;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::index::prepare::Preparations;
+use flatbed_operations::lanes::Lanes;
+use flatbed_operations::write::batch::WriteBatch;
+use flatbed_operations::write::batch::together::*;
+use flatbed_operations::write::work::Work;
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_testkit::{Storage, soon, until, within};
 use futures_util::future::{BoxFuture, join, poll_immediate};
 
-use crate::{Authority, Document, GetOptions, Judge, Judgement, Layer, LayerOptions, Rule, Verdict, Writing};
-use flatbed_databases::document::edit::Edit;
 use crate::handle::Database;
-use flatbed_operations::index::prepare::Preparations;
-use flatbed_operations::lanes::Lanes;
 use crate::tests::fenced::layer_with;
-use flatbed_operations::write::batch::WriteBatch;
-use flatbed_operations::write::batch::together::*;
-use flatbed_operations::write::work::Work;
+use crate::{Authority, Document, GetOptions, Judge, Judgement, Layer, LayerOptions, Rule, Verdict, Writing};
 
 fn edit(id: &str) -> Edit<'_> {
     let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
@@ -57,8 +57,7 @@ async fn a_task_that_panics_lets_each_of_its_writes_be_made_alone_and_once() {
             let (inner, instance) = (&*db.inner, Arc::clone(&group.seats[0].instance));
             let (edits, items, work) = (&group.edits[..], &mut group.items, &Work::new(inner));
             let (instance, preparations) = (&*instance, Preparations::default());
-            let batch =
-                WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
+            let batch = WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
             let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
             let went = Together { batch, attempts: 0 }.attempt(&trx, Attempt::default()).await.unwrap();
             assert!(matches!(went, GroupOutcome::Written(outcomes) if outcomes.len() == 2));
@@ -135,9 +134,9 @@ async fn nobody_waits_for_ever() {
     assert!(within(Duration::from_millis(60), &mut write).await.is_none(), "it still waits");
     manual.advance(Duration::from_millis(1));
     soon(write).await.unwrap();
-    others.iter().for_each(|id| {
-        db.inner.state::<Lanes>().end(&db.name, std::slice::from_ref(id), Duration::ZERO, Vec::new())
-    });
+    others
+        .iter()
+        .for_each(|id| db.inner.state::<Lanes>().end(&db.name, std::slice::from_ref(id), Duration::ZERO, Vec::new()));
     assert!(db.inner.state::<Lanes>().next(&db.name, true).is_none());
     // The lane has room again.
     assert!(db.inner.state::<Lanes>().enter(&db.name, &"e".into()));
@@ -210,9 +209,9 @@ async fn what_waits_is_judged_by_what_holds_when_it_is_written() {
     });
     until("all three wait", async || server.inner.state::<Lanes>().count_waiting("db") == 3).await;
     server.set_security(b"{}").await.unwrap();
-    others.iter().for_each(|id| {
-        server.inner.state::<Lanes>().end("db", std::slice::from_ref(id), Duration::ZERO, Vec::new())
-    });
+    others
+        .iter()
+        .for_each(|id| server.inner.state::<Lanes>().end("db", std::slice::from_ref(id), Duration::ZERO, Vec::new()));
     begin_next(&server.inner, &server.name, true);
     let ((by_anna, by_bob), by_server) = writes.await.unwrap();
     let refused = |done: Result<_>| match done {

@@ -4,18 +4,18 @@
 
 use std::collections::VecDeque;
 
+use flatbed_databases::document::latest::begin_latest;
+use flatbed_databases::limits::Limit;
 use flatbed_store::error::Result;
 use flatbed_store::proto;
 use flatbed_store::seq::Seq;
 use prost::Message;
 
-use flatbed_databases::document::latest::begin_latest;
 use crate::index::build::{
     CONFLICTS_BYTES, READ_BYTES_MAX, READS_AT_ONCE, Step, StepOutcome, WRITTEN_BYTES_MAX, conflict_in_both_directions,
 };
 use crate::index::kinds::DefinedIndex;
 use crate::index::maintainers::{Change, Within};
-use flatbed_databases::limits::Limit;
 
 /// The most by-seq entries that a step reads. Tests have a small limit, so that there are several steps.
 const STEP_ENTRIES_MAX: Limit<usize> = Limit::new(5_000, 10);

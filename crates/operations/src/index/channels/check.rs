@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 
 use flatbed_channels::{ChannelDeparture, ChannelEntry, Periods, Stamp};
+use flatbed_databases::channels::grants::{Entitlement, thing_of};
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::instance::Instance;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{ChannelPart, PrincipalPart, unpack_principal};
 use flatbed_store::proto;
@@ -13,10 +16,7 @@ use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join_all;
 use prost::Message;
 
-use flatbed_databases::channels::grants::{Entitlement, thing_of};
-use flatbed_databases::document::verdict::Verdict;
 use crate::index::channels::{all_left, decode_stays, entry_of, names, said_of_winner, second_of};
-use flatbed_databases::instance::Instance;
 
 const READ_AT_ONCE: usize = 100;
 
@@ -194,12 +194,7 @@ pub async fn check_principal(
 }
 
 /// Checks a key of channels, which must belong to a document.
-pub async fn check_entry(
-    trx: &Transaction,
-    instance: &Instance,
-    key: &[u8],
-    value: &[u8],
-) -> Result<Option<String>> {
+pub async fn check_entry(trx: &Transaction, instance: &Instance, key: &[u8], value: &[u8]) -> Result<Option<String>> {
     let Ok(part) = instance.keys.split_channels(key) else { return Ok(Some("belongs to nothing".to_owned())) };
     let bad = |is_good: bool| Ok((!is_good).then(|| "cannot be read".to_owned()));
     let id = match &part {

@@ -1,14 +1,14 @@
 //! Checks a json index: each document has the entry that follows from its body, and no other.
 
 use flatbed_collate::{SortKey, split};
+use flatbed_databases::document::body;
+use flatbed_databases::document::latest::begin_latest;
 use flatbed_flatten::json::Value;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
 use flatbed_store::proto;
 use flatbed_store::records::{BodyPlace, Info};
 
-use flatbed_databases::document::body;
-use flatbed_databases::document::latest::begin_latest;
 use crate::index::json::definition::{collation, compiled};
 use crate::index::json::entry;
 use crate::index::json::key::{Body, DocumentKey, catch_up, key_of, lacks_names};

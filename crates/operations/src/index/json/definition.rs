@@ -33,12 +33,7 @@ pub fn collation() -> Result<&'static Collation> {
 /// Returns the definitions in a design document of a database, which is `partitioned` or not, as JSON: the index's
 /// name, its map as written, whether each partition has its own index, and the collation's signature. An index of
 /// another collation is another index. Indexes whose filters are not compiled before `stop` returns true are left out.
-pub fn defined_by(
-    body: &Value<'_>,
-    partitioned: bool,
-    collation: &str,
-    stop: &dyn Fn() -> bool,
-) -> Vec<Vec<u8>> {
+pub fn defined_by(body: &Value<'_>, partitioned: bool, collation: &str, stop: &dyn Fn() -> bool) -> Vec<Vec<u8>> {
     // The id does not affect the result.
     let indexes = Index::of_design_document_unless(flatbed_revtree::DESIGN, body, partitioned, stop);
     let Some(Value::Object(views)) = body.get("views") else { return Vec::new() };

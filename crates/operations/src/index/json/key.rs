@@ -5,6 +5,9 @@ use std::time::Duration;
 use flatbed_clock::Clock;
 use flatbed_collate::SortKey;
 use flatbed_collate::label::LABEL_BYTES_MAX;
+use flatbed_databases::document::body::Rows;
+use flatbed_databases::field_names::{Fields, FieldsView};
+use flatbed_databases::instance::Instance;
 use flatbed_flatten::json::{self, Value};
 use flatbed_flatten::path::FIRST_FIELD_ID;
 use flatbed_flatten::{DecodeError, json_len};
@@ -17,13 +20,10 @@ use prost::Message;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use flatbed_databases::document::body::Rows;
-use flatbed_databases::field_names::{Fields, FieldsView};
 use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::definition::collation;
 use crate::index::json::entry;
 use crate::index::maintainers::Within;
-use flatbed_databases::instance::Instance;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct DocumentKey {

@@ -2,6 +2,7 @@
 
 use flatbed_collate::CUT_BYTES;
 use flatbed_collate::label::LABEL_BYTES_MAX;
+use flatbed_databases::document::edit::Edit;
 use flatbed_flatten::json::Value;
 use flatbed_flatten::json_len;
 use flatbed_store::error::Result;
@@ -11,7 +12,6 @@ use flatbed_store::proto;
 use flatbed_store::records::Info;
 use futures_util::future::BoxFuture;
 
-use flatbed_databases::document::edit::Edit;
 use crate::index::json::{check, definition, entry, maintainer};
 use crate::index::kinds::Kind;
 use crate::index::maintainers::{IndexMaintainer, Within};

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use flatbed_collate::LabelPlace;
+use flatbed_databases::document::body::Rows;
 use flatbed_flatten::json::Value;
 use flatbed_mango::Index;
 use flatbed_store::error::{Error, Result};
@@ -18,7 +19,6 @@ use flatbed_store::records::Info;
 use flatbed_store::transaction::Quiet;
 use foundationdb::future::FdbSlice;
 
-use flatbed_databases::document::body::Rows;
 use crate::index::json::definition::{collation, compiled};
 use crate::index::json::entry;
 use crate::index::json::key::{Body, DocumentKey, Keyed, catch_up, lacks_names};

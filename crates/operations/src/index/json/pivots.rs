@@ -8,11 +8,10 @@
 //! Pivots are hints. A missing one costs a search some steps, and one without entries does no harm. They are therefore
 //! read and written without conflicts.
 
+use flatbed_databases::limits::Limit;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{KeyRange, Keys, RowPlaces};
 use sha2::{Digest, Sha256};
-
-use flatbed_databases::limits::Limit;
 
 /// The highest level. It grows long beyond some 2 million keys.
 pub(super) const LEVELS: u64 = 6;

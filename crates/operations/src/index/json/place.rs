@@ -4,12 +4,12 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use flatbed_collate::{Boundary, LabelPlace, Search, SortKey, split};
+use flatbed_databases::document::latest::begin_latest;
 use flatbed_flatten::json::Value;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
 use futures_util::future::try_join_all;
 
-use flatbed_databases::document::latest::begin_latest;
 use crate::index::json::entry::{self, EntryValue};
 use crate::index::json::key::{Body, key_of};
 use crate::index::json::pivots::{self, LEVELS, PAGE, Pivots};

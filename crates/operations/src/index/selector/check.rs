@@ -1,6 +1,7 @@
 //! Checks a selector index: exactly the documents that its selector matches have an entry, at their own sequences. The
 //! by-seq entry names the index if a write entered the document.
 
+use flatbed_databases::document::latest::begin_latest;
 use flatbed_store::error::Result;
 use flatbed_store::keys::IndexPart;
 use flatbed_store::proto;
@@ -8,7 +9,6 @@ use flatbed_store::records::Info;
 use flatbed_store::seq::Seq;
 use prost::Message;
 
-use flatbed_databases::document::latest::begin_latest;
 use crate::index::json::key::Body;
 use crate::index::maintainers::Within;
 use crate::index::selector::selecting::{Selecting, entry_of_document};

@@ -1,5 +1,6 @@
 //! Implements the kind of selector indexes.
 
+use flatbed_databases::document::edit::Edit;
 use flatbed_flatten::json::Value;
 use flatbed_store::error::Result;
 use flatbed_store::features::{collation, is_outdated};
@@ -8,7 +9,6 @@ use flatbed_store::proto;
 use flatbed_store::records::Info;
 use futures_util::future::BoxFuture;
 
-use flatbed_databases::document::edit::Edit;
 use crate::index::json::definition::{reordered, signature_in};
 use crate::index::kinds::Kind;
 use crate::index::maintainers::{IndexMaintainer, Within};

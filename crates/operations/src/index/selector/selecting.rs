@@ -6,6 +6,8 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use flatbed_databases::field_names::{Fields, FieldsView};
+use flatbed_databases::instance::Instance;
 use flatbed_flatten::DecodeError;
 use flatbed_flatten::json::{self, Value};
 use flatbed_mango::{Exhausted, Interrupts, Progress, RowsError, SelectorReader, slice_steps};
@@ -18,14 +20,12 @@ use foundationdb::future::FdbSlice;
 use prost::Message;
 use sha2::Digest as _;
 
-use flatbed_databases::field_names::{Fields, FieldsView};
 use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::key::{Body, catch_up, special, yield_if_long};
 use crate::index::kinds::indexes_of;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
 use crate::index::selector::definition::{Compiled, compiled};
 use crate::index::selector::kind::NAME;
-use flatbed_databases::instance::Instance;
 
 type NextId = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
 
@@ -218,13 +218,7 @@ impl Selecting {
     }
 
     /// Like [`Selecting::selected`], for a document and its body.
-    pub async fn taking(
-        &mut self,
-        within: &Within<'_>,
-        id: &str,
-        info: &Info,
-        body: Body<'_>,
-    ) -> Result<Vec<u64>> {
+    pub async fn taking(&mut self, within: &Within<'_>, id: &str, info: &Info, body: Body<'_>) -> Result<Vec<u64>> {
         if let Some(read) = self.next_field_id.take() {
             catch_up(within, read.await?.as_deref()).await?;
         }

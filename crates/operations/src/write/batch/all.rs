@@ -7,18 +7,18 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use flatbed_databases::document::edit::{Edit, WrittenRevision, check_document_id};
+use flatbed_databases::document::staging;
+use flatbed_databases::handles::WriteHandle;
+use flatbed_databases::instance::Instance;
 use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Invalid, Refusal, Result};
 use flatbed_store::once::Once;
 use flatbed_store::records::BodyPlace;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use flatbed_databases::document::edit::{Edit, WrittenRevision, check_document_id};
-use flatbed_databases::document::staging;
-use flatbed_databases::handles::WriteHandle;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
-use flatbed_databases::instance::Instance;
 use crate::write::batch::{
     BATCH_DOCUMENTS_MAX, Item, PreparedEdits, TRANSACTION_BYTES_MAX, WriteBatch, check_size, instance_of, judge_items,
     prepare, resolved, transaction_bytes,

@@ -13,6 +13,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_databases::document::edit::{Edit, Outcome};
+use flatbed_databases::handles::WriteHandle;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_kit::COMMIT_UNKNOWN_RESULT;
 use flatbed_revtree::DocumentId;
 use flatbed_store::error::{Error, Refusal, Result};
@@ -24,13 +28,9 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use flatbed_databases::document::edit::{Edit, Outcome};
-use flatbed_databases::handles::WriteHandle;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
-use flatbed_databases::instance::Instance;
 use crate::lanes::{Lanes, WaitingWrite};
-use flatbed_databases::server::Inner;
 use crate::write::batch::{
     Item, Placed, SHARED_BODY_BYTES_MAX, WriteBatch, judge_items, note, resolved, transaction_bytes, write_batch,
 };

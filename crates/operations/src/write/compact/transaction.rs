@@ -2,6 +2,13 @@
 
 use std::collections::HashSet;
 
+use flatbed_databases::document::attachments;
+use flatbed_databases::document::body::{begin_read, begin_reading};
+use flatbed_databases::document::tree::{
+    Dropped, Leaves, WholeTree, decode_leaves_and_records, decode_records, drop_revision,
+};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_kit::Room;
 use flatbed_revtree::{RevId, Tree};
 use flatbed_store::error::{Error, Result};
@@ -10,12 +17,6 @@ use flatbed_store::records::{Info, RevisionRecord};
 use flatbed_store::seq::STAMP_BYTES;
 use flatbed_store::transaction::{Attempt, Operation, Quiet, Transaction};
 use foundationdb::options::ConflictRangeType;
-
-use flatbed_databases::document::attachments;
-use flatbed_databases::document::body::{begin_read, begin_reading};
-use flatbed_databases::document::tree::{Dropped, Leaves, WholeTree, decode_leaves_and_records, decode_records, drop_revision};
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
 
 /// Bytes of writes beyond which a transaction takes no further revision.
 const COMPACTION_BYTES_MAX: u64 = 500_000;

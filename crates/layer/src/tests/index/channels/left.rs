@@ -1,8 +1,9 @@
 //! Feeds and reads of documents that have left channels.
 
+use flatbed_feeds::feed::query::{ChangesQuery, Since};
+use flatbed_feeds::feed::row::RowKind;
+
 use super::*;
-use flatbed_feeds::query::{ChangesQuery, Since};
-use flatbed_feeds::row::RowKind;
 
 async fn anna(server: &Database, channels: &[&str]) {
     let write = flatbed_databases::channels::PrincipalWrite {

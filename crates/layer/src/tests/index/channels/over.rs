@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use flatbed_databases::channels::PrincipalWrite;
 use flatbed_store::waits::count;
 
 use super::*;
-use flatbed_databases::channels::PrincipalWrite;
 use crate::{GetOutcome, OpenRevs, Reader};
 
 fn user() -> PrincipalWrite {

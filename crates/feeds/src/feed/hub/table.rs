@@ -14,11 +14,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use flatbed_channels::{ALL, HeldChannels, Kind};
+use flatbed_databases::held::HeldRights;
 use flatbed_store::seq::Seq;
 use tokio::sync::Notify;
 
-use crate::row::RowChannels;
-use flatbed_databases::held::HeldRights;
+use crate::feed::row::RowChannels;
 
 /// Channels and roles of one follower in the table. A follower with more is woken by each change.
 const KEYS_MAX: usize = 1_000;

@@ -11,11 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use flatbed_channels::Kind;
 use flatbed_clock::Clock;
+use flatbed_databases::document::edit::Document;
 use flatbed_store::seq::Seq;
 use tokio::time::Instant;
 
-use flatbed_databases::document::edit::Document;
-use crate::row::{ChangeRow, RowChannels};
+use crate::feed::row::{ChangeRow, RowChannels};
 
 /// Approximate bytes that a follower takes at once; a single row may exceed it.
 const PART_BYTES_MAX: usize = 32 * 1024;

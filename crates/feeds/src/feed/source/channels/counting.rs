@@ -1,15 +1,15 @@
 //! Counts the rows of a feed of channels behind a position, in as many bounded transactions as needed.
 
+use flatbed_databases::channels::holding::Holding;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 
-use flatbed_databases::channels::holding::Holding;
-use crate::source::channels::{Channels, MergeRow, ROUNDS_MAX, RunningMerge, reading};
-use crate::source::{PendingCount, UnrestrictedSource};
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
+use crate::feed::source::channels::{Channels, MergeRow, ROUNDS_MAX, RunningMerge, reading};
+use crate::feed::source::{PendingCount, UnrestrictedSource};
 
 /// Limit up to which the count is exact.
 pub const EXACT_MAX: Limit<usize> = Limit::new(500, 7);
@@ -31,7 +31,7 @@ impl Counting {
 }
 
 impl Channels {
-    /// See [`crate::source::Source::pending`]. A failed or dropped call keeps its count, and the next one
+    /// See [`crate::feed::source::Source::pending`]. A failed or dropped call keeps its count, and the next one
     /// continues.
     pub(super) async fn count(
         &self,

@@ -4,6 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use flatbed_channels::Kind;
+use flatbed_databases::document::edit::Conflicts;
+use flatbed_databases::document::latest::begin_latest;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_operations::read::get::small_document;
 use flatbed_store::by_seq;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, PrincipalPart, unpack_principal};
@@ -13,17 +18,12 @@ use flatbed_store::transaction::{Transaction, note};
 use foundationdb::FdbError;
 use futures_util::future::try_join_all;
 
-use flatbed_databases::document::edit::Conflicts;
-use flatbed_databases::document::latest::begin_latest;
-use crate::armed::{LastSeq, WatchSet};
-use crate::hub::routes::PageRows;
-use crate::hub::table::{FollowerTable, PageKeys, Recipients};
-use crate::hub::{Hub, HubState, RunningHubs, hub_of};
-use crate::row::{ChangeRow, RowChannels, change_row_with_channels};
-use crate::tail::{Departure, Tail, TailDocument, TailRow};
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_operations::read::get::small_document;
+use crate::feed::armed::{LastSeq, WatchSet};
+use crate::feed::hub::routes::PageRows;
+use crate::feed::hub::table::{FollowerTable, PageKeys, Recipients};
+use crate::feed::hub::{Hub, HubState, RunningHubs, hub_of};
+use crate::feed::row::{ChangeRow, RowChannels, change_row_with_channels};
+use crate::feed::tail::{Departure, Tail, TailDocument, TailRow};
 
 /// Row limits of one transaction: in all, and with documents.
 const SHARED_ROWS_MAX: usize = 500;

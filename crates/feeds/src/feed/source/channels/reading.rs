@@ -7,6 +7,13 @@ use flatbed_channels::{
     Stamp,
 };
 use flatbed_clock::Clock;
+use flatbed_databases::document::body::begin_read;
+use flatbed_databases::document::edit::check_document_id;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
+use flatbed_operations::index::channels::decode_stays;
+use flatbed_operations::read::all_docs::PAGE_ROWS_MAX;
 use flatbed_revtree::RevId;
 use flatbed_store::by_seq;
 use flatbed_store::error::{Error, Result};
@@ -22,14 +29,7 @@ use futures_util::future::{BoxFuture, try_join, try_join_all};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 
-use flatbed_databases::document::body::begin_read;
-use flatbed_databases::document::edit::check_document_id;
-use crate::source::channels::{MergeRow, RunningMerge};
-use flatbed_operations::index::channels::decode_stays;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
-use flatbed_operations::read::all_docs::PAGE_ROWS_MAX;
+use crate::feed::source::channels::{MergeRow, RunningMerge};
 
 pub const AT_ONCE: Limit<usize> = Limit::new(256, 3);
 

@@ -4,17 +4,17 @@
 
 use std::sync::Arc;
 
+use flatbed_databases::document::edit::Document;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::transaction::Transaction;
 
-use flatbed_databases::document::edit::Document;
-use crate::query::{Extras, Scope};
-use crate::row::ChangesPage;
-use crate::source::by_seq::BySeq;
-use crate::source::{AnySource, FeedPage, PendingCount, RowVerdict, Source};
-use crate::tail::{TailDocument, TailRow};
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
+use crate::feed::query::{Extras, Scope};
+use crate::feed::row::ChangesPage;
+use crate::feed::source::by_seq::BySeq;
+use crate::feed::source::{AnySource, FeedPage, PendingCount, RowVerdict, Source};
+use crate::feed::tail::{TailDocument, TailRow};
 
 pub const OURS: &str = "ours";
 

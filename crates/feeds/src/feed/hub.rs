@@ -15,6 +15,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use flatbed_databases::held::HeldRights;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_databases::slots::State;
 use flatbed_store::buckets::Buckets;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::metrics::Metrics;
@@ -24,22 +28,18 @@ use foundationdb::FdbResult;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::hub::reader::Reader;
-use crate::hub::table::{FollowerRows, FollowerTable};
-use crate::query::{Documents, Extras};
-use crate::tail::{Tail, TailPart};
-use crate::watches::Watches;
-use flatbed_databases::held::HeldRights;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::slots::State;
+use crate::feed::hub::reader::Reader;
+use crate::feed::hub::table::{FollowerRows, FollowerTable};
+use crate::feed::query::{Documents, Extras};
+use crate::feed::tail::{Tail, TailPart};
+use crate::feed::watches::Watches;
 
 pub use table::Interest;
 
 /// Interval at which the hub reads `last_seq` of an idle database without a firing.
 pub const SAFETY_REREAD: Duration = Duration::from_secs(45);
 
-pub(super) const ERROR_PAUSE: Duration = Duration::from_secs(1);
+pub const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 /// The lifetime of a hub without followers. A follower that reconnects earlier finds it.
 const LINGER: Duration = Duration::from_secs(10);

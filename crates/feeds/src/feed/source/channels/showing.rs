@@ -3,6 +3,14 @@
 use std::collections::{HashSet, VecDeque};
 
 use flatbed_channels::{FeedRow, RowKind as Kind};
+use flatbed_databases::document::body::Rows;
+use flatbed_databases::document::edit::Document;
+use flatbed_databases::document::latest::begin_latest_of;
+use flatbed_databases::document::tree::{self, Leaves};
+use flatbed_databases::held::HeldRights;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_operations::read::get::{READ_BYTES_MAX, read_ahead, shown};
 use flatbed_revtree::{RevId, rank};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::DocumentKeys;
@@ -11,17 +19,9 @@ use flatbed_store::seq::Seq;
 use flatbed_store::transaction::Transaction;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
-use flatbed_databases::document::body::Rows;
-use flatbed_databases::document::edit::Document;
-use flatbed_databases::document::latest::begin_latest_of;
-use flatbed_databases::document::tree::{self, Leaves};
-use crate::query::Extras;
-use crate::row::{ChangeRow, RowKind};
-use crate::source::channels::reading::{AT_ONCE, channels_of, channels_of_revision};
-use flatbed_databases::held::HeldRights;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_operations::read::get::{READ_BYTES_MAX, read_ahead, shown};
+use crate::feed::query::Extras;
+use crate::feed::row::{ChangeRow, RowKind};
+use crate::feed::source::channels::reading::{AT_ONCE, channels_of, channels_of_revision};
 
 /// The body of a document that the reader has lost.
 const REMOVED: &[u8] = br#""_removed":true"#;

@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use flatbed_channels::Stamp;
 use flatbed_clock::Clock;
+use flatbed_databases::document::edit::Document;
+use flatbed_databases::document::tree::Leaves;
+use flatbed_databases::instance::Instance;
+use flatbed_operations::read::get::ShowsDocument;
 use flatbed_revtree::{RevId, rank};
 use flatbed_store::error::Result;
 use flatbed_store::proto;
@@ -12,11 +16,7 @@ use flatbed_store::seq::Seq;
 use flatbed_store::transaction::Transaction;
 use prost::Message;
 
-use flatbed_databases::document::edit::Document;
-use flatbed_databases::document::tree::Leaves;
-use crate::place::FeedPosition;
-use flatbed_databases::instance::Instance;
-use flatbed_operations::read::get::ShowsDocument;
+use crate::feed::place::FeedPosition;
 
 /// The reason for a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

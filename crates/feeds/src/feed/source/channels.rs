@@ -17,26 +17,26 @@ use std::sync::Arc;
 use flatbed_channels::{
     ALL, DocumentQuestion, FeedRow, FeedScope, GUEST, HeldChannels, Kind, Merge, MergeStep, Position, Stamp,
 };
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::channels::holding::Holding;
+use flatbed_databases::held::HeldRights;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
+use flatbed_operations::read::all_docs::PAGE_ROWS_MAX;
+use flatbed_operations::read::get::READ_BYTES_MAX;
 use flatbed_revtree::DocumentId;
 use flatbed_store::error::{NotFound, Refusal, Result};
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 
-use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::channels::holding::Holding;
-use crate::hub::Interest;
-use crate::place::FeedPosition;
-use crate::query::{ChangesQuery, Documents, Extras, Scope, Since};
-use crate::row::{ChangeRow, ChangesPage};
-use crate::source::{FeedPage, PendingCount, RowVerdict, Source, UnrestrictedSource, rows_max};
-use crate::tail::{Departure, TailRow};
-use flatbed_databases::held::HeldRights;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
-use flatbed_operations::read::all_docs::PAGE_ROWS_MAX;
-use flatbed_operations::read::get::READ_BYTES_MAX;
+use crate::feed::hub::Interest;
+use crate::feed::place::FeedPosition;
+use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
+use crate::feed::row::{ChangeRow, ChangesPage};
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, UnrestrictedSource, rows_max};
+use crate::feed::tail::{Departure, TailRow};
 
 pub(crate) use counting::Counting;
 pub(crate) use reading::channels_of_revision;
@@ -174,7 +174,7 @@ impl Channels {
         self.judged.clone()
     }
 
-    /// See [`crate::source::AnySource::should_continue`].
+    /// See [`crate::feed::source::AnySource::should_continue`].
     pub(super) fn should_continue(&self, rows: &[ChangeRow], extras: Extras) -> bool {
         let bytes =
             || rows.iter().filter_map(|row| row.doc.as_ref()).map(|document| document.body.len()).sum::<usize>();
@@ -182,7 +182,7 @@ impl Channels {
         is_large && rows.len() < rows_max(extras).min(ROWS_MAX.get()) && bytes() < READ_BYTES_MAX / 2
     }
 
-    /// See [`crate::source::AnySource::rest`]. A page without rows keeps its state: a new merge would find none
+    /// See [`crate::feed::source::AnySource::rest`]. A page without rows keeps its state: a new merge would find none
     /// again.
     pub(super) fn rest(&mut self, rows: &[ChangeRow]) {
         self.under_way.take_if(|under_way| under_way.is_large() && !rows.is_empty());

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_store::by_seq;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{BucketKeys, Counter, KeyRange};
@@ -9,12 +11,10 @@ use flatbed_store::merge::Shares;
 use flatbed_store::transaction::Transaction;
 use futures_util::future::{try_join, try_join_all};
 
-use crate::query::Scope;
-use crate::row::{ChangeRow, ChangesPage, change_row};
-use crate::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
-use crate::tail::TailRow;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
+use crate::feed::query::Scope;
+use crate::feed::row::{ChangeRow, ChangesPage, change_row};
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
+use crate::feed::tail::TailRow;
 
 /// Limit up to which `pending` counts exactly: one answer of the storage.
 const PENDING_EXACT_MAX: usize = 500;
@@ -117,7 +117,7 @@ impl Source for BySeq {
     }
 }
 
-/// Counts the entries of all ranges, at most one for each document: see [`crate::changes::Changes::pending`].
+/// Counts the entries of all ranges, at most one for each document: see [`crate::feed::changes::Changes::pending`].
 pub(super) async fn pending_in(trx: &Transaction, instance: &Instance, ranges: &[KeyRange]) -> Result<u64> {
     let (counted, bytes) = count(trx, ranges, PENDING_EXACT_MAX + 1).await?;
     if counted <= PENDING_EXACT_MAX as u64 {

@@ -1,6 +1,6 @@
 //! Sources of a feed's rows.
 //!
-//! A feed ([`crate::changes::Changes`]) reads pages until its end and then follows: it waits at the hub of the database, which
+//! A feed ([`crate::feed::changes::Changes`]) reads pages until its end and then follows: it waits at the hub of the database, which
 //! reads by-seq once for all followers. The source decides in both modes which rows the feed has. A feed calls its
 //! source once for each page and once for each shared row, so sources are an enum ([`AnySource`]): a call through a
 //! vtable for each row of each follower would cost more than the work of most sources. The trait states what each
@@ -15,25 +15,25 @@ pub mod words;
 
 use std::sync::Arc;
 
-use flatbed_store::error::Result;
-use flatbed_store::seq::Seq;
-use flatbed_store::transaction::Transaction;
-
 use flatbed_databases::asker::ReadPrincipal;
-use crate::hub::Interest;
-use crate::place::FeedPosition;
-use crate::query::{ChangesQuery, Extras, Scope, Since};
-use crate::row::{ChangeRow, ChangesPage};
-use crate::source::by_id::ByIds;
-use crate::source::by_seq::BySeq;
-use crate::source::channels::{Channels, Counting};
-use crate::source::selected::Selected;
-use crate::tail::TailRow;
 use flatbed_databases::held::HeldRights;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
 use flatbed_operations::read::all_docs::{PAGE_DOCUMENTS_MAX, PAGE_ROWS_MAX};
 use flatbed_operations::read::get::show_documents;
+use flatbed_store::error::Result;
+use flatbed_store::seq::Seq;
+use flatbed_store::transaction::Transaction;
+
+use crate::feed::hub::Interest;
+use crate::feed::place::FeedPosition;
+use crate::feed::query::{ChangesQuery, Extras, Scope, Since};
+use crate::feed::row::{ChangeRow, ChangesPage};
+use crate::feed::source::by_id::ByIds;
+use crate::feed::source::by_seq::BySeq;
+use crate::feed::source::channels::{Channels, Counting};
+use crate::feed::source::selected::Selected;
+use crate::feed::tail::TailRow;
 
 pub trait Source {
     /// Returns the extras that the source itself needs in rows. They are added to those of the feed's query, in pages
@@ -76,7 +76,7 @@ pub enum RowVerdict {
     Changed,
     /// Memory does not tell: a page must be read.
     Unknown,
-    /// The change with which its document has left the feed ([`RowKind::Lost`](crate::row::RowKind::Lost)).
+    /// The change with which its document has left the feed ([`RowKind::Lost`](crate::feed::row::RowKind::Lost)).
     Lost,
 }
 

@@ -3,13 +3,13 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use flatbed_databases::document::edit::{Conflicts, Document};
+use flatbed_operations::index::selector::definition::IndexName;
 use flatbed_revtree::DocumentId;
 
-use flatbed_databases::document::edit::{Conflicts, Document};
-use crate::place::FeedPosition;
-use crate::row::ChangeRow;
-use crate::tail::{TailDocument, TailRow};
-use flatbed_operations::index::selector::definition::IndexName;
+use crate::feed::place::FeedPosition;
+use crate::feed::row::ChangeRow;
+use crate::feed::tail::{TailDocument, TailRow};
 
 /// The start of a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

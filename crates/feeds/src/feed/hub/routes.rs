@@ -8,6 +8,8 @@
 use std::sync::Arc;
 
 use flatbed_channels::{ChannelDeparture, Stamp};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_revtree::RevId;
 use flatbed_store::by_seq;
 use flatbed_store::error::{Error, Result};
@@ -18,11 +20,9 @@ use flatbed_store::transaction::Transaction;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 
-use crate::row::{ChangeRow, RowChannels};
-use crate::source::channels::channels_of_revision;
-use crate::tail::Departure;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
+use crate::feed::row::{ChangeRow, RowChannels};
+use crate::feed::source::channels::channels_of_revision;
+use crate::feed::tail::Departure;
 
 /// Entries that are read ahead behind a page that is not the last one.
 const AHEAD_MAX: usize = 2_000;

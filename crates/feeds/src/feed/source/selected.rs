@@ -7,16 +7,16 @@
 
 use std::sync::Arc;
 
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_operations::index::selector::definition::IndexName;
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::transaction::Transaction;
 
-use crate::row::{ChangeRow, ChangesPage, change_row};
-use crate::source::by_seq::pending_in;
-use crate::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
-use crate::tail::TailRow;
-use flatbed_operations::index::selector::definition::IndexName;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
+use crate::feed::row::{ChangeRow, ChangesPage, change_row};
+use crate::feed::source::by_seq::pending_in;
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
+use crate::feed::tail::TailRow;
 
 /// The index that a feed began with.
 struct BoundIndex {

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_databases::server::Inner;
+use flatbed_databases::slots::State;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded, note};
 use foundationdb::{FdbError, FdbResult};
 use futures_util::future::BoxFuture;
 
-use crate::hub::{Hub, SAFETY_REREAD};
-use flatbed_databases::server::Inner;
-use flatbed_databases::slots::State;
+use crate::feed::hub::{Hub, SAFETY_REREAD};
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
@@ -208,11 +208,7 @@ impl Operation for ReadValue<'_> {
 }
 
 /// Reads an operation's output, and sets a watch on each key in the same transaction.
-pub async fn set_watches<O: Operation>(
-    inner: &Inner,
-    keys: &[&[u8]],
-    read: &mut O,
-) -> Result<(O::Output, Vec<Watch>)> {
+pub async fn set_watches<O: Operation>(inner: &Inner, keys: &[&[u8]], read: &mut O) -> Result<(O::Output, Vec<Watch>)> {
     let mut trx = Transaction::begin(&inner.db, &inner.metrics)?;
     loop {
         inner.metrics.storage().transactions.add(1);

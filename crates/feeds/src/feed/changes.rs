@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::held::HeldRights;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::limits::Limit;
+use flatbed_databases::server::Inner;
 use flatbed_metrics::GaugeGuard;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::transaction::{Attempt, Operation, Transaction, bounded};
 use tokio::sync::watch;
 
-use crate::hub::{HubAnswer, HubFollower};
-use crate::place::FeedPosition;
-use crate::query::{ChangesQuery, Extras, Since};
-use crate::row::{ChangeRow, ChangesPage};
-use crate::source::channels::{Counting, LiveVerdict};
-use crate::source::{AnySource, FeedPage, PendingCount, RowVerdict, Source};
-use crate::tail::{TailPart, TailRow};
-use flatbed_databases::handles::ReadHandle;
-use flatbed_databases::held::HeldRights;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
-use flatbed_databases::limits::Limit;
+use crate::feed::hub::{HubAnswer, HubFollower};
+use crate::feed::place::FeedPosition;
+use crate::feed::query::{ChangesQuery, Extras, Since};
+use crate::feed::row::{ChangeRow, ChangesPage};
+use crate::feed::source::channels::{Counting, LiveVerdict};
+use crate::feed::source::{AnySource, FeedPage, PendingCount, RowVerdict, Source};
+use crate::feed::tail::{TailPart, TailRow};
 
 /// The largest number of transactions that read one page of a feed of very many channels.
 const PARTS_MAX: usize = 16;

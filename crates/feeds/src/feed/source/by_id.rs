@@ -8,20 +8,20 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use flatbed_databases::document::edit::check_document_id;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::records::Info;
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 
-use flatbed_databases::document::edit::check_document_id;
-use crate::query::Since;
-use crate::row::{ChangeRow, ChangesPage};
-use crate::source::by_seq::BySeq;
-use crate::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
-use crate::tail::TailRow;
-use flatbed_databases::instance::Instance;
-use flatbed_databases::server::Inner;
+use crate::feed::query::Since;
+use crate::feed::row::{ChangeRow, ChangesPage};
+use crate::feed::source::by_seq::BySeq;
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
+use crate::feed::tail::TailRow;
 
 /// Length limit of a list: its records are read well within FoundationDB's 5 s. A longer list is answered by a scan of
 /// by-seq.
