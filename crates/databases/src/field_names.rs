@@ -33,12 +33,14 @@ pub struct Fields {
 impl Fields {
     /// Returns a view for flattening one document. It holds the cache's read lock, so it must not be held across an
     /// await, nor twice in a thread: a writer that waits between them would block both.
+    #[inline]
     pub fn view(&self) -> FieldsView<'_> {
         FieldsView(self.table.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
     /// Returns the number of known ids.
     #[expect(clippy::len_without_is_empty, reason = "nothing asks for it")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.view().len()
     }
@@ -64,23 +66,27 @@ pub struct FieldsView<'f>(RwLockReadGuard<'f, NameTable>);
 impl FieldsView<'_> {
     /// Returns the number of known ids.
     #[expect(clippy::len_without_is_empty, reason = "nothing asks for it")]
+    #[inline]
     pub fn len(&self) -> usize {
         self.0.names.len()
     }
 }
 
 impl FieldIds for FieldsView<'_> {
+    #[inline]
     fn id_of(&self, name: &str) -> Option<u64> {
         self.0.ids.get(name).copied()
     }
 }
 
 impl FieldNames for FieldsView<'_> {
+    #[inline]
     fn name_of(&self, id: u64) -> Option<&str> {
         let at = usize::try_from(id.checked_sub(FIRST_FIELD_ID)?).ok()?;
         self.0.names.get(at).map(|name| &**name)
     }
 
+    #[inline]
     fn member_text_of(&self, id: u64) -> Option<&[u8]> {
         let at = usize::try_from(id.checked_sub(FIRST_FIELD_ID)?).ok()?;
         self.0.members.get(at).map(|text| &**text)

@@ -73,11 +73,13 @@ impl ReadHandle {
     }
 
     /// Returns the name in the request.
+    #[inline]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the clock of its layer.
+    #[inline]
     pub fn clock(&self) -> &Clock {
         &self.inner.clock
     }
@@ -94,6 +96,7 @@ impl ReadHandle {
     }
 
     /// Returns the principal of reads in a database with channels.
+    #[inline]
     pub fn asker(&self) -> &ReadPrincipal {
         &self.asker
     }
@@ -104,6 +107,7 @@ impl ReadHandle {
         ReadHandle { is_ordinary: true, ..self.clone() }
     }
 
+    #[inline]
     pub fn seen(&self) -> Option<&dyn DocumentFilter> {
         self.seen.as_deref()
     }
@@ -203,16 +207,19 @@ impl WriteHandle {
     }
 
     /// Returns the principal of writes in a database with channels.
+    #[inline]
     pub fn asker(&self) -> &ReadPrincipal {
         &self.asker
     }
 
     /// Returns the handle for reads.
+    #[inline]
     pub fn reader(&self) -> &ReadHandle {
         &self.reader
     }
 
     /// Returns the actor of its writes.
+    #[inline]
     pub fn actor(&self) -> &Actor {
         &self.actor
     }

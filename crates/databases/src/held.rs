@@ -69,6 +69,7 @@ impl HeldRights {
     }
 
     /// Returns whether it has the versions of another one, and so the same rights.
+    #[inline]
     pub fn is_as(&self, other: &HeldRights) -> bool {
         self.versions == other.versions && self.is_there == other.is_there && self.held == other.held
     }
@@ -87,6 +88,7 @@ impl HeldRights {
     }
 
     /// Returns whether it has the versions of another one.
+    #[inline]
     pub fn has_versions_of(&self, other: &HeldRights) -> bool {
         self.versions == other.versions && self.is_there == other.is_there
     }
@@ -205,6 +207,7 @@ impl State<Inner> for HeldCache {
 
 impl HeldCache {
     /// Creates an empty cache; transactions have start times of this clock.
+    #[inline]
     pub fn of(clock: &Clock) -> HeldCache {
         HeldCache::new(PRINCIPALS_MAX, BYTES_MAX, clock)
     }

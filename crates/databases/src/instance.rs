@@ -37,6 +37,7 @@ const SIZE_KEPT: Duration = Duration::from_secs(60);
 
 impl RangeSize {
     /// Returns the size, if it is less than a minute old.
+    #[inline]
     pub fn known(&self, now: Instant) -> Option<u64> {
         self.known_within(now, SIZE_KEPT)
     }
@@ -107,11 +108,13 @@ pub struct Instance {
 }
 
 impl Instance {
+    #[inline]
     pub fn incarnation(&self) -> u64 {
         self.record.incarnation
     }
 
     /// Returns why the database is closed to its users.
+    #[inline]
     pub fn closed(&self) -> ClosedReasons {
         ClosedReasons::of(self.record.closed)
     }
@@ -123,21 +126,25 @@ impl Instance {
         self.updated.touch(trx)
     }
 
+    #[inline]
     pub fn id(&self) -> InstanceId {
         InstanceId::from(&self.record)
     }
 
     /// Returns the number of the rule that routes documents to channels, which each new sync function increments; 0 if
     /// the database has no channels.
+    #[inline]
     pub fn channels(&self) -> u64 {
         self.record.channels
     }
 
     /// Returns the limit of revisions in each branch, its leaf included.
+    #[inline]
     pub fn revs_limit(&self) -> u64 {
         if self.record.revs_limit == 0 { REVS_LIMIT } else { self.record.revs_limit }
     }
 
+    #[inline]
     pub fn purged_infos_limit(&self) -> u64 {
         if self.record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { self.record.purged_infos_limit }
     }

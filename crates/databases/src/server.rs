@@ -346,6 +346,7 @@ impl Inner {
         once::new_mark(&self.keys, &self.clock)
     }
 
+    #[inline]
     pub fn is_closing(&self) -> bool {
         *self.closing.borrow()
     }

@@ -70,6 +70,7 @@ fn stored(prefix_bytes: usize, rows: &[(Vec<u8>, Vec<u8>)]) -> u64 {
 }
 
 /// Returns the bytes of one row; `prefix_bytes`: the length of its key before the path, as in the latest body.
+#[inline]
 pub fn row_bytes(prefix_bytes: usize, path: &[u8], value: &[u8]) -> u64 {
     (prefix_bytes + path.len() + value.len() + ROW_OVERHEAD_BYTES) as u64
 }

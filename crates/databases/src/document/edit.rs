@@ -153,6 +153,7 @@ pub fn check_document_id(id: &str) -> Result<(), Refusal> {
 }
 
 /// Returns the partition of a document in a partitioned database; design documents have none.
+#[inline]
 pub fn partition_of(id: &str) -> Option<&str> {
     if DocumentId::of(id).is_design() { None } else { id.split_once(':').map(|(partition, _)| partition) }
 }
