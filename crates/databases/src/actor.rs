@@ -1,71 +1,12 @@
 //! Actors: the user or the server on whose behalf a transaction writes.
 //!
-//! Every write needs an [`Actor`]: a layer returns a `Database` only for one, and a
-//! `Reader`, which needs none, cannot write. The database's functions judge writes of users but not of
-//! the server. So the right to write as the server is a capability: `Layer::open` returns the
-//! only [`Authority`], and its owner makes a [`ServerActor`] for each job by name. There is no other way to make them.
+//! Every write needs an [`Actor`]: a layer returns a `Database` only for one, and a `Reader`, which needs none, cannot
+//! write. The database's functions judge writes of users but not of the server. So the right to write as the server is a
+//! capability: `Layer::open` returns the only [`Authority`], and its owner makes a [`ServerActor`] for each job by name.
+//! There is no other way to make them: [`authority`] is for `Layer::open` alone, and code above the layer does not reach
+//! this crate.
 //!
-//! A database for writing needs an actor:
-//!
-//! ```compile_fail,E0061
-//! fn handler(layer: &flatbed_layer::Layer) -> flatbed_layer::Database {
-//!     layer.database("db")
-//! }
-//! ```
-//!
-//! A reader cannot write:
-//!
-//! ```compile_fail,E0599
-//! async fn handler(layer: &flatbed_layer::Layer, edit: &flatbed_layer::Edit<'_>) {
-//!     let _ = layer.reader("db").update(edit).await;
-//! }
-//! ```
-//!
-//! A surface cannot make an actor of the server:
-//!
-//! ```compile_fail,E0451
-//! fn handler(layer: &flatbed_layer::Layer) -> flatbed_layer::Database {
-//!     layer.database("db", flatbed_layer::ServerActor { job: "handler" })
-//! }
-//! ```
-//!
-//! nor the authority, nor a second one:
-//!
-//! ```compile_fail,E0451
-//! fn handler() -> flatbed_layer::Authority {
-//!     flatbed_layer::Authority { made: () }
-//! }
-//! ```
-//!
-//! ```compile_fail,E0599
-//! fn surface(authority: flatbed_layer::Authority) -> flatbed_layer::Authority {
-//!     authority.clone()
-//! }
-//! ```
-//!
-//! The database's `_security` judges each user in the transaction that writes, so a user needs a [`Gate`]:
-//!
-//! ```compile_fail,E0277
-//! fn handler(layer: &flatbed_layer::Layer, user: flatbed_layer::User) -> flatbed_layer::Database {
-//!     layer.database("db", user)
-//! }
-//! ```
-//!
-//! A user writes through a gate, and a job as the server with its own actor:
-//!
-//! ```
-//! use std::sync::Arc;
-//!
-//! use flatbed_layer::{Authority, Database, Gate, Layer, User};
-//!
-//! fn handler(layer: &Layer, user: User, gate: Arc<dyn Gate>) -> Database {
-//!     layer.database("db", user.through(gate))
-//! }
-//!
-//! fn together(layer: &Layer, authority: &Authority) -> Database {
-//!     layer.database("db", authority.for_job("replicator"))
-//! }
-//! ```
+//! The module `handle` of the crate `layer` shows in examples that do not compile what code above the layer cannot do.
 
 use std::fmt::Debug;
 use std::sync::Arc;

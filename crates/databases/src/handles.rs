@@ -1,4 +1,4 @@
-//! What operations need of a database: its server's state, its name, and the principal or actor.
+//! Handles that operations take: a server's state, a database's name, and the principal or actor.
 //!
 //! The handles for code above the layer, `ReadHandle` and `WriteHandle` of the crate `layer`, are made of these.
 

@@ -1,6 +1,76 @@
 //! Handles for code above the layer: a server, and its databases for reads and for an actor's writes.
 //!
 //! The files beside this one and [`crate::database`] have their operations.
+//!
+//! A database for writing needs an actor:
+//!
+//! ```compile_fail,E0061
+//! fn handler(layer: &flatbed_layer::Layer) -> flatbed_layer::Database {
+//!     layer.database("db")
+//! }
+//! ```
+//!
+//! A reader cannot write:
+//!
+//! ```compile_fail,E0599
+//! async fn handler(layer: &flatbed_layer::Layer, edit: &flatbed_layer::Edit<'_>) {
+//!     let _ = layer.reader("db").update(edit).await;
+//! }
+//! ```
+//!
+//! The inside is out of reach:
+//!
+//! ```compile_fail,E0616
+//! fn handler(layer: &flatbed_layer::Layer) {
+//!     let _ = &layer.reader("db").handle;
+//! }
+//! ```
+//!
+//! A surface cannot make an actor of the server:
+//!
+//! ```compile_fail,E0451
+//! fn handler(layer: &flatbed_layer::Layer) -> flatbed_layer::Database {
+//!     layer.database("db", flatbed_layer::ServerActor { job: "handler" })
+//! }
+//! ```
+//!
+//! nor the authority, nor a second one:
+//!
+//! ```compile_fail,E0451
+//! fn handler() -> flatbed_layer::Authority {
+//!     flatbed_layer::Authority { made: () }
+//! }
+//! ```
+//!
+//! ```compile_fail,E0599
+//! fn surface(authority: flatbed_layer::Authority) -> flatbed_layer::Authority {
+//!     authority.clone()
+//! }
+//! ```
+//!
+//! The database's `_security` judges each user in the transaction that writes, so a user needs a [`Gate`](crate::Gate):
+//!
+//! ```compile_fail,E0277
+//! fn handler(layer: &flatbed_layer::Layer, user: flatbed_layer::User) -> flatbed_layer::Database {
+//!     layer.database("db", user)
+//! }
+//! ```
+//!
+//! A user writes through a gate, and a job as the server with its own actor:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use flatbed_layer::{Authority, Database, Gate, Layer, User};
+//!
+//! fn handler(layer: &Layer, user: User, gate: Arc<dyn Gate>) -> Database {
+//!     layer.database("db", user.through(gate))
+//! }
+//!
+//! fn together(layer: &Layer, authority: &Authority) -> Database {
+//!     layer.database("db", authority.for_job("replicator"))
+//! }
+//! ```
 
 use std::ops::Deref;
 use std::sync::Arc;

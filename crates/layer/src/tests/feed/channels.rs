@@ -12,28 +12,22 @@ use flatbed_channels::{
 };
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::instance::Instance;
-use flatbed_feeds::feed::changes::{Changes, FollowOutcome};
-use flatbed_feeds::feed::place::FeedPosition;
-use flatbed_feeds::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
-use flatbed_feeds::feed::row::{ChangeRow, RowKind};
 use flatbed_feeds::feed::source::AnySource;
 use flatbed_feeds::feed::source::channels::counting::EXACT_MAX;
 use flatbed_feeds::feed::source::channels::*;
-use flatbed_revtree::RevId;
-use flatbed_store::error::Refusal;
 use flatbed_store::keys::pack_principal;
 use flatbed_store::proto;
-use flatbed_store::records::since::ChannelsSince;
-use flatbed_store::records::{RevisionRecord, revision_message};
-use flatbed_store::seq::Seq;
+use flatbed_store::records::{RevisionRecord, revision_message, since::ChannelsSince};
 use flatbed_testkit::{number, within};
 use foundationdb::Transaction as Raw;
 use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::TestRunner;
+use proptest::{strategy::ValueTree, test_runner::TestRunner};
 use prost::Message;
 
-use crate::{CreateOptions, Database, Layer};
+use crate::{
+    ChangeRow, Changes, ChangesQuery, CreateOptions, Database, Documents, Extras, FeedPosition, FollowOutcome, Layer,
+    Refusal, RevId, RowKind, Scope, Seq, Since,
+};
 
 const USER: &str = "alice";
 const ROLE: &str = "r";
