@@ -215,7 +215,7 @@ test('the index lists every page', () => {
 test('capacity.md has the counts of the waits', () => {
   const rowsOf = (page) => textOf(page).split('\n').filter((line) => line.startsWith('| ')).map((line) => line.slice(2, -2).split(' | '));
   const waits = new Map();
-  for (const [operation, ...counts] of rowsOf('crates/layer/tests/it/waits.md')) if (!waits.has(operation)) waits.set(operation, counts);
+  for (const [operation, ...counts] of rowsOf('crates/layer-tests/tests/it/waits.md')) if (!waits.has(operation)) waits.set(operation, counts);
   const [head, ...others] = rowsOf('docs/capacity.md').slice(rowsOf('docs/capacity.md').findIndex(([first]) => first === 'operation'));
   const columns = head.slice(1).map((name) => waits.get('operation').indexOf(name));
   const rows = others.slice(0, others.findIndex(([first]) => first === 'load'));

@@ -21,16 +21,16 @@ use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use async_trait::async_trait;
+use flatbed_databases::actor::ServerActor;
 use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Owner, Run, Status, supervise};
 use flatbed_store::due::Kind;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::once::random_id;
+use flatbed_views::group::attend::{forget_gone, take_up};
 use tokio::task::JoinHandle;
 use turns::Turns;
 
-use crate::actor::ServerActor;
-use crate::group::attend::{forget_gone, take_up};
-use crate::layer::Layer;
+use crate::handle::Layer;
 
 /// The first interval between reads of the due work after this process has noted some, while other processes hold its
 /// slices. It doubles up to `look_every`.
@@ -175,7 +175,7 @@ impl Job for Cache {
         }
         let failed = |error: Error| Failure::Failed(error.to_string());
         self.layer.forget_gone_databases().await.map_err(failed)?;
-        forget_gone(&self.layer).await.map_err(failed)?;
+        forget_gone(&self.layer.inner).await.map_err(failed)?;
         Ok(Next::Again(Duration::ZERO))
     }
 
@@ -287,7 +287,7 @@ async fn take_up_groups(layer: &Layer) -> Result<()> {
         .map(|entry| &*entry.key.name)
         .collect();
     for name in due {
-        match take_up(&layer.reader(name), TAKEN_UP_FOR).await {
+        match take_up(&layer.reader(name).handle, TAKEN_UP_FOR).await {
             Ok(()) | Err(Error::DatabaseNotFound) => {}
             Err(error) => return Err(error),
         }
@@ -306,14 +306,14 @@ mod tests {
     use flatbed_store::waits::{self, Waits};
 
     use super::*;
-    use crate::actor::Actor;
-    use crate::fenced::database;
     use crate::lease::RootLeases;
+    use crate::tests::fenced::database;
+    use flatbed_databases::actor::Actor;
 
     #[tokio::test]
     async fn what_another_process_is_at_costs_a_look() {
         let (db, _storage) = database().await;
-        let (layer, Actor::Server(actor)) = (Layer { inner: db.inner.clone() }, &db.actor) else {
+        let (layer, Actor::Server(actor)) = (Layer { inner: db.inner.clone() }, db.actor()) else {
             panic!("the tests' own")
         };
         let background = Background::new(&layer, actor.clone(), BackgroundOptions::default()).unwrap();

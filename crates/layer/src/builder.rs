@@ -7,18 +7,17 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use flatbed_databases::server::Inner;
+use flatbed_operations::index::build::{Pace, Step, StepOutcome, unbuilt};
+use flatbed_operations::index::definitions::reorder_alone;
+use flatbed_operations::index::kinds::KINDS;
+use flatbed_operations::index_builds::{IndexBuild, IndexBuilds};
+use flatbed_operations::index_waits::IndexWaits;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::features::is_outdated;
 use flatbed_store::keys::Counter;
 use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
-
-use crate::index::build::{Pace, Step, StepOutcome, unbuilt};
-use crate::index::definitions::reorder_alone;
-use crate::index::kinds::KINDS;
-use crate::index_builds::{IndexBuild, IndexBuilds};
-use crate::index_waits::IndexWaits;
-use crate::layer::Inner;
 
 /// Builds a database's indexes, or resumes, for up to `time`. Returns whether all are built; `None`: this process is
 /// already building one of them.

@@ -19,6 +19,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use async_recursion::async_recursion as boxed;
 use document::{DocumentCheck, Sums};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_operations::index::groups::is_group;
+use flatbed_operations::index::kinds::{DefinedIndex, indexes_of};
+use flatbed_operations::index::maintainers::Within;
+use flatbed_operations::index::partitions::{COUNTED, PartitionSums};
+use flatbed_operations::index::{all_docs, by_seq, channels};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{BucketKeys, Counter, KeyRange, Subspace};
 use flatbed_store::proto;
@@ -27,20 +34,14 @@ use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
+use pages::{PageSize, read_page};
 use prost::Message;
 use tokio::sync::Semaphore;
 
 use crate::check::groups::check_group;
 use crate::database_names::NameRange;
+use crate::handle::Layer;
 use crate::handle::Reader;
-use crate::index::groups::is_group;
-use crate::index::kinds::{DefinedIndex, indexes_of};
-use crate::index::maintainers::Within;
-use crate::index::partitions::{COUNTED, PartitionSums};
-use crate::index::{all_docs, by_seq, channels};
-use crate::instance::Instance;
-use crate::layer::{Inner, Layer};
-use pages::{PageSize, read_page};
 
 /// The most keys of a page: see [`PageSize`].
 const PAGE_KEYS: usize = 1_000;
@@ -101,8 +102,8 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
 
 #[boxed]
 async fn walk(database: &Reader, progress: &mut (dyn FnMut(u64) + Send)) -> Result<Report> {
-    let inner = &database.inner;
-    let name = &*database.name;
+    let inner = &database.handle.inner;
+    let name = &*database.handle.name;
     let mut report = Report::default();
     let instance = run(inner, &mut Begin { inner, name }).await?;
     let before = run(inner, &mut Totals { inner, name, instance: &instance }).await?;

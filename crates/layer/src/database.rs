@@ -4,41 +4,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::create::{Create, Delete};
+use flatbed_databases::document::attachments::AttachmentReader;
+use flatbed_databases::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, WrittenRevision};
+use flatbed_databases::document::upload::{SmallUpload, StagedUpload, Upload};
+use flatbed_databases::handles::ReadHandle;
+use flatbed_databases::instance::{Instance, RUN_BYTES_MAX};
+use flatbed_databases::record_change::ChangeRecord;
+use flatbed_databases::server::{CreateOptions, DEFAULT_FIELD_IDS_MAX, Inner};
+use flatbed_feeds::feed::changes::Changes;
+use flatbed_feeds::feed::query::ChangesQuery;
+use flatbed_operations::compactions::Compactions;
+use flatbed_operations::judge::rights;
+use flatbed_operations::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
+use flatbed_operations::read::attachment::OpenAttachment;
+use flatbed_operations::read::get::{self, GetOpenRevs, GetOutcome, OpenRevs};
+use flatbed_operations::read::missing;
+use flatbed_operations::read::partition::{self, PartitionInfo};
+use flatbed_operations::read::routings::{DocumentRouting, Routings};
+use flatbed_operations::read::seen_info::{seen_info, seen_seq};
+use flatbed_operations::read::viewer::{PendingViewer, is_judged};
+use flatbed_operations::write::compact;
 use flatbed_revtree::RevId;
 use flatbed_store::buckets::SHARDS_MAX;
 use flatbed_store::database_name::{DatabaseKind, check_name, is_replicator_name};
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::{Error, NotFound, Refusal, Result};
-use flatbed_store::keys::Counter;
 use flatbed_store::proto::DatabaseRecord;
 use flatbed_store::seq::Seq;
 use flatbed_store::sync_function::ChannelsOptions;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_views::group::attend::{wake, wake_purged};
 use futures_util::FutureExt;
 
-use crate::asker::ReadPrincipal;
-use crate::compactions::Compactions;
-use crate::create::{Create, Delete};
-use crate::document::attachments::AttachmentReader;
-use crate::document::edit::{Conflicts, Document, Edit, GetOptions, Outcome, WrittenRevision, partition_ids};
-use crate::document::upload::{SmallUpload, StagedUpload, Upload};
-use crate::feed::changes::Changes;
-use crate::feed::query::ChangesQuery;
-use crate::group::attend::{wake, wake_purged};
 use crate::handle::{Database, Reader};
-use crate::instance::{Instance, RUN_BYTES_MAX};
-use crate::judge::rights;
-use crate::layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, Inner};
-use crate::read::all_docs::{AllDocs, AllDocsKeys, AllDocsQuery, AllDocsRow};
-use crate::read::attachment::OpenAttachment;
-use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, GetOutcome, OpenRevs};
-use crate::read::missing::MissingRevs;
-use crate::read::routings::{DocumentRouting, Routings};
-use crate::read::seen_info::{seen_info, seen_seq};
-use crate::read::viewer::{PendingViewer, is_judged};
-use crate::record_change::ChangeRecord;
 use crate::sync_function::{check_has_channels, check_source};
-use crate::write::compact;
 
 /// Statistics of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,19 +78,6 @@ pub struct DatabaseInfo {
     pub has_channels: bool,
 }
 
-/// Statistics of a partition.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PartitionInfo {
-    /// Documents that are not deleted.
-    pub doc_count: u64,
-    /// Documents whose winner is a tombstone.
-    pub doc_del_count: u64,
-    /// Bytes of the winners' bodies as JSON text, and of their decoded attachments.
-    pub external_size_bytes: u64,
-    /// FoundationDB's estimate for its documents in bytes, without attachments and bodies in blobs.
-    pub active_size_bytes: u64,
-}
-
 impl Reader {
     /// Reads counts and sizes. A reader with [`DocumentFilter`](crate::DocumentFilter) gets zeros and the first sequence,
     /// since the figures include hidden documents.
@@ -98,19 +86,21 @@ impl Reader {
     /// [`Error::DatabaseNotFound`], as all operations here.
     #[boxed]
     pub async fn info(&self) -> Result<DatabaseInfo> {
-        let (asker, is_part) = (self.asker(), self.seen().is_some());
-        let info = self.read_about(&mut ReadInfo { inner: &self.inner, name: &self.name, asker, is_part }).await?;
+        let (asker, is_part) = (self.asker(), self.handle.seen().is_some());
+        let info = self
+            .handle
+            .read_about(&mut ReadInfo { inner: &self.handle.inner, name: &self.handle.name, asker, is_part })
+            .await?;
         if !info.is_compacting && compact::is_wanted(info.active_size_bytes, info.superseded_size_bytes) {
-            self.inner.due.note(Kind::Superseded, &self.name);
+            self.handle.inner.due.note(Kind::Superseded, &self.handle.name);
         }
         Ok(info)
     }
 
     /// Reads a partition's counters and sizes, without its documents; `None` if the database has no partitions. An
     /// unused partition has zeros.
-    #[boxed]
     pub async fn partition_info(&self, partition: &str) -> Result<Option<PartitionInfo>> {
-        self.read(&mut ReadPartition { inner: &self.inner, name: &self.name, partition }).await
+        partition::partition_info(&self.handle, partition).await
     }
 
     /// Returns whether it has partitions: see [`CreateOptions::partitioned`].
@@ -121,7 +111,7 @@ impl Reader {
 
     /// Returns whether it has partitions, from the cache; `None` if the database is not cached.
     pub fn is_partitioned_known(&self) -> Option<bool> {
-        self.inner.cached(&self.name).map(|instance| instance.record.partitioned)
+        self.handle.inner.cached(&self.handle.name).map(|instance| instance.record.partitioned)
     }
 
     /// Checks that it exists.
@@ -133,7 +123,7 @@ impl Reader {
     /// Waits until it exists or the server stops, on a watch and with an occasional read.
     #[boxed]
     pub async fn wait_until_there(&self) -> Result<()> {
-        crate::feed::watches::wait_until_there(&self.inner, &self.name).await
+        flatbed_feeds::feed::watches::wait_until_there(&self.handle.inner, &self.handle.name).await
     }
 
     /// Returns the newest sequence for an unrestricted reader; `None` for a restricted one, whose feed may have rows
@@ -147,7 +137,7 @@ impl Reader {
         impl Operation for LastSeq<'_> {
             type Output = Option<Seq>;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<Seq>> {
-                let Reader { inner, name, .. } = self.0;
+                let ReadHandle { inner, name, .. } = &self.0.handle;
                 let instance = inner.resolve(trx, name).await?;
                 match is_judged(&instance, self.0.asker()) {
                     true => Ok(None),
@@ -155,7 +145,7 @@ impl Reader {
                 }
             }
         }
-        self.read_about(&mut LastSeq(self)).await
+        self.handle.read_about(&mut LastSeq(self)).await
     }
 
     /// Returns the newest sequence.
@@ -165,7 +155,7 @@ impl Reader {
         impl Operation for LastSeq<'_> {
             type Output = Seq;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Seq> {
-                let Reader { inner, name, .. } = self.0;
+                let ReadHandle { inner, name, .. } = &self.0.handle;
                 let instance = inner.resolve(trx, name).await?;
                 match is_judged(&instance, self.0.asker()) {
                     true => seen_seq(inner, trx, &instance, self.0.asker()).boxed().await,
@@ -173,24 +163,15 @@ impl Reader {
                 }
             }
         }
-        self.read_about(&mut LastSeq(self)).await
+        self.handle.read_about(&mut LastSeq(self)).await
     }
 
     /// Reads one document.
     ///
     /// # Errors
     /// [`Refusal::DocumentNotFound`].
-    #[boxed]
     pub async fn get(&self, id: &str, options: &GetOptions) -> Result<Document> {
-        let mut get = GetOne { inner: &self.inner, name: &self.name, asker: self.asker(), id, options };
-        let Some(seen) = self.seen() else { return self.read_judged(&mut get).await };
-        seen.asks(id)?;
-        let mut document = self.read_about(&mut get).await?;
-        if !seen.is_whole(id) {
-            document.body = seen.part(id, &document.body)?;
-            document.attachments = Vec::new();
-        }
-        Ok(document)
+        get::document(&self.handle, id, options).await
     }
 
     /// Reads revisions of one document in order, all leaves or the named revisions (with `latest`: the leaves above
@@ -206,20 +187,19 @@ impl Reader {
         descending: bool,
         options: &GetOptions,
     ) -> Result<(Vec<std::result::Result<Document, RevId>>, usize)> {
-        let Reader { inner, name, .. } = self;
+        let ReadHandle { inner, name, .. } = &self.handle;
         let asker = self.asker();
-        self.read_judged(&mut GetOpenRevs { inner, name, asker, id, revs, from, descending, options }).await
+        self.handle.read_judged(&mut GetOpenRevs { inner, name, asker, id, revs, from, descending, options }).await
     }
 
     /// Reads documents in one transaction: the first requests up to about 1 MB of bodies, at least one.
-    #[boxed]
     pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<GetOutcome>> {
-        self.read_judged(&mut GetMany { inner: &self.inner, name: &self.name, asker: self.asker(), requests }).await
+        get::documents(&self.handle, requests).await
     }
 
     /// Scans the documents by id.
     pub fn all_docs(&self, query: AllDocsQuery) -> AllDocs {
-        AllDocs::new(self.clone(), query)
+        AllDocs::new(self.handle.clone(), query)
     }
 
     /// Looks up documents by their ids: `None` for one that never existed. With documents: the first ids up to about 1
@@ -231,38 +211,28 @@ impl Reader {
         include_docs: bool,
         conflicts: Conflicts,
     ) -> Result<Vec<Option<AllDocsRow>>> {
-        let Reader { inner, name, .. } = self;
+        let ReadHandle { inner, name, .. } = &self.handle;
         let asker = self.asker();
-        self.read_judged(&mut AllDocsKeys { inner, name, asker, keys, include_docs, conflicts }).await
+        self.handle.read_judged(&mut AllDocsKeys { inner, name, asker, keys, include_docs, conflicts }).await
     }
 
     /// Looks up the routing of documents' winners, for as many of the first ids as fit one transaction, at least one:
     /// `None` for one that never existed.
     #[boxed]
     pub async fn routings(&self, ids: &[String]) -> Result<Vec<Option<DocumentRouting>>> {
-        self.read(&mut Routings { inner: &self.inner, name: &self.name, ids }).await
+        self.handle.read(&mut Routings { inner: &self.handle.inner, name: &self.handle.name, ids }).await
     }
 
     /// Opens a feed of the changes.
     pub fn changes(&self, query: ChangesQuery) -> Changes {
-        Changes::new(self.clone(), query)
+        Changes::new(self.handle.clone(), query)
     }
 
     /// Returns the revisions that the documents do not have, ascending, or, if the document does not exist, in the
     /// order of the request, as in CouchDB; and the leaves that might be ancestors of them, those of a lower generation
     /// than a missing one, descending.
-    #[boxed]
     pub async fn missing_revs(&self, wanted: &[(String, Vec<RevId>)]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
-        let mut missing = Vec::with_capacity(wanted.len());
-        let mut rest = wanted;
-        while !rest.is_empty() {
-            let wanted = rest.get(..MISSING_REVS_AT_ONCE).unwrap_or(rest);
-            let (inner, name, asker, seen) = (&self.inner, &self.name, self.asker(), self.seen());
-            let found = self.read_about(&mut MissingRevs { inner, name, asker, seen, wanted }).await?;
-            rest = rest.get(found.len().max(1)..).unwrap_or_default();
-            missing.extend(found);
-        }
-        Ok(missing)
+        missing::missing_revs(&self.handle, wanted).await
     }
 
     /// Returns the limit of revisions in each branch.
@@ -273,7 +243,7 @@ impl Reader {
 
     /// Returns the interval at which to renew uploads: they are removed after four times as long.
     pub fn renew_uploads_every(&self) -> Duration {
-        self.inner.options.uploads_broken_after / 4
+        self.handle.inner.options.uploads_broken_after / 4
     }
 
     /// Finds an attachment of a revision (`None`: the winner), to read its data.
@@ -282,15 +252,15 @@ impl Reader {
     /// [`Refusal::DocumentNotFound`], [`Refusal::AttachmentNotFound`].
     #[boxed]
     pub async fn attachment(&self, id: &str, rev: Option<&RevId>, attachment: &str) -> Result<AttachmentReader> {
-        if let Some(seen) = self.seen() {
+        if let Some(seen) = self.handle.seen() {
             seen.asks(id)?;
             if !seen.is_whole(id) {
                 return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
             }
         }
-        let (inner, name, asker) = (&self.inner, &self.name, self.asker());
+        let (inner, name, asker) = (&self.handle.inner, &self.handle.name, self.asker());
         let mut open = OpenAttachment { inner, name, asker, id, rev, attachment };
-        Ok(AttachmentReader::new(self.unrestricted(), self.read_about(&mut open).await?))
+        Ok(AttachmentReader::new(self.handle.unrestricted(), self.handle.read_about(&mut open).await?))
     }
 
     /// Returns the limit of recorded purges.
@@ -314,12 +284,12 @@ impl Reader {
 
     /// Returns a fact of the database's record that each reader of the database may know.
     pub(crate) async fn of_instance<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
-        self.read_about(&mut OfInstance { reader: self, of }).await
+        self.handle.read_about(&mut OfInstance { reader: self, of }).await
     }
 
     /// As `of_instance`, for unrestricted readers only.
     async fn of_whole<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
-        self.read_whole(&mut OfInstance { reader: self, of }).await
+        self.handle.read_whole(&mut OfInstance { reader: self, of }).await
     }
 }
 
@@ -330,8 +300,8 @@ impl Database {
     /// [`Refusal::IllegalDatabaseName`], [`Refusal::InvalidSetting`], [`Error::DatabaseExists`].
     #[boxed]
     pub async fn create(&self, options: &CreateOptions) -> Result<()> {
-        check_name(&self.name)?;
-        let run_bytes = options.run_bytes.unwrap_or(self.inner.options.default_run_bytes);
+        check_name(&self.handle.name)?;
+        let run_bytes = options.run_bytes.unwrap_or(self.handle.inner.options.default_run_bytes);
         if run_bytes > RUN_BYTES_MAX {
             return Err(Refusal::InvalidSetting(format!("run_bytes is at most {RUN_BYTES_MAX}")).into());
         }
@@ -344,22 +314,23 @@ impl Database {
             Some(shards @ 2..=SHARDS_MAX) => shards,
             Some(_) => return Err(Refusal::InvalidSetting(format!("shards is 1 to {SHARDS_MAX}")).into()),
         };
-        let created_at_ms = self.inner.clock.unix_ms();
-        let is_systems = DatabaseKind::of(&self.name) != DatabaseKind::Ordinary || is_replicator_name(&self.name);
+        let created_at_ms = self.handle.inner.clock.unix_ms();
+        let is_systems =
+            DatabaseKind::of(&self.handle.name) != DatabaseKind::Ordinary || is_replicator_name(&self.handle.name);
         if options.partitioned && is_systems {
             return Err(Refusal::InvalidSetting("Cannot partition a system database".into()).into());
         }
         if let Some(ChannelsOptions { sync }) = &options.channels {
-            check_has_channels(&self.name, is_replicator_name(&self.name))?;
-            check_source(&self.inner, &self.name, sync.as_deref()).await?;
+            check_has_channels(&self.handle.name, is_replicator_name(&self.handle.name))?;
+            check_source(&self.handle.inner, &self.handle.name, sync.as_deref()).await?;
         }
         let security = options.security.as_deref().unwrap_or_default();
         check_security_size(security)?;
-        let (leaves_only, once) = (options.leaves_only, self.inner.once()?);
+        let (leaves_only, once) = (options.leaves_only, self.handle.inner.once()?);
         let mut create = Create {
-            inner: &self.inner,
-            name: &self.name,
-            actor: &self.actor,
+            inner: &self.handle.inner,
+            name: &self.handle.name,
+            actor: self.actor(),
             run_bytes,
             field_ids_max,
             leaves_only,
@@ -372,9 +343,9 @@ impl Database {
             once,
             namespace: None,
         };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut create).await?;
+        transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut create).await?;
         create.keep_namespaces();
-        self.inner.due.note_event();
+        self.handle.inner.due.note_event();
         Ok(())
     }
 
@@ -384,11 +355,16 @@ impl Database {
     /// [`Error::DatabaseNotFound`].
     #[boxed]
     pub async fn delete(&self) -> Result<()> {
-        check_name(&self.name).map_err(|_| Error::DatabaseNotFound)?;
-        let mut delete = Delete { inner: &self.inner, name: &self.name, actor: &self.actor, once: self.inner.once()? };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await?;
-        self.inner.databases.remove(&*self.name);
-        self.inner.due.note_event();
+        check_name(&self.handle.name).map_err(|_| Error::DatabaseNotFound)?;
+        let mut delete = Delete {
+            inner: &self.handle.inner,
+            name: &self.handle.name,
+            actor: self.actor(),
+            once: self.handle.inner.once()?,
+        };
+        transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut delete).await?;
+        self.handle.inner.databases.remove(&*self.handle.name);
+        self.handle.inner.due.note_event();
         Ok(())
     }
 
@@ -399,8 +375,8 @@ impl Database {
     /// [`Refusal::UserChanged`].
     #[boxed]
     pub async fn update(&self, edit: &Edit<'_>) -> Result<WrittenRevision> {
-        let updated = crate::write::batch::write_document(self, edit).await?;
-        wake(self, [&*edit.id]);
+        let updated = flatbed_operations::write::batch::write_document(&self.handle, edit).await?;
+        wake(&self.handle, [&*edit.id]);
         Ok(updated)
     }
 
@@ -411,8 +387,8 @@ impl Database {
     /// For the whole request: the database was deleted, or the storage gave up. The outcomes are then unknown.
     #[boxed]
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
-        let outcomes = crate::write::batch::write_documents(self, edits).await?;
-        wake(self, edits.iter().map(|edit| &*edit.id));
+        let outcomes = flatbed_operations::write::batch::write_documents(&self.handle, edits).await?;
+        wake(&self.handle, edits.iter().map(|edit| &*edit.id));
         Ok(outcomes)
     }
 
@@ -423,8 +399,8 @@ impl Database {
     /// [`Error::Storage`] it is unknown whether all are written.
     #[boxed]
     pub async fn update_all(&self, edits: &[Edit<'_>]) -> Result<Vec<WrittenRevision>> {
-        let updated = crate::write::batch::write_all(self, edits).await?;
-        wake(self, edits.iter().map(|edit| &*edit.id));
+        let updated = flatbed_operations::write::batch::write_all(&self.handle, edits).await?;
+        wake(&self.handle, edits.iter().map(|edit| &*edit.id));
         Ok(updated)
     }
 
@@ -444,9 +420,9 @@ impl Database {
     /// a document follows.
     #[boxed]
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
-        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
-        rights::admitted(self, &instance).await?;
-        Upload::new(Arc::clone(&self.inner), instance, self.actor.clone(), content_type, is_gzip)
+        let instance = flatbed_operations::write::batch::instance_of(&self.handle.inner, &self.handle.name).await?;
+        rights::admitted(&self.handle, &instance).await?;
+        Upload::new(Arc::clone(&self.handle.inner), instance, self.actor().clone(), content_type, is_gzip)
     }
 
     /// Stages complete small data, as much in each transaction as fits, before the edits that add it to documents.
@@ -455,29 +431,29 @@ impl Database {
     /// [`Error::Storage`]. Data for a deleted database is not staged; its edit fails.
     #[boxed]
     pub async fn stage(&self, data: &[SmallUpload]) -> Result<()> {
-        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
+        let instance = flatbed_operations::write::batch::instance_of(&self.handle.inner, &self.handle.name).await?;
         let of_it: Vec<&SmallUpload> = data.iter().filter(|data| data.instance == instance.id()).collect();
-        rights::admitted(self, &instance).await?;
-        crate::document::upload::stage_small(&self.inner, &instance, &self.actor, &of_it).await
+        rights::admitted(&self.handle, &instance).await?;
+        flatbed_databases::document::upload::stage_small(&self.handle.inner, &instance, self.actor(), &of_it).await
     }
 
     /// Restarts the lifetime of uploads that no document has taken. A caller that waits before its edit calls this each
     /// [`Reader::renew_uploads_every`]. Removed uploads stay removed; their edit fails.
     #[boxed]
     pub async fn renew_uploads(&self, data: &[StagedUpload]) -> Result<()> {
-        let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
+        let instance = flatbed_operations::write::batch::instance_of(&self.handle.inner, &self.handle.name).await?;
         let of_it = data.iter().filter(|data| data.instance == instance.id());
         let blob_ids: Vec<&[u8]> = of_it.map(|data| data.blob_id.as_slice()).collect();
-        crate::document::staging::renew(&self.inner, &instance, &blob_ids).await
+        flatbed_databases::document::staging::renew(&self.handle.inner, &instance, &blob_ids).await
     }
 
     /// Removes an upload that no document has taken; data of a document stays. If the removal fails, the sweeper
     /// removes it later.
     #[boxed]
     pub async fn discard(&self, data: &StagedUpload) {
-        match crate::write::batch::instance_of(&self.inner, &self.name).await {
+        match flatbed_operations::write::batch::instance_of(&self.handle.inner, &self.handle.name).await {
             Ok(instance) if instance.id() == data.instance => {
-                crate::document::staging::discard(&self.inner, &instance, &data.blob_id).await;
+                flatbed_databases::document::staging::discard(&self.handle.inner, &instance, &data.blob_id).await;
             }
             // It was removed with its database, or by a restore.
             Ok(_) | Err(Error::DatabaseNotFound) => {}
@@ -489,8 +465,8 @@ impl Database {
     /// `revs`. A large document is purged in steps: see the module `purge`.
     #[boxed]
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
-        let purged = crate::write::purge::purge(self, id, revs).await?;
-        wake_purged(self, id);
+        let purged = flatbed_operations::write::purge::purge(&self.handle, id, revs).await?;
+        wake_purged(&self.handle, id);
         Ok(purged)
     }
 
@@ -529,23 +505,21 @@ impl Database {
     /// ([`crate::Background`]). Does nothing if one is due.
     #[boxed]
     pub async fn compact(&self) -> Result<()> {
-        compact::ask(self).await
+        compact::ask(&self.handle).await
     }
 
     async fn change_record(&self, change: impl Fn(&mut DatabaseRecord) + Send) -> Result<()> {
-        let once = self.inner.once()?;
-        let mut change = ChangeRecord { inner: &self.inner, name: &self.name, actor: &self.actor, change, once };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await?;
+        let once = self.handle.inner.once()?;
+        let mut change =
+            ChangeRecord { inner: &self.handle.inner, name: &self.handle.name, actor: self.actor(), change, once };
+        transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut change).await?;
         // This process sees its own change of `_security` at once, and not a second later.
-        if let Some(mut cached) = self.inner.databases.get_mut(&*self.name) {
+        if let Some(mut cached) = self.handle.inner.databases.get_mut(&*self.handle.name) {
             cached.seen = cached.seen.unconfirmed();
         }
         Ok(())
     }
 }
-
-/// Documents whose revisions one transaction looks up.
-const MISSING_REVS_AT_ONCE: usize = 100;
 
 /// Byte limit of `_security`, which is stored in the database's record.
 pub const SECURITY_BYTES_MAX: usize = 50_000;
@@ -569,7 +543,7 @@ impl<T: Send> Operation for OfInstance<'_, T> {
     type Output = T;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<T> {
-        let Reader { inner, name, .. } = self.reader;
+        let ReadHandle { inner, name, .. } = &self.reader.handle;
         let instance = inner.resolve(trx, name).await?;
         // The rights decide whether the reader may read in the database.
         let asker = self.reader.asker();
@@ -661,40 +635,5 @@ fn info_of_part(instance: &Instance, doc_count: u64, update_seq: Seq) -> Databas
         hinted_shards: Some(instance.record.hinted_shards).filter(|shards| *shards > 0),
         has_channels: instance.channels() > 0,
         is_partitioned: instance.record.partitioned,
-    }
-}
-
-struct ReadPartition<'a> {
-    inner: &'a Inner,
-    name: &'a str,
-    partition: &'a str,
-}
-
-impl Operation for ReadPartition<'_> {
-    type Output = Option<PartitionInfo>;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let instance = self.inner.resolve(trx, self.name).await?;
-        if !instance.record.partitioned {
-            return Ok(None);
-        }
-        let counters = instance.buckets.begin_partition(trx, self.partition);
-        let [begin, end] = partition_ids(self.partition).map(|id| instance.keys.document(&id).whole().begin);
-        let size = trx.get_estimated_range_size_bytes(&begin, &end);
-        let mut info = PartitionInfo::default();
-        for (counter, value) in counters.await? {
-            let sum = match counter {
-                Counter::Documents => &mut info.doc_count,
-                Counter::DeletedDocuments => &mut info.doc_del_count,
-                Counter::ExternalBytes => &mut info.external_size_bytes,
-                _ => continue,
-            };
-            // The counter of a single bucket may be negative.
-            *sum = sum.wrapping_add_signed(value);
-        }
-        if info != PartitionInfo::default() {
-            info.active_size_bytes = size.await?.max(0) as u64;
-        }
-        Ok(Some(info))
     }
 }

@@ -1,10 +1,11 @@
 //! Lists the names of all databases in order.
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
 
 /// The range of names that [`Layer::all_databases`] lists.
 #[derive(Debug, Clone, Default)]

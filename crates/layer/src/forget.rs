@@ -4,14 +4,15 @@
 //! again would stay, so from time to time all names with a possibly outdated entry are looked up.
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::instance::InstanceId;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::keys::METADATA_VERSION;
 use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::instance::InstanceId;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
 
 const NAMES_AT_ONCE: usize = 500;
 

@@ -1,11 +1,11 @@
 //! The layer's counters and gauges.
 
+use flatbed_feeds::feed::hub::Followers;
 use flatbed_metrics::Family;
+use flatbed_operations::index_waits::IndexWaits;
+use flatbed_views::view_updates::views;
 
-use crate::feed::hub::Followers;
-use crate::index_waits::IndexWaits;
-use crate::layer::Layer;
-use crate::view_updates::views;
+use crate::handle::Layer;
 
 impl Layer {
     /// Returns all metrics. Cheap enough to be called every second.
@@ -80,7 +80,7 @@ impl Layer {
 
 #[cfg(test)]
 mod tests {
-    use crate::fenced::layer;
+    use crate::tests::fenced::layer;
 
     const LISTED: &str = include_str!("../../../docs/metrics.md");
 

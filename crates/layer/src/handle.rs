@@ -1,61 +1,113 @@
-//! Handles of a database: the layer, the name, and the principal or actor.
+//! Handles for code above the layer: a server, and its databases for reads and for an actor's writes.
 //!
-//! The folders above implement the operations, and [`crate::database`] those for code above the layer.
+//! The files beside this one and [`crate::database`] have their operations.
+//!
+//! A database for writing needs an actor:
+//!
+//! ```compile_fail,E0061
+//! fn handler(layer: &flatbed_layer::Layer) -> flatbed_layer::Database {
+//!     layer.database("db")
+//! }
+//! ```
+//!
+//! A reader cannot write:
+//!
+//! ```compile_fail,E0599
+//! async fn handler(layer: &flatbed_layer::Layer, edit: &flatbed_layer::Edit<'_>) {
+//!     let _ = layer.reader("db").update(edit).await;
+//! }
+//! ```
+//!
+//! The inside is out of reach:
+//!
+//! ```compile_fail,E0616
+//! fn handler(layer: &flatbed_layer::Layer) {
+//!     let _ = &layer.reader("db").handle;
+//! }
+//! ```
+//!
+//! A surface cannot make an actor of the server:
+//!
+//! ```compile_fail,E0451
+//! fn handler(layer: &flatbed_layer::Layer) -> flatbed_layer::Database {
+//!     layer.database("db", flatbed_layer::ServerActor { job: "handler" })
+//! }
+//! ```
+//!
+//! nor the authority, nor a second one:
+//!
+//! ```compile_fail,E0451
+//! fn handler() -> flatbed_layer::Authority {
+//!     flatbed_layer::Authority { made: () }
+//! }
+//! ```
+//!
+//! ```compile_fail,E0599
+//! fn surface(authority: flatbed_layer::Authority) -> flatbed_layer::Authority {
+//!     authority.clone()
+//! }
+//! ```
+//!
+//! The database's `_security` judges each user in the transaction that writes, so a user needs a [`Gate`](crate::Gate):
+//!
+//! ```compile_fail,E0277
+//! fn handler(layer: &flatbed_layer::Layer, user: flatbed_layer::User) -> flatbed_layer::Database {
+//!     layer.database("db", user)
+//! }
+//! ```
+//!
+//! A user writes through a gate, and a job as the server with its own actor:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use flatbed_layer::{Authority, Database, Gate, Layer, User};
+//!
+//! fn handler(layer: &Layer, user: User, gate: Arc<dyn Gate>) -> Database {
+//!     layer.database("db", user.through(gate))
+//! }
+//!
+//! fn together(layer: &Layer, authority: &Authority) -> Database {
+//!     layer.database("db", authority.for_job("replicator"))
+//! }
+//! ```
 
-use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use flatbed_clock::Clock;
-use flatbed_store::error::{Refusal, Result};
-use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_databases::actor::Actor;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::handles::{DocumentFilter, ReadHandle, WriteHandle};
+use flatbed_databases::server::Inner;
 
-use crate::actor::Actor;
-use crate::asker::ReadPrincipal;
-use crate::layer::{Inner, Layer};
+/// The document layer of one server. Cheap to clone; it holds all state, and none is process-wide.
+#[derive(Clone)]
+pub struct Layer {
+    pub(crate) inner: Arc<Inner>,
+}
 
 /// A handle of a database for reads. Cheap to clone; the database may not exist.
 #[derive(Clone)]
 pub struct Reader {
-    pub(crate) inner: Arc<Inner>,
-    pub(crate) name: Arc<str>,
-    seen: Option<Arc<dyn DocumentFilter>>,
-    asker: ReadPrincipal,
-    /// The handle is for an ordinary database, not a replicator database.
-    is_ordinary: bool,
-}
-
-/// The rules of a reader who may see only some documents. They judge each document that such a reader reads, and all
-/// other reads of document data are refused.
-pub trait DocumentFilter: Send + Sync + Debug {
-    /// Checks before the read whether the reader may request a document of this id.
-    ///
-    /// # Errors
-    /// The refusal.
-    fn asks(&self, id: &str) -> std::result::Result<(), Refusal>;
-
-    /// Returns whether the reader sees all of a document, including its attachments.
-    fn is_whole(&self, id: &str) -> bool;
-
-    /// Returns whether the existence of this document is hidden from the reader.
-    fn hides(&self, _id: &str) -> bool {
-        false
-    }
-
-    /// Returns the members of another document that the reader sees, as JSON text without braces, as are `members`.
-    /// Such a document has no attachments for the reader.
-    ///
-    /// # Errors
-    /// The refusal, if they see nothing of it.
-    fn part(&self, id: &str, members: &[u8]) -> std::result::Result<Vec<u8>, Refusal>;
+    pub(crate) handle: ReadHandle,
 }
 
 /// A handle of a database for an actor's reads and writes. Cheap to clone; the database may not exist.
 #[derive(Clone)]
 pub struct Database {
     reader: Reader,
-    pub(crate) actor: Actor,
-    asker: ReadPrincipal,
+    pub(crate) handle: WriteHandle,
+}
+
+/// Tests alone reach what code above the layer must not.
+#[cfg(test)]
+impl Deref for Reader {
+    type Target = ReadHandle;
+
+    fn deref(&self) -> &ReadHandle {
+        &self.handle
+    }
 }
 
 impl Deref for Database {
@@ -70,146 +122,59 @@ impl Layer {
     /// Returns a handle of a database for reads. Reads nothing: the operations of the handle return
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound).
     pub fn reader(&self, name: &str) -> Reader {
-        let (inner, name) = (self.inner.clone(), name.into());
-        Reader { inner, name, seen: None, asker: ReadPrincipal::All, is_ordinary: false }
+        Reader { handle: ReadHandle::new(Arc::clone(&self.inner), name) }
     }
 
     /// Returns a handle of a database for an actor. Reads nothing.
     pub fn database(&self, name: &str, actor: impl Into<Actor>) -> Database {
-        let actor = actor.into();
-        // The caller sets the rights of a user in the database.
-        let asker = if actor.user().is_some() { ReadPrincipal::Guest } else { ReadPrincipal::All };
-        Database { reader: self.reader(name), actor, asker }
+        let reader = self.reader(name);
+        Database { handle: WriteHandle::new(reader.handle.clone(), actor.into()), reader }
     }
 }
 
 impl Reader {
     /// Returns the name in the request.
     pub fn name(&self) -> &str {
-        &self.name
+        self.handle.name()
     }
 
     /// Returns the clock of its layer.
     pub fn clock(&self) -> &Clock {
-        &self.inner.clock
+        self.handle.clock()
     }
 
     /// Restricts the handle to the documents that these rules show.
     pub fn seen_by(&self, seen: Arc<dyn DocumentFilter>) -> Reader {
-        Reader { seen: Some(seen), ..self.clone() }
+        Reader { handle: self.handle.seen_by(seen) }
     }
 
     /// Sets the principal of reads: in a database with channels they are shown the visible part of documents, and all
     /// other reads of document data are refused.
     pub fn asked_by(&self, asker: ReadPrincipal) -> Reader {
-        Reader { asker, ..self.clone() }
+        Reader { handle: self.handle.asked_by(asker) }
     }
 
     /// Returns the principal of reads in a database with channels.
     pub fn asker(&self) -> &ReadPrincipal {
-        &self.asker
+        self.handle.asker()
     }
 
     /// Returns a reader that reads the database only while it is no replicator database: a replicator database that is
     /// created under this name meanwhile is not read.
     pub fn as_ordinary(&self) -> Reader {
-        Reader { is_ordinary: true, ..self.clone() }
-    }
-
-    pub(crate) fn seen(&self) -> Option<&dyn DocumentFilter> {
-        self.seen.as_deref()
-    }
-
-    /// Returns an unrestricted handle, for code that applies [`Reader::seen`] itself.
-    pub(crate) fn unrestricted(&self) -> Reader {
-        Reader { seen: None, asker: ReadPrincipal::All, ..self.clone() }
-    }
-
-    /// Reads document data, for unrestricted readers only.
-    pub(crate) async fn read<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
-        if self.seen.is_some() {
-            return Err(only_for_administrators().into());
-        }
-        self.read_whole(operation).await
-    }
-
-    /// As `read`, also for readers whose documents are judged one by one ([`DocumentFilter`]).
-    pub(crate) async fn read_whole<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
-        if self.asker == ReadPrincipal::All {
-            return self.read_about(operation).await;
-        }
-        self.read_about(&mut UnrestrictedOnly { inner: &self.inner, name: &self.name, operation }).await
-    }
-
-    /// Reads for an unrestricted reader, or by an operation that judges by itself what the principal sees.
-    pub(crate) async fn read_judged<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
-        if self.seen.is_some() {
-            return Err(only_for_administrators().into());
-        }
-        self.read_about(operation).await
-    }
-
-    /// Reads data that each reader of the database may know, or by an operation that judges: refuses no principal.
-    pub(crate) async fn read_about<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
-        let inner = &*self.inner;
-        if self.is_ordinary {
-            let mut operation = OrdinaryOnly { inner, name: &self.name, operation };
-            return transaction::read(&inner.db, &inner.metrics, &mut operation).await;
-        }
-        transaction::read(&inner.db, &inner.metrics, operation).await
-    }
-}
-
-/// Returns the refusal of operations that need unrestricted access.
-pub(crate) fn only_for_administrators() -> Refusal {
-    Refusal::Forbidden("Only administrators may read this.".to_owned())
-}
-
-/// Runs an operation, unless the database has channels and the principal is restricted, as of its own transaction.
-struct UnrestrictedOnly<'a, O> {
-    inner: &'a Inner,
-    name: &'a str,
-    operation: &'a mut O,
-}
-
-impl<O: Operation> Operation for UnrestrictedOnly<'_, O> {
-    type Output = O::Output;
-
-    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<O::Output> {
-        if self.inner.resolve(trx, self.name).await?.channels() > 0 {
-            return Err(only_for_administrators().into());
-        }
-        self.operation.attempt(trx, attempt).await
-    }
-}
-
-/// Runs an operation unless the database is a replicator database, as of the operation's own transaction.
-struct OrdinaryOnly<'a, O> {
-    inner: &'a Inner,
-    name: &'a str,
-    operation: &'a mut O,
-}
-
-impl<O: Operation> Operation for OrdinaryOnly<'_, O> {
-    type Output = O::Output;
-
-    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<O::Output> {
-        if self.inner.resolve(trx, self.name).await?.security.is_replicator() {
-            return Err(only_for_administrators().into());
-        }
-        self.operation.attempt(trx, attempt).await
+        Reader { handle: self.handle.as_ordinary() }
     }
 }
 
 impl Database {
     /// Sets the principal of writes in a database with channels. The write's own reads are unrestricted.
     pub fn asked_by(&self, asker: ReadPrincipal) -> Database {
-        Database { asker, ..self.clone() }
+        Database { handle: self.handle.asked_by(asker), reader: self.reader.clone() }
     }
 
     /// Returns the principal of writes in a database with channels.
     pub fn asker(&self) -> &ReadPrincipal {
-        &self.asker
+        self.handle.asker()
     }
 
     /// Returns the handle for reads.
@@ -219,6 +184,6 @@ impl Database {
 
     /// Returns the actor of its writes.
     pub fn actor(&self) -> &Actor {
-        &self.actor
+        self.handle.actor()
     }
 }

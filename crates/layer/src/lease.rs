@@ -4,6 +4,9 @@
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::document::tree;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_jobs::{
     HOLDS_BYTES_MAX, HOLDS_MAX, LEASE_STATE_BYTES_MAX, Lease, LeaseError, LeaseRenewal, Leases, Owner, TakenLease,
 };
@@ -18,10 +21,7 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::{BoxFuture, try_join_all};
 use prost::Message;
 
-use crate::document::tree;
 use crate::handle::{Database, Reader};
-use crate::instance::Instance;
-use crate::layer::Inner;
 
 const PAGE_LEASES_MAX: usize = 200;
 
@@ -172,7 +172,7 @@ impl Database {
     /// than its owner may be silent.
     #[boxed]
     pub async fn take_lease(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
-        take(&self.inner, LeaseScope::Database(&self.name), id, owner, stale).await
+        take(&self.handle.inner, LeaseScope::Database(&self.handle.name), id, owner, stale).await
     }
 
     /// As [`Database::take_lease`], for the lease of the document with this id. `None`: the document does not exist,
@@ -184,7 +184,7 @@ impl Database {
         owner: &Owner,
         stale: Option<&Lease>,
     ) -> Result<Option<TakenLease>> {
-        try_take(&self.inner, LeaseScope::Document(&self.name), id, owner, stale).await
+        try_take(&self.handle.inner, LeaseScope::Document(&self.handle.name), id, owner, stale).await
     }
 
     /// Renews `owner`'s lease with a new state of at most [`LEASE_STATE_BYTES_MAX`] bytes. False: the lease is no
@@ -210,7 +210,14 @@ impl Database {
         release: bool,
         may_follow: MayFollow<'a>,
     ) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(hold(&self.inner, LeaseScope::Database(&self.name), id, (owner, may_follow), state, release))
+        Box::pin(hold(
+            &self.handle.inner,
+            LeaseScope::Database(&self.handle.name),
+            id,
+            (owner, may_follow),
+            state,
+            release,
+        ))
     }
 
     /// As [`Database::hold_lease_after`], for several distinct leases of one owner in one transaction. Returns for
@@ -238,23 +245,23 @@ impl Database {
             );
             return Err(Refusal::InvalidSetting(reason).into());
         }
-        let mut hold = HoldSome { inner: &self.inner, name: &self.name, owner, holds, may_follow };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut hold).await
+        let mut hold = HoldSome { inner: &self.handle.inner, name: &self.handle.name, owner, holds, may_follow };
+        transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut hold).await
     }
 
     /// Removes a lease with its state, even another process's. The owner notices at its next renewal.
     #[boxed]
     pub async fn drop_lease(&self, id: &str) -> Result<()> {
-        let mut drop = Remove::new(&self.inner, &self.name, id)?;
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await.map(|_| ())
+        let mut drop = Remove::new(&self.handle.inner, &self.handle.name, id)?;
+        transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut drop).await.map(|_| ())
     }
 
     /// As [`Database::drop_lease`], if the document with this id is gone. False: the document exists, perhaps again,
     /// and its lease stays.
     #[boxed]
     pub async fn drop_document_lease(&self, id: &str) -> Result<bool> {
-        let mut drop = Remove { is_document: true, ..Remove::new(&self.inner, &self.name, id)? };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await
+        let mut drop = Remove { is_document: true, ..Remove::new(&self.handle.inner, &self.handle.name, id)? };
+        transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut drop).await
     }
 }
 
@@ -262,7 +269,7 @@ impl Reader {
     /// Returns a page of the leases behind `after`, in the order of their ids. An empty page is the end.
     #[boxed]
     pub async fn leases(&self, after: Option<&str>) -> Result<Vec<(String, Lease)>> {
-        self.read(&mut List { inner: &self.inner, name: &self.name, after }).await
+        self.handle.read(&mut List { inner: &self.handle.inner, name: &self.handle.name, after }).await
     }
 }
 
@@ -386,7 +393,7 @@ impl Operation for List<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fenced::database;
+    use crate::tests::fenced::database;
 
     fn edit(parent: Option<crate::RevId>) -> crate::Edit<'static> {
         let (deleted, body) = (parent.is_some(), flatbed_flatten::json::Value::Object(Vec::new()));

@@ -10,87 +10,78 @@
 //! its own transaction.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
-mod actor;
-mod admission;
-mod asker;
-mod at_once;
 mod background;
 mod builder;
-pub mod channels;
 pub mod check;
-mod compactions;
-mod confirmed;
-mod create;
 mod database;
 mod database_names;
-mod document;
-mod feed;
-mod fenced;
-mod field_maps;
-mod field_names;
-mod find;
 mod forget;
 mod gauges;
-mod group;
 mod handle;
-mod held;
-mod index;
-mod index_builds;
-mod index_waits;
-mod instance;
-mod judge;
-mod lanes;
-mod layer;
 mod lease;
-mod many_names;
+mod local;
 mod open;
-mod read;
-mod record_change;
+mod principals;
+mod queries;
 pub mod renew;
 mod replicators;
 mod resync;
 mod resyncs;
 mod security;
 mod sign_in;
-mod size_bounds;
-mod size_limit;
-mod slots;
 mod stored_settings;
 mod sweeper;
 mod sync_function;
-mod turns;
-mod unknown_results;
-mod view;
-mod view_updates;
-mod write;
+#[cfg(test)]
+mod tests;
+mod updates;
+mod views;
 
-pub use actor::{Actor, Authority, Gate, GatedUser, ServerActor, SettingFence, User, UserFence};
 pub use background::{Background, BackgroundOptions};
-pub use compactions::CompactionProgress;
-pub use confirmed::{ClosedReasons, RecordState, SecurityOf, SettingsState};
-pub use database::{DatabaseInfo, PartitionInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
+pub use database::{DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use database_names::NameRange;
-pub use document::attachments::{Attachment, AttachmentEdit, AttachmentReader, Revpos, check_list};
-pub use document::coding::InflationBound;
-pub use document::edit::{
+pub use flatbed_channels::check_channel;
+pub use flatbed_databases::actor::{Actor, Authority, Gate, GatedUser, ServerActor, SettingFence, User, UserFence};
+pub use flatbed_databases::confirmed::{ClosedReasons, RecordState, SecurityOf, SettingsState};
+pub use flatbed_databases::document::attachments::{Attachment, AttachmentEdit, AttachmentReader, Revpos, check_list};
+pub use flatbed_databases::document::coding::InflationBound;
+pub use flatbed_databases::document::edit::{
     Conflicts, DOCUMENT_ID_BYTES_MAX, Document, Edit, EditParts, GetOptions, Outcome, WrittenRevision,
     check_document_id, check_partition, check_partitioned_id, partition_of,
 };
-pub use document::text;
-pub use document::upload::{ATTACHMENT_BYTES_MAX, SmallUpload, StagedUpload, Upload, is_compressible};
-pub use document::verdict::Verdict;
-pub use feed::changes::{Changes, FollowOutcome, WaitOutcome};
-pub use feed::hub::Followers;
-pub use feed::place::FeedPosition;
-pub use feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
-pub use feed::row::{ChangeRow, ChangesPage, RowKind};
-pub use feed::tail::{TEXTS, TailDocument, TailRow};
-pub use feed::updates::{
+pub use flatbed_databases::document::text;
+pub use flatbed_databases::document::upload::{
+    ATTACHMENT_BYTES_MAX, SmallUpload, StagedUpload, Upload, is_compressible,
+};
+pub use flatbed_databases::document::verdict::Verdict;
+pub use flatbed_databases::handles::DocumentFilter;
+pub use flatbed_databases::instance::REVS_LIMIT;
+pub use flatbed_databases::server::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, LayerOptions};
+pub use flatbed_feeds::feed::changes::{Changes, FollowOutcome, WaitOutcome};
+pub use flatbed_feeds::feed::hub::Followers;
+pub use flatbed_feeds::feed::place::FeedPosition;
+pub use flatbed_feeds::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
+pub use flatbed_feeds::feed::row::{ChangeRow, ChangesPage, RowKind};
+pub use flatbed_feeds::feed::tail::{TEXTS, TailDocument, TailRow};
+pub use flatbed_feeds::updates::{
     DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesPage, DatabaseUpdatesQuery,
 };
-pub use find::{Find, FindOptions, JsonIndexes, QueryDocument, QueryRow};
-pub use flatbed_channels::check_channel;
 pub use flatbed_flatten::json;
+pub use flatbed_operations::compactions::CompactionProgress;
+pub use flatbed_operations::find::catalog::JsonIndexes;
+pub use flatbed_operations::find::query::{Find, FindOptions, QueryDocument, QueryRow};
+pub use flatbed_operations::index::selector::definition::IndexName;
+pub use flatbed_operations::index_builds::IndexBuild;
+pub use flatbed_operations::index_waits::IndexWait;
+pub use flatbed_operations::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
+pub use flatbed_operations::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
+pub use flatbed_operations::read::get::{GetOutcome, OpenRevs};
+pub use flatbed_operations::read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
+pub use flatbed_operations::read::partition::PartitionInfo;
+pub use flatbed_operations::read::purged_infos::{PurgedFrom, PurgedInfo, PurgedInfos};
+pub use flatbed_operations::read::routings::DocumentRouting;
+pub use flatbed_operations::read::stored_keys::{StoredKey, StoredKeys};
+pub use flatbed_operations::write::compact::SUPERSEDED_PERCENT_MAX;
 pub use flatbed_revtree::{DESIGN, DESIGN_IDS, DocumentId, DocumentKind, Hash, LOCAL, RevId, design_id, local_id};
 pub use flatbed_store::buckets::SHARDS_MAX;
 pub use flatbed_store::database_name::{DatabaseKind, REPLICATOR, USER_ID_PREFIX, USERS, WORKER, is_replicator_name};
@@ -110,252 +101,70 @@ pub use flatbed_store::view_functions::{
     EmittedRows, FunctionFailure, GroupFunctions, GroupSource, MapOutcome, ReduceInput, ReduceResults, Reduction,
     ViewFunctions,
 };
-pub use group::info::{SetAsideDocuments, ViewGroupInfo};
-pub use group::source::ViewUpdate;
-pub use handle::{Database, DocumentFilter, Reader};
-pub use index::selector::definition::IndexName;
-pub use index_builds::IndexBuild;
-pub use index_waits::IndexWait;
-pub use instance::REVS_LIMIT;
-pub use judge::judgement::{Judge, Judgement, Room, Rule, Writing};
-pub use layer::{CreateOptions, DEFAULT_FIELD_IDS_MAX, DEFAULT_RUN_BYTES, Layer, LayerOptions};
+pub use flatbed_views::group::info::{SetAsideDocuments, ViewGroupInfo};
+pub use flatbed_views::group::source::ViewUpdate;
+pub use flatbed_views::view::read::{Select, View, ViewRange};
+pub use flatbed_views::view::reduced::{Grouping, ReduceQuery, ReducedPage, ReducedRow, ReducedRows};
+pub use flatbed_views::view::rows::{ViewPage, ViewQuery, ViewRow, ViewRows};
+pub use flatbed_views::view::written::ReduceFailure;
+pub use flatbed_views::view_updates::{ViewTask, ViewWait};
+pub use handle::{Database, Layer, Reader};
 pub use lease::{MayFollow, MayFollowOne};
-pub use read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
-pub use read::get::{GetOutcome, OpenRevs};
-pub use read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
-pub use read::purged_infos::{PurgedFrom, PurgedInfo, PurgedInfos};
-pub use read::routings::DocumentRouting;
-pub use read::stored_keys::{StoredKey, StoredKeys};
 pub use replicators::ReplicatorDatabases;
 pub use resync::{ResyncAction, ResyncState};
 pub use resyncs::ResyncTask;
 pub use sign_in::{SignInState, UsersState};
 pub use stored_settings::{SETTING_BYTES_MAX, SETTING_NAME_BYTES_MAX, STORED_SETTINGS_MAX, StoredSettings};
 pub use sync_function::{SYNC_FUNCTION_BYTES_MAX, SyncFunctionInfo};
-pub use view::read::{Select, View, ViewRange};
-pub use view::reduced::{Grouping, ReduceQuery, ReducedPage, ReducedRow, ReducedRows};
-pub use view::rows::{ViewPage, ViewQuery, ViewRow, ViewRows};
-pub use view::written::ReduceFailure;
-pub use view_updates::{ViewTask, ViewWait};
-pub use write::compact::SUPERSEDED_PERCENT_MAX;
 
 /// The counts of the work that an operation gives to a cluster.
 pub mod waits {
     pub use flatbed_store::waits::{Path, Waits, count};
 }
 
+/// Access control of databases with channels: users, roles and grants.
+pub mod channels {
+    pub use flatbed_databases::channels::{
+        ADMIN_NAMES_BYTES_MAX, HeldRights, Kind, Principal, PrincipalSession, PrincipalWithRights, PrincipalWrite,
+        PrincipalWriteOutcome, ReadPrincipal, SessionHash, SignInUser, SignsIn, UsersChanged, UsersPosition,
+        is_principal,
+    };
+}
+
 #[cfg(test)]
 #[path = "../../fdb-embedded/src/layers.rs"]
 mod layers;
 
-/// Checks the table in ARCHITECTURE.md. The state that a folder keeps of a server or of a database lies in `slots`, found
-/// by its type, so what lies below does not know it.
+/// The state that a folder keeps of a server or of a database is found by its type, so what lies below does not know
+/// it.
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 50] = [
-        ("slots", &[]),
-        ("field_names", &[]),
-        ("at_once", &[]),
-        ("field_maps", &[]),
-        ("turns", &[]),
-        ("confirmed", &[]),
-        ("actor", &["confirmed"]),
-        ("instance", &["slots", "field_names", "confirmed"]),
-        ("size_bounds", &[]),
-        ("layer", &["slots", "size_bounds", "turns", "confirmed", "instance"]),
-        ("index_builds", &["slots", "layer"]),
-        ("index_waits", &["slots", "layer", "index_builds"]),
-        ("held", &["slots", "instance", "layer"]),
-        ("asker", &["held"]),
-        ("compactions", &["slots", "layer"]),
-        ("resyncs", &["slots", "layer"]),
-        ("lanes", &["slots", "instance", "layer"]),
-        ("view_updates", &["slots", "at_once", "field_maps", "layer"]),
-        ("size_limit", &["layer"]),
-        ("database_names", &["layer"]),
-        ("security", &["confirmed", "instance", "layer"]),
-        ("admission", &["confirmed", "actor", "instance", "layer"]),
-        ("create", &["confirmed", "actor", "instance", "layer"]),
-        ("record_change", &["confirmed", "actor", "layer"]),
-        ("handle", &["actor", "layer", "asker"]),
-        ("forget", &["instance", "layer"]),
-        ("document", &["turns", "actor", "instance", "layer", "size_limit", "handle"]),
-        ("channels", &["instance", "layer", "held", "asker", "handle"]),
-        ("index", &["slots", "field_names", "instance", "layer", "document", "channels"]),
-        (
-            "read",
-            &[
-                "field_names",
-                "actor",
-                "instance",
-                "layer",
-                "held",
-                "asker",
-                "size_limit",
-                "handle",
-                "document",
-                "channels",
-            ],
-        ),
-        ("find", &["instance", "layer", "index_waits", "handle", "document", "index", "read"]),
-        ("view", &["instance", "view_updates", "handle", "document", "read"]),
-        (
-            "judge",
-            &[
-                "slots",
-                "confirmed",
-                "actor",
-                "instance",
-                "layer",
-                "held",
-                "asker",
-                "view_updates",
-                "handle",
-                "document",
-                "channels",
-                "index",
-                "read",
-            ],
-        ),
-        ("feed", &["slots", "instance", "layer", "held", "asker", "handle", "document", "channels", "index", "read"]),
-        (
-            "open",
-            &[
-                "slots",
-                "size_bounds",
-                "document",
-                "turns",
-                "confirmed",
-                "actor",
-                "instance",
-                "layer",
-                "index_builds",
-                "index_waits",
-                "compactions",
-                "resyncs",
-                "index",
-                "judge",
-                "feed",
-            ],
-        ),
-        ("gauges", &["layer", "index_waits", "view_updates", "feed"]),
-        ("replicators", &["layer", "feed"]),
-        (
-            "write",
-            &[
-                "slots",
-                "actor",
-                "instance",
-                "layer",
-                "held",
-                "compactions",
-                "lanes",
-                "size_limit",
-                "admission",
-                "handle",
-                "document",
-                "index",
-                "read",
-                "judge",
-            ],
-        ),
-        (
-            "group",
-            &[
-                "at_once",
-                "instance",
-                "layer",
-                "view_updates",
-                "size_limit",
-                "admission",
-                "handle",
-                "document",
-                "index",
-                "read",
-                "view",
-                "feed",
-            ],
-        ),
-        ("sweeper", &["actor", "layer", "database_names", "document", "feed"]),
-        (
-            "sync_function",
-            &[
-                "confirmed",
-                "actor",
-                "instance",
-                "layer",
-                "asker",
-                "record_change",
-                "handle",
-                "document",
-                "judge",
-                "write",
-            ],
-        ),
-        (
-            "database",
-            &[
-                "instance",
-                "layer",
-                "asker",
-                "compactions",
-                "create",
-                "record_change",
-                "handle",
-                "document",
-                "read",
-                "judge",
-                "feed",
-                "write",
-                "group",
-                "sync_function",
-            ],
-        ),
-        ("lease", &["instance", "layer", "handle", "document"]),
-        ("stored_settings", &["confirmed", "actor", "layer", "feed"]),
-        ("sign_in", &["confirmed", "layer"]),
-        ("builder", &["layer", "index_builds", "index_waits", "index"]),
-        (
-            "resync",
-            &[
-                "confirmed",
-                "actor",
-                "instance",
-                "layer",
-                "resyncs",
-                "record_change",
-                "handle",
-                "document",
-                "index",
-                "judge",
-                "write",
-            ],
-        ),
-        (
-            "background",
-            &[
-                "actor", "layer", "document", "channels", "feed", "write", "group", "sweeper", "lease", "builder",
-                "resync",
-            ],
-        ),
-        (
-            "check",
-            &[
-                "instance",
-                "layer",
-                "asker",
-                "database_names",
-                "handle",
-                "document",
-                "index",
-                "read",
-                "view",
-                "group",
-                "stored_settings",
-            ],
-        ),
-        ("renew", &["instance", "document", "index", "feed"]),
+    let table: [(&str, &[&str]); 24] = [
+        ("builder", &[]),
+        ("handle", &[]),
+        ("renew", &[]),
+        ("resyncs", &[]),
+        ("database_names", &["handle"]),
+        ("forget", &["handle"]),
+        ("gauges", &["handle"]),
+        ("lease", &["handle"]),
+        ("local", &["handle"]),
+        ("open", &["handle", "resyncs"]),
+        ("principals", &["handle"]),
+        ("queries", &["handle"]),
+        ("replicators", &["handle"]),
+        ("resync", &["handle", "resyncs"]),
+        ("security", &["handle"]),
+        ("sign_in", &["handle"]),
+        ("stored_settings", &["handle"]),
+        ("sync_function", &["handle"]),
+        ("updates", &["handle"]),
+        ("views", &["handle"]),
+        ("check", &["handle", "database_names", "stored_settings"]),
+        ("database", &["handle", "sync_function"]),
+        ("sweeper", &["handle", "database_names"]),
+        ("background", &["builder", "handle", "lease", "resync", "sweeper"]),
     ];
     assert_eq!(layers.beyond(&table), Vec::<String>::new());
 }

@@ -5,6 +5,22 @@ use std::sync::{Arc, Mutex};
 use async_recursion::async_recursion as boxed;
 use dashmap::DashMap;
 use flatbed_clock::Clock;
+use flatbed_databases::actor::Authority;
+use flatbed_databases::confirmed::Confirmed;
+use flatbed_databases::document::upload::ATTACHMENT_BYTES_MAX;
+use flatbed_databases::instance::RUN_BYTES_MAX;
+use flatbed_databases::limits;
+use flatbed_databases::server::{Inner, LayerOptions};
+use flatbed_databases::size_bounds::SizeBounds;
+use flatbed_databases::slots::Slots;
+use flatbed_databases::turns::Turns;
+use flatbed_feeds::feed::hub::{Followers, known_hub};
+use flatbed_operations::compactions::{CompactionProgress, Compactions};
+use flatbed_operations::index::definitions::reorder_alone;
+use flatbed_operations::index_builds::{IndexBuild, IndexBuilds};
+use flatbed_operations::index_waits::{IndexWait, IndexWaits};
+use flatbed_operations::judge::ask::named_by;
+use flatbed_operations::judge::judgement::{AppointedJudge, Judge, judge_of};
 use flatbed_store::buckets::Writer;
 use flatbed_store::due::DueNotes;
 use flatbed_store::error::{Refusal, Result};
@@ -18,22 +34,8 @@ use flatbed_store::transaction;
 use foundationdb::Database as Fdb;
 use tokio::sync::watch;
 
-use crate::actor::Authority;
-use crate::compactions::{CompactionProgress, Compactions};
-use crate::confirmed::Confirmed;
-use crate::document::upload::ATTACHMENT_BYTES_MAX;
-use crate::feed::hub::{Followers, known_hub};
-use crate::index::definitions::reorder_alone;
-use crate::index_builds::{IndexBuild, IndexBuilds};
-use crate::index_waits::{IndexWait, IndexWaits};
-use crate::instance::RUN_BYTES_MAX;
-use crate::judge::ask::named_by;
-use crate::judge::judgement::{AppointedJudge, Judge, judge_of};
-use crate::layer::{Inner, Layer, LayerOptions};
+use crate::handle::Layer;
 use crate::resyncs::{ResyncTask, Resyncs};
-use crate::size_bounds::SizeBounds;
-use crate::slots::Slots;
-use crate::turns::Turns;
 
 impl Layer {
     /// Opens the layer on a FoundationDB database, and creates the root's record the first time. The authority makes
@@ -50,6 +52,9 @@ impl Layer {
         options: LayerOptions,
         judge: Option<Arc<dyn Judge>>,
     ) -> Result<(Layer, Authority)> {
+        if cfg!(test) {
+            limits::lower();
+        }
         if options.root.len() > 64 || options.default_run_bytes > RUN_BYTES_MAX {
             return Err(Refusal::InvalidSetting("root is at most 64 bytes, run_bytes at most 60000".into()).into());
         }
@@ -86,7 +91,7 @@ impl Layer {
             clock,
             options,
         });
-        Ok((Layer { inner }, Authority::new()))
+        Ok((Layer { inner }, flatbed_databases::actor::authority()))
     }
 
     /// Returns the root's own id, 32 hexadecimal digits; the same for every server of the root.

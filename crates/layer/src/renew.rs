@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::limits::Limit;
+use flatbed_feeds::updates::sweep_root;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::features::{check_record, own_collation};
 use flatbed_store::instruments::Instruments;
@@ -36,14 +38,12 @@ use foundationdb::options::MutationType;
 use futures_util::future::try_join;
 use prost::Message;
 
-use crate::feed::updates::sweep_root;
-
 pub use roots::{Roots, roots};
 
 /// Limits of one transaction: entries, and bytes of keys and values together. A last entry may exceed them by its own
 /// size of a few kilobytes, and in a database with channels by its channel entries. Both are well below FoundationDB's
 /// limits. Each failed attempt of a transaction halves them.
-const PAGE_ENTRIES: usize = if cfg!(test) { 7 } else { 2_000 };
+const PAGE_ENTRIES: Limit<usize> = Limit::new(2_000, 7);
 const PAGE_BYTES_MAX: usize = 400_000;
 
 /// Database records that are read at once; each may have a `_security` of 50 kB.

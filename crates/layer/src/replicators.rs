@@ -5,14 +5,15 @@
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::server::Inner;
+use flatbed_feeds::feed::changes::WaitOutcome;
+use flatbed_feeds::feed::hub::SAFETY_REREAD;
+use flatbed_feeds::feed::watches::arm;
 use flatbed_store::error::Result;
 use flatbed_store::keys::KeyRange;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
-use crate::feed::changes::WaitOutcome;
-use crate::feed::hub::SAFETY_REREAD;
-use crate::feed::watches::arm;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
 
 const PAGE_NAMES_MAX: usize = 1_000;
 
@@ -120,7 +121,7 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::fenced::{layer_at, open_at};
+    use crate::tests::fenced::{layer_at, open_at};
     use crate::{ChannelsOptions, CreateOptions, Error, Refusal, SecurityOf};
 
     async fn names(databases: &mut ReplicatorDatabases) -> Vec<String> {

@@ -11,7 +11,23 @@
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::actor::Actor;
+use flatbed_databases::confirmed::ClosedReasons;
+use flatbed_databases::document::attachments::AttachmentEdit;
+use flatbed_databases::document::body::{BODY_BYTES_MAX, Rows, begin_read};
+use flatbed_databases::document::edit::{Document, Edit, GetOptions};
+use flatbed_databases::document::tree::{Leaves, info};
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::record_change::check_room;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::index::channels;
+use flatbed_operations::index::compiled::compile_within;
+use flatbed_operations::index::maintainers::{Change, Maintainers, Within};
+use flatbed_operations::index::prepare::Preparations;
+use flatbed_operations::judge::ask::routed;
+use flatbed_operations::write::winner::Bodies;
 use flatbed_revtree::{DocumentId, RevId};
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::{Error, Refusal, Result};
@@ -26,24 +42,8 @@ use futures_util::future::try_join_all;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use prost::Message;
 
-use crate::actor::Actor;
-use crate::confirmed::ClosedReasons;
-use crate::document::attachments::AttachmentEdit;
-use crate::document::body::{BODY_BYTES_MAX, Rows, begin_read};
-use crate::document::edit::{Document, Edit, GetOptions};
-use crate::document::tree::{Leaves, info};
-use crate::document::verdict::Verdict;
 use crate::handle::{Database, Reader};
-use crate::index::channels;
-use crate::index::compiled::compile_within;
-use crate::index::maintainers::{Change, Maintainers, Within};
-use crate::index::prepare::Preparations;
-use crate::instance::Instance;
-use crate::judge::ask::routed;
-use crate::layer::Inner;
-use crate::record_change::check_room;
 use crate::resyncs::{ResyncTask, Resyncs};
-use crate::write::winner::Bodies;
 
 const DOCUMENTS_AT_ONCE: usize = 50;
 
@@ -95,8 +95,8 @@ impl Reader {
     /// database has no channels.
     #[boxed]
     pub async fn resync_state(&self) -> Result<Option<ResyncState>> {
-        let (inner, name) = (&*self.inner, &*self.name);
-        let state = self.read(&mut ReadState { inner, name }).await?;
+        let (inner, name) = (&*self.handle.inner, &*self.handle.name);
+        let state = self.handle.read(&mut ReadState { inner, name }).await?;
         Ok(state.map(|(_, state)| ResyncState {
             documents: state.documents,
             changed: state.changed,
@@ -115,7 +115,7 @@ impl Database {
     /// [`Refusal::InvalidSetting`]: the database has no channels.
     #[boxed]
     pub async fn resync(&self, action: ResyncAction) -> Result<bool> {
-        let (inner, name, actor) = (&*self.inner, &*self.name, self.actor());
+        let (inner, name, actor) = (&*self.handle.inner, &*self.handle.name, self.actor());
         let mut set = SetState { inner, name, actor, action, now_ms: inner.clock.unix_ms() };
         let changed = transaction::write(&inner.db, &inner.metrics, &mut set).await?;
         inner.due.wake.notify_one();
@@ -206,7 +206,7 @@ fn begun(number: u64, now_ms: u64) -> proto::Resync {
 /// # Errors
 /// Those of the storage; of a function that cannot be run. Earlier progress stays.
 pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
-    let (inner, name) = (&*database.inner, &*database.name);
+    let (inner, name) = (&*database.handle.inner, &*database.handle.name);
     let (until, mut anew, mut running) = (inner.clock.now() + time, 0, None);
     let _running = inner.metrics.resyncs_running.hold();
     loop {
@@ -385,7 +385,7 @@ async fn ask_leaf(
     rev: &RevId,
 ) -> Result<Option<Verdict>> {
     // The semaphore is never closed.
-    let _reading = database.inner.turns.judged_reads.acquire().await.ok();
+    let _reading = database.handle.inner.turns.judged_reads.acquire().await.ok();
     let Some(document) = revision(database, id, rev).await? else { return Ok(None) };
     let parent = document.revisions.as_ref().and_then(|revisions| revisions.get(1)).cloned();
     let old = match &parent {
@@ -398,7 +398,7 @@ async fn ask_leaf(
     let attachments =
         attachments.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
     let edit = Edit { id: id.into(), parent, history: None, deleted, expiry: None, attachments, body };
-    let said = routed(database, instance, &edit, old.as_ref(), None).await?;
+    let said = routed(&database.handle, instance, &edit, old.as_ref(), None).await?;
     Ok(Some(said?))
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::layer::Inner;
-use crate::slots::State;
+use flatbed_databases::server::Inner;
+use flatbed_databases::slots::State;
 
 /// A running resync of a database's documents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::confirmed::{RecordState, SecurityOf};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::METADATA_VERSION;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use crate::confirmed::{RecordState, SecurityOf};
-use crate::instance::Instance;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
 
 /// Age limit of an answer without a read.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
@@ -113,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::CreateOptions;
-    use crate::fenced::{layer_at, open_at};
+    use crate::tests::fenced::{layer_at, open_at};
 
     fn reads(layer: &Layer) -> u64 {
         layer.inner.metrics.security_reads.get()

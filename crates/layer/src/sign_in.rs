@@ -4,6 +4,8 @@
 //! `_security` included, and with the stored settings. So one read confirms everything that answers depend on.
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::confirmed::RecordState;
+use flatbed_databases::server::Inner;
 use flatbed_store::database_name::USERS;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, METADATA_VERSION};
@@ -12,8 +14,7 @@ use flatbed_store::secrets::{MakeSecret, RotateSecret, SECRET_BYTES, SigningSecr
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use crate::confirmed::RecordState;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
 
 /// The state of `_users`, which changes with each write to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +103,7 @@ impl Operation for ReadState<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::fenced::layer;
+    use crate::tests::fenced::layer;
 
     #[tokio::test]
     async fn one_secret_signs_at_all_servers_and_rotation_keeps_those_before() {

@@ -7,6 +7,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::actor::Actor;
+use flatbed_databases::confirmed::{SecurityOf, SettingsState};
+use flatbed_databases::server::Inner;
+use flatbed_feeds::feed::hub::SAFETY_REREAD;
+use flatbed_feeds::feed::watches::arm;
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::keys::{METADATA_VERSION, RootKeys};
 use flatbed_store::once::{self, Once, random_id};
@@ -15,11 +20,7 @@ use flatbed_store::root::{epoch_for_write, has_settings, in_use, name_settings};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded};
 use prost::Message;
 
-use crate::actor::Actor;
-use crate::confirmed::{SecurityOf, SettingsState};
-use crate::feed::hub::SAFETY_REREAD;
-use crate::feed::watches::arm;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
 
 /// Limit of stored settings.
 pub const STORED_SETTINGS_MAX: usize = 500;

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::actor::ServerActor;
+use flatbed_databases::document::staging;
+use flatbed_databases::server::Inner;
+use flatbed_feeds::updates;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::once::removed_before;
 use flatbed_store::root::epoch_for_write;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use crate::actor::ServerActor;
 use crate::database_names::NameRange;
-use crate::document::staging;
-use crate::feed::updates;
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
 
 /// The retention of superseded events and of operations' marks. Followers see each event within that time, and no
 /// operation is retried for nearly as long.

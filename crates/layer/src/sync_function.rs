@@ -3,6 +3,20 @@
 //! The function is stored beside the record, whose number selects it, so each writer has a read conflict on it.
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::actor::Actor;
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::confirmed::{ClosedReasons, SecurityOf};
+use flatbed_databases::document::edit::{Edit, GetOptions};
+use flatbed_databases::document::verdict::Verdict;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::record_change::{ChangeRecord, check_room};
+use flatbed_databases::server::Inner;
+use flatbed_operations::judge::ask::{Replaced, named_by, replaced, routed};
+use flatbed_operations::judge::judgement::NO_FUNCTIONS;
+use flatbed_operations::judge::judgement::judge_of;
+use flatbed_operations::judge::rights;
+use flatbed_operations::judge::routes::ReadFunction;
+use flatbed_operations::write::batch::resolved;
 use flatbed_store::database_name::DatabaseKind;
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::{DesignFault, Error, NotJudged, Refusal, Result};
@@ -14,21 +28,7 @@ use flatbed_store::sync_function::set_function;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::actor::Actor;
-use crate::asker::ReadPrincipal;
-use crate::confirmed::{ClosedReasons, SecurityOf};
-use crate::document::edit::{Edit, GetOptions};
-use crate::document::verdict::Verdict;
 use crate::handle::{Database, Reader};
-use crate::instance::Instance;
-use crate::judge::ask::{Replaced, named_by, replaced, routed};
-use crate::judge::judgement::NO_FUNCTIONS;
-use crate::judge::judgement::judge_of;
-use crate::judge::rights;
-use crate::judge::routes::ReadFunction;
-use crate::layer::Inner;
-use crate::record_change::{ChangeRecord, check_room};
-use crate::write::batch::resolved;
 
 /// Byte limit of a sync function, which is one value.
 pub const SYNC_FUNCTION_BYTES_MAX: usize = 80_000;
@@ -62,7 +62,7 @@ impl Reader {
                 Ok(Some(SyncFunctionInfo { source, number, since_ms }))
             }
         }
-        self.read(&mut Read(&self.inner, &self.name)).await
+        self.handle.read(&mut Read(&self.handle.inner, &self.handle.name)).await
     }
 
     /// Returns the reasons for which it is closed to its users, if any.
@@ -93,8 +93,8 @@ impl Database {
             record.closed = ClosedReasons { is_offline, ..ClosedReasons::of(record.closed) }.stored();
             name_features(record);
         };
-        let (inner, name, once) = (&*self.inner, &*self.name, self.inner.once()?);
-        let mut operation = ChangeRecord { inner, name, actor: &self.actor, change, once };
+        let (inner, name, once) = (&*self.handle.inner, &*self.handle.name, self.handle.inner.once()?);
+        let mut operation = ChangeRecord { inner, name, actor: self.actor(), change, once };
         transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
         // This process sees the change at once.
         self.closed().await.map(drop)
@@ -110,18 +110,18 @@ impl Database {
     /// database cannot have channels. [`Refusal::NotJudged`] if it could not be checked.
     #[boxed]
     pub async fn set_sync_function(&self, source: Option<&str>) -> Result<()> {
-        check_has_channels(&self.name, false)?;
-        check_source(&self.inner, &self.name, source).await?;
+        check_has_channels(&self.handle.name, false)?;
+        check_source(&self.handle.inner, &self.handle.name, source).await?;
         let mut set = SetFunction {
-            inner: &self.inner,
-            name: &self.name,
-            actor: &self.actor,
+            inner: &self.handle.inner,
+            name: &self.handle.name,
+            actor: self.actor(),
             source,
-            now_ms: self.inner.clock.unix_ms(),
-            once: self.inner.once()?,
+            now_ms: self.handle.inner.clock.unix_ms(),
+            once: self.handle.inner.once()?,
         };
-        transaction::write(&self.inner.db, &self.inner.metrics, &mut set).await?;
-        self.inner.due.wake.notify_one();
+        transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut set).await?;
+        self.handle.inner.due.wake.notify_one();
         Ok(())
     }
 
@@ -132,10 +132,10 @@ impl Database {
     /// [`Refusal::Rejected`] and others of a write; [`Refusal::InvalidSetting`] if it has no channels.
     #[boxed]
     pub async fn route(&self, edit: &Edit<'_>, asker: &ReadPrincipal) -> Result<Verdict> {
-        let instance = resolved(&self.inner, &self.name).await?;
-        let held = rights::held(self, &instance, asker, true).await?;
+        let instance = resolved(&self.handle.inner, &self.handle.name).await?;
+        let held = rights::held(&self.handle, &instance, asker, true).await?;
         let writer = held.as_ref().map(|held| rights::writer(asker, held)).transpose()?;
-        let old = match replaced(self, edit, None, None).await? {
+        let old = match replaced(&self.handle, edit, None, None).await? {
             Replaced::Revision(old) => Some(*old),
             Replaced::Itself | Replaced::Nothing if edit.history.is_some() || edit.parent.is_some() => None,
             Replaced::Itself | Replaced::Nothing => match self.get(&edit.id, &GetOptions::default()).await {
@@ -144,7 +144,7 @@ impl Database {
                 Err(error) => return Err(error),
             },
         };
-        Ok(routed(self, &instance, edit, old.as_ref(), writer.as_ref()).await??)
+        Ok(routed(&self.handle, &instance, edit, old.as_ref(), writer.as_ref()).await??)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The check of paths and links in documents.
 //!
-//! A code span is a path if its first segment is a directory of the repository (`crates/layer/src/read/get.rs`). A
+//! A code span is a path if its first segment is a directory of the repository (`crates/operations/src/read/get.rs`). A
 //! short one (`read.rs`, `tests/waits.rs`, `handlers/`) is relative to the path before it on its line: to its directory
 //! or one above it within the crate, or to the crate's `src`. A `*` matches any part of a file's name.
 

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
+use flatbed_databases::actor::ServerActor;
+use flatbed_databases::channels::sweep::{self, KEPT_FOR_MS, Swept};
+use flatbed_databases::document::staging;
+use flatbed_feeds::updates;
 use flatbed_jobs::Backoff;
+use flatbed_operations::write::compact;
+use flatbed_operations::write::expire::expire;
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::Result;
 use flatbed_store::keys::DueKey;
+use flatbed_views::group::attend::{Attended, attend};
 
-use crate::actor::ServerActor;
 use crate::background::list::DueEntry;
 use crate::builder;
-use crate::channels::sweep::{self, KEPT_FOR_MS, Swept};
-use crate::document::staging;
-use crate::feed::updates;
-use crate::group::attend::{Attended, attend};
-use crate::layer::Layer;
+use crate::handle::Layer;
 use crate::resync::resync;
 use crate::sweeper::{self, KEPT_FOR};
-use crate::write::compact;
-use crate::write::expire::expire;
 
 /// The backoff of attachment lists that could not be freed because their documents are edited continuously.
 const RELEASED_LEFT_FOR_MS: u64 = 10 * 60 * 1_000;
@@ -74,7 +74,7 @@ pub(super) async fn work(
             updates::sweep(inner, KEPT_FOR).await?;
             Outcome::Done
         }
-        Some(Kind::Views) => match attend(&layer.reader(name), turn).await? {
+        Some(Kind::Views) => match attend(&layer.reader(name).handle, turn).await? {
             Attended::Through => Outcome::Done,
             Attended::Until(at_ms) => Outcome::Due(due::key_of(Kind::Views, name, at_ms)),
             Attended::Unfinished => Outcome::Unfinished,
@@ -86,7 +86,7 @@ pub(super) async fn work(
         },
         Some(Kind::Expiry) => {
             let database = layer.database(name, actor.clone());
-            of_part(expire(&database, turn, entry.key.at_ms, ahead).await?)
+            of_part(expire(&database.handle, turn, entry.key.at_ms, ahead).await?)
         }
         Some(Kind::Principals) => match sweep::sweep(inner, name, clock.now() + turn).await? {
             Swept::All => Outcome::Done,

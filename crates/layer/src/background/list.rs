@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use flatbed_databases::server::Inner;
 use flatbed_jobs::Lease;
 use flatbed_store::due;
 use flatbed_store::error::Result;
@@ -12,7 +13,6 @@ use flatbed_store::root::epoch_for_write;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::layer::Inner;
 use crate::sweeper;
 
 /// The most entries that a process reads at once.

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use flatbed_databases::actor::ServerActor;
 use flatbed_jobs::{Failure, Job, Next, Run, Status};
+use flatbed_operations::write::batch::resolved;
 use flatbed_store::due;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::DueKey;
@@ -16,12 +18,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::actor::ServerActor;
 use crate::background::kinds::{self, Outcome};
 use crate::background::list::{self, DueEntry};
 use crate::background::{BackgroundOptions, Worker, drawn};
-use crate::layer::Layer;
-use crate::write::batch::resolved;
+use crate::handle::Layer;
 
 /// The number of concurrent tasks in a slice, so that a slow one does not block the others.
 const AT_ONCE: usize = 4;
@@ -286,11 +286,11 @@ mod tests {
 
     use super::*;
     use crate::background::Background;
-    use crate::compactions::Compactions;
-    use crate::fenced::{layer, layer_at};
-    use crate::index::definitions::reordering;
-    use crate::layer::Inner;
+    use crate::tests::fenced::{layer, layer_at};
     use crate::{Authority, CreateOptions, Database, Edit};
+    use flatbed_databases::server::Inner;
+    use flatbed_operations::compactions::Compactions;
+    use flatbed_operations::index::definitions::reordering;
 
     fn hasty() -> BackgroundOptions {
         BackgroundOptions {

@@ -2,6 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use flatbed_databases::document::attachments::{CHUNKS_READ_AT_ONCE, decode_list};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::keys::KeyRange;
 use flatbed_store::proto;
@@ -11,9 +14,6 @@ use sha2::{Digest, Sha256};
 
 use crate::check::document::Sums;
 use crate::check::{Report, hex, read_keys, run};
-use crate::document::attachments::{CHUNKS_READ_AT_ONCE, decode_list};
-use crate::instance::Instance;
-use crate::layer::Inner;
 
 /// Checks the data of every digest, and adds its blobs and bytes to the sums. Returns the number of digests and of
 /// uses.

@@ -2,7 +2,18 @@
 
 use std::collections::{HashMap, HashSet};
 
+use flatbed_databases::document::attachments::{Attachment, decode_list, length_of};
+use flatbed_databases::document::body::{BODY_BYTES_MAX, begin_read, row_bytes};
+use flatbed_databases::document::edit::partition_of;
+use flatbed_databases::document::tree::{Leaf, Segments};
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::DecodeError;
+use flatbed_operations::index::channels::LeftOf;
+use flatbed_operations::index::kinds::DefinedIndex;
+use flatbed_operations::index::maintainers::Within;
+use flatbed_operations::index::partitions::{self, PartitionSums};
+use flatbed_operations::index::{all_docs, by_seq, channels};
 use flatbed_revtree::{DocumentId, RevId, Tree};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, DocumentPart, take_int, take_rev};
@@ -12,17 +23,6 @@ use flatbed_store::transaction::Transaction;
 use tokio::sync::Semaphore;
 
 use crate::check::hex;
-use crate::document::attachments::{Attachment, decode_list, length_of};
-use crate::document::body::{BODY_BYTES_MAX, begin_read, row_bytes};
-use crate::document::edit::partition_of;
-use crate::document::tree::{Leaf, Segments};
-use crate::index::channels::LeftOf;
-use crate::index::kinds::DefinedIndex;
-use crate::index::maintainers::Within;
-use crate::index::partitions::{self, PartitionSums};
-use crate::index::{all_docs, by_seq, channels};
-use crate::instance::Instance;
-use crate::layer::Inner;
 
 /// The size of a document's revisions above which the checker skips it.
 const DOCUMENT_BYTES_MAX: u64 = 64 * BODY_BYTES_MAX;
@@ -309,7 +309,8 @@ impl DocumentCheck<'_> {
     }
 
     async fn blob(&self, blob_id: &[u8]) -> Result<BodyRows> {
-        let rows = crate::document::body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id)).await?;
+        let rows =
+            flatbed_databases::document::body::read_rows(self.trx, self.instance.keys.blob_rows(blob_id)).await?;
         Ok(rows.iter().map(|(path, value)| (path.to_vec(), value.to_vec())).collect())
     }
 

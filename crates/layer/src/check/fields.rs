@@ -1,5 +1,7 @@
 //! Checks the ids of field names.
 
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::FieldNames;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::proto;
@@ -7,8 +9,6 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::check::{Report, read_keys, run};
-use crate::instance::Instance;
-use crate::layer::Inner;
 
 /// Checks that ids and names are inverse to each other, without a gap, below the next id.
 pub(super) async fn check(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<()> {

@@ -1,26 +1,26 @@
 //! Checks groups of views: their keys against each other, and their rows against the output of their maps.
 
+use flatbed_databases::asker::ReadPrincipal;
+use flatbed_databases::document::edit::GetOptions;
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::read::get::GetOne;
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::proto;
 use flatbed_store::records::decode_counter;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_store::view_definition::GroupDefinition;
+use flatbed_views::group::recompute::{Recomputed, recompute, written_of};
+use flatbed_views::view::build::FOLLOWED;
+use flatbed_views::view::check::{Checked, PAGE_KEYS, check};
+use flatbed_views::view::group::ViewGroup;
+use flatbed_views::view::written::WrittenReduces;
 use prost::Message;
 
-use crate::asker::ReadPrincipal;
 use crate::check::pages::{PageSize, read_page};
 use crate::check::{Report, hex, read_keys, run};
-use crate::document::edit::GetOptions;
-use crate::group::recompute::{Recomputed, recompute, written_of};
 use crate::handle::Reader;
-use crate::instance::Instance;
-use crate::layer::Inner;
-use crate::read::get::GetOne;
-use crate::view::build::FOLLOWED;
-use crate::view::check::{Checked, PAGE_KEYS, check};
-use crate::view::group::ViewGroup;
-use crate::view::written::WrittenReduces;
 
 /// Checks a group, and returns the number of its keys. For an unnamed group only the form of its keys is checked.
 pub(super) async fn check_group(
@@ -29,7 +29,7 @@ pub(super) async fn check_group(
     index: &proto::Index,
     report: &mut Report,
 ) -> Result<u64> {
-    let inner = &reader.inner;
+    let inner = &reader.handle.inner;
     let Some(group) = group_of(inner, instance, index).await? else {
         let keys = instance.keys.view(index.number);
         let form = |key: &[u8], _: &[u8]| Ok(keys.split(key).is_err().then(|| hex(key)));
@@ -39,7 +39,7 @@ pub(super) async fn check_group(
         }
         return Ok(found.len() as u64);
     };
-    let written = written_of(reader, instance, index).await?;
+    let written = written_of(&reader.handle, instance, index).await?;
     let written = written.as_ref().map(|written| written as &dyn WrittenReduces);
     let before = run(inner, &mut ReadCounters { instance, number: index.number }).await?;
     let (mut keys, mut begin, mut found) = (0, Vec::new(), (0, 0));
@@ -67,7 +67,7 @@ pub(super) async fn check_group(
             }
         }
     }
-    let recomputed = match recompute(reader, instance, index).await {
+    let recomputed = match recompute(&reader.handle, instance, index).await {
         // The functions cannot be run, or run for too long, which is no fault of the stored data.
         Err(Error::View(failure)) => {
             let (database, group) = (&*instance.name, index.number);

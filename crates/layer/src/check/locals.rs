@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use flatbed_databases::instance::Instance;
+use flatbed_databases::server::Inner;
+use flatbed_operations::read::local::counted_in;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{PrincipalPart, Subspace};
 use flatbed_store::records::decode_counter;
 
 use crate::check::{Report, read_keys};
-use crate::instance::Instance;
-use crate::layer::Inner;
-use crate::read::local::counted_in;
 
 /// The most recounts of a difference. The records are read in several transactions, so concurrent writes can
 /// cause one.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::layer::Inner;
+use flatbed_databases::server::Inner;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::transaction::{self, Operation};
 
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::Edit;
     use crate::check::read_keys;
-    use crate::fenced::database;
+    use crate::tests::fenced::database;
     use flatbed_store::keys::Subspace;
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use flatbed_databases::server::Inner;
 use flatbed_store::database_name::is_replicator_name;
 use flatbed_store::error::Result;
 use flatbed_store::features::is_replicator;
@@ -11,7 +12,7 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::check::{Report, run};
-use crate::layer::{Inner, Layer};
+use crate::handle::Layer;
 
 /// Compares the list with the records. `names`: the names of all databases.
 pub(super) async fn check(layer: &Layer, names: &[String], report: &mut Report) -> Result<()> {
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
     use crate::CreateOptions;
     use crate::check::check_namespaces;
-    use crate::fenced::layer;
+    use crate::tests::fenced::layer;
 
     #[tokio::test]
     async fn what_the_list_lacks_or_has_too_much_is_found() {

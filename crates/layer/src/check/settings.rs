@@ -1,5 +1,6 @@
 //! Checks that stored settings can be read, and that the root's record names them.
 
+use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::proto;
 use flatbed_store::root::has_settings;
@@ -7,7 +8,6 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::check::{Report, hex, run};
-use crate::layer::Inner;
 use crate::stored_settings::STORED_SETTINGS_MAX;
 
 pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {

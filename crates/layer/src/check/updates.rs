@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use flatbed_databases::server::Inner;
 use flatbed_store::buckets::Buckets;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, bucket_of};
@@ -12,7 +13,6 @@ use prost::Message;
 
 use crate::check::pages::{PageSize, read_page};
 use crate::check::{PAGE_KEYS, Report, hex, run};
-use crate::layer::Inner;
 
 /// The number of databases checked in one transaction, each with two reads.
 const PAGE_DATABASES: usize = 100;

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use flatbed_databases::server::Inner;
+use flatbed_operations::index::build::unbuilt;
 use flatbed_store::due::{Kind, slice_of};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{KeyRange, Subspace};
@@ -12,8 +14,6 @@ use prost::Message;
 
 use crate::check::pages::{PageSize, read_page};
 use crate::check::{Begin, PAGE_KEYS, Report, hex, run};
-use crate::index::build::unbuilt;
-use crate::layer::Inner;
 
 /// `names`: of all databases.
 pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) -> Result<()> {

@@ -12,6 +12,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use flatbed_channels::ChannelDeparture;
+use flatbed_operations::index::channels::{channels_of_winner, entry_of};
 use flatbed_store::buckets::{Buckets, Writer};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{ChannelPart, DocumentPart, KeyRange, Keys, PrincipalPart};
@@ -23,7 +24,6 @@ use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, join, try_join_all};
 use prost::Message;
 
-use crate::index::channels::{channels_of_winner, entry_of};
 use crate::renew::database::{Room, Row, read};
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 
@@ -97,7 +97,7 @@ impl Operation for MarkPage<'_> {
             trx.set(&self.keys.renewal_marked(), &epoch.to_be_bytes());
             return Ok(None);
         };
-        let (rows, mut is_all) = read(trx, range, (PAGE_ENTRIES >> halvings).max(1)).await?;
+        let (rows, mut is_all) = read(trx, range, (PAGE_ENTRIES.get() >> halvings).max(1)).await?;
         let mut bytes = 0;
         let infos = match of {
             RangeContent::Values => Vec::new(),
@@ -238,7 +238,7 @@ impl Marks {
             // One transaction wrote this stamp, so its marks fit one transaction.
             let mut rest = KeyRange { begin: [last.as_slice(), &[0]].concat(), end };
             loop {
-                let (more, is_end) = read(trx, &rest, PAGE_ENTRIES).await?;
+                let (more, is_end) = read(trx, &rest, PAGE_ENTRIES.get()).await?;
                 rest.begin = more.last().map_or_else(|| rest.end.clone(), |(last, _)| [last.as_slice(), &[0]].concat());
                 rows.extend(more);
                 if is_end {

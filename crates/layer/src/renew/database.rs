@@ -1,5 +1,6 @@
 //! A new incarnation and new stamps for a database.
 
+use flatbed_databases::instance::next_incarnation;
 use flatbed_store::buckets::{Buckets, Writer};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{KeyRange, Keys};
@@ -14,7 +15,6 @@ use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
 use prost::Message;
 
-use crate::instance::next_incarnation;
 use crate::renew::channels::{Marks, Numbers, move_entries};
 use crate::renew::selected::Selected;
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
@@ -111,7 +111,7 @@ impl Operation for RenewStep<'_> {
         // After failures a transaction takes less, in case it took too long or is too large with the document ids.
         let halvings = self.attempts.min(10);
         self.attempts += 1;
-        let mut room = Room { entries: (PAGE_ENTRIES >> halvings).max(1), bytes: PAGE_BYTES_MAX >> halvings };
+        let mut room = Room { entries: (PAGE_ENTRIES.get() >> halvings).max(1), bytes: PAGE_BYTES_MAX >> halvings };
         let (root, record) = (trx.get(&self.renewal.keys.instance(), false), trx.get(self.record_key, false));
         let own: Vec<_> = self.buckets.all().iter().map(|bucket| bucket.by_seq_all(self.incarnation)).collect();
         let newest: Vec<_> = own.iter().map(|own| trx.range(own, true).any()).collect();
@@ -394,8 +394,8 @@ mod tests {
     use flatbed_store::seq::Seq;
     use flatbed_store::transaction::Transaction;
 
-    use crate::fenced::database;
     use crate::renew::renew;
+    use crate::tests::fenced::database;
     use crate::{ChangesQuery, Edit, check};
 
     #[tokio::test]
@@ -410,10 +410,10 @@ mod tests {
                 .unwrap();
         }
         let inner = &db.inner;
-        let instance = crate::write::batch::instance_of(inner, "db").await.unwrap();
+        let instance = flatbed_operations::write::batch::instance_of(inner, "db").await.unwrap();
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         for (id, incarnation) in ids.into_iter().zip([0, 0, u64::MAX]) {
-            let info = crate::document::tree::info(&trx, &instance.keys.document(id), true)
+            let info = flatbed_databases::document::tree::info(&trx, &instance.keys.document(id), true)
                 .await
                 .unwrap()
                 .expect("a document");

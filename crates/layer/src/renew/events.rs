@@ -38,7 +38,7 @@ impl Operation for EventsPage<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let Renewal { keys, epoch, .. } = *self.renewal;
         let root = trx.get(&keys.instance(), false);
-        let page = trx.range(self.range, false).page(PAGE_ENTRIES).await?;
+        let page = trx.range(self.range, false).page(PAGE_ENTRIES.get()).await?;
         self.renewal.is_own(root.await?.as_deref())?;
         let quiet = Quiet(trx);
         let (mut bytes, mut user_version, mut last) = (0, 0, None);

@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 
+use flatbed_databases::document::body::begin_read;
+use flatbed_operations::index::selector::kind::NAME;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, Keys};
 use flatbed_store::proto;
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
-
-use crate::document::body::begin_read;
-use crate::index::selector::kind::NAME;
 
 /// Byte limit of an index's entries that belong to one page of by-seq.
 const ENTRIES_BYTES_MAX: u64 = 20_000_000;

@@ -6,21 +6,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flatbed_channels::PrincipalKind;
+use flatbed_databases::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
+use flatbed_databases::document::body::begin_read;
+use flatbed_databases::document::edit::{Edit, EditParts, GetOptions};
 use flatbed_flatten::json::{Limits, parse};
+use flatbed_operations::write::batch::resolved;
 use flatbed_revtree::RevId;
 use flatbed_store::keys::Subspace;
 use flatbed_testkit::Random;
 
 use super::*;
-use crate::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
-use crate::document::body::begin_read;
-use crate::document::edit::{Edit, EditParts, GetOptions};
 use crate::handle::Database;
-use crate::index::channels::tests::{ByBody, assert_clean};
-use crate::index::tests::random::with_faults;
-use crate::layer::Layer;
+use crate::handle::Layer;
 use crate::renew::renew;
-use crate::write::batch::resolved;
+use crate::tests::index::channels::{ByBody, assert_clean};
+use crate::tests::index::random::with_faults;
 use crate::{ChangesQuery, Judge};
 
 const USERS: [&str; 3] = ["anna", "bert", ""];
@@ -47,7 +47,7 @@ fn some_of(random: &mut Random, names: &[&str]) -> BTreeSet<String> {
 
 /// Writes, moves and removes documents with conflicts, and changes grants by administrators and documents.
 async fn work(db: &Database, random: &mut Random, written: &mut Written) {
-    let user = Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("writer"));
+    let user = Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::tests::fenced::user("writer"));
     let user = user.asked_by(ReadPrincipal::All);
     for _ in 0..40 {
         if random.below(4) == 0 {
@@ -199,7 +199,7 @@ async fn renew_for(db: &Database, mut transactions: u64) -> bool {
 
 /// `kills`: kills a renewal after each of its transactions, else never.
 async fn renewals(db: &Database, seed: u64, kills: bool) {
-    crate::index::channels::tests::give_channels(db).await;
+    crate::tests::index::channels::give_channels(db).await;
     let (mut random, mut written) = (Random(seed), Written::new());
     let (mut told, mut rounds) = ([0; 4], 0);
     // Until feeds have shown enough rows of each kind.
@@ -242,13 +242,13 @@ async fn renewals(db: &Database, seed: u64, kills: bool) {
 
 #[tokio::test]
 async fn users_see_what_they_saw() {
-    let (layer, authority, _storage) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
+    let (layer, authority, _storage) = crate::tests::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
     renewals(&layer.database("db", authority.for_job("test")), 1, false).await;
 }
 
 #[tokio::test]
 async fn a_renewal_goes_on_where_it_was_killed() {
-    let (layer, authority, _storage) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
+    let (layer, authority, _storage) = crate::tests::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
     renewals(&layer.database("db", authority.for_job("test")), 7, true).await;
 }
 
@@ -267,10 +267,10 @@ async fn a_renewal_with_shards_and_faults() {
 /// because the document's info, with an earlier stamp, was stamped in it already.
 #[tokio::test]
 async fn what_was_left_with_the_last_change_keeps_its_sequence() {
-    let (layer, authority, _storage) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
+    let (layer, authority, _storage) = crate::tests::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
     let db = layer.database("db", authority.for_job("test"));
-    crate::index::channels::tests::give_channels(&db).await;
-    let user = layer.database("db", crate::fenced::user("writer")).asked_by(ReadPrincipal::All);
+    crate::tests::index::channels::give_channels(&db).await;
+    let user = layer.database("db", crate::tests::fenced::user("writer")).asked_by(ReadPrincipal::All);
     let mut revs = std::collections::BTreeMap::new();
     // One transaction ends before the last change of "a": the kept departure has two stamps. The next one has stamped
     // the info of "b" when it reaches b's last change.

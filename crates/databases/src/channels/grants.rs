@@ -1,0 +1,183 @@
+//! Grants to principals and their revocation, in the transaction that changes them.
+//!
+//! A principal may hold a channel or role in several ways: by an administrator, and by documents. Each way is a row.
+//! The periods in which it is held are a record of its own, which changes when the first way comes or the last one
+//! goes. A grant reads that record, and a revocation reads the first remaining row, both with a conflict. So neither a
+//! last way that goes nor a concurrent first one that comes is lost, and a further grant of the same thing conflicts
+//! with nothing. Both are settled once, after all documents of the transaction: versionstamped values cannot be read
+//! back, and all reads are awaited together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flatbed_channels::{Grant, GrantedItem, Grantee, Periods, PrincipalKind, Stamp};
+use flatbed_store::error::Result;
+use flatbed_store::keys::{Keys, pack_principal};
+use flatbed_store::transaction::{Quiet, Transaction, conflict_with};
+use foundationdb::options::MutationType;
+use futures_util::future::{OptionFuture, try_join_all};
+
+use crate::channels::holding::periods_of;
+use crate::channels::sweep;
+use crate::held::Reading;
+use crate::instance::Instance;
+
+/// The stamp of the transaction itself, with the least user version: its grants precede everything else that it writes.
+const OWN_STAMP: Stamp = Stamp([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
+
+/// A principal, and the channel or role that it may hold.
+pub type Entitlement = (PrincipalKind, String, GrantedItem);
+
+/// The id of the granting document; `None`: an administrator.
+type GrantSource = Option<String>;
+
+/// The grants and revocations of a transaction, of all its documents.
+#[derive(Default)]
+pub struct Shared {
+    things: BTreeMap<Entitlement, GrantChange>,
+    /// Further principals that have changed.
+    touched: BTreeSet<(PrincipalKind, String)>,
+    /// True if revocations leave no past period.
+    forgets: bool,
+}
+
+#[derive(Default)]
+struct GrantChange {
+    /// The periods in which it is held, requested early.
+    periods: Option<Reading>,
+    /// The ways that the transaction adds.
+    made: BTreeSet<GrantSource>,
+    takes: bool,
+}
+
+/// Returns the thing that a document's grant gives; `None` for a grant without meaning.
+pub fn thing_of(grant: &Grant) -> Option<Entitlement> {
+    let (kind, name) = match &grant.to {
+        Grantee::User(name) => (PrincipalKind::User, name),
+        Grantee::Role(name) => (PrincipalKind::Role, name),
+    };
+    // A role that holds itself exists.
+    let means_something = kind == PrincipalKind::User || matches!(grant.what, GrantedItem::Channel(_));
+    means_something.then(|| (kind, name.clone(), grant.what.clone()))
+}
+
+/// Writes the rows of a document whose grants have changed. [`Shared::finish`] writes the rest.
+pub fn changed(
+    trx: &Transaction,
+    keys: &Keys,
+    id: &str,
+    old: &BTreeSet<Grant>,
+    new: &BTreeSet<Grant>,
+    shared: &mut Shared,
+) {
+    old.difference(new).filter_map(thing_of).for_each(|thing| shared.take(trx, keys, thing, Some(id)));
+    new.difference(old).filter_map(thing_of).for_each(|thing| shared.give(trx, keys, thing, Some(id)));
+}
+
+impl Shared {
+    /// Creates a change whose revocations leave no past period.
+    pub fn forgetting() -> Shared {
+        Shared { forgets: true, ..Shared::default() }
+    }
+
+    /// Requests the reads for grants that a document may give, as snapshots, so that they are not awaited later.
+    pub fn begin(&mut self, trx: &Transaction, keys: &Keys, grants: &BTreeSet<Grant>) {
+        for thing in grants.iter().filter_map(thing_of) {
+            let moved = self.things.entry(thing);
+            let (kind, name, what) = moved.key();
+            let key = keys.periods(*kind, name, what);
+            moved.or_default().periods.get_or_insert_with(|| Box::pin(trx.get(&key, true)));
+        }
+    }
+
+    /// Adds a grant of a document or an administrator.
+    pub fn give(&mut self, trx: &Transaction, keys: &Keys, thing: Entitlement, by: Option<&str>) {
+        trx.set(&way(keys, &thing, by), b"");
+        self.things.entry(thing).or_default().made.insert(by.map(str::to_owned));
+    }
+
+    /// Removes a grant of a document or an administrator, if it exists.
+    pub fn take(&mut self, trx: &Transaction, keys: &Keys, thing: Entitlement, by: Option<&str>) {
+        trx.clear(&way(keys, &thing, by));
+        let moved = self.things.entry(thing).or_default();
+        moved.made.remove(&by.map(str::to_owned));
+        moved.takes = true;
+    }
+
+    /// Marks a principal as changed.
+    pub fn touch(&mut self, kind: PrincipalKind, name: &str) {
+        self.touched.insert((kind, name.to_owned()));
+    }
+
+    /// Writes the periods and versions once all grants are known, and returns whether any principal has changed. Waits
+    /// at most once, and not for reads of [`Shared::begin`].
+    pub async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<bool> {
+        let keys = &instance.keys;
+        let Shared { things, touched: mut changed, forgets } = self;
+        let moved = things.into_iter().filter(|(_, moved)| moved.takes || !moved.made.is_empty());
+        let reads = moved.map(|(thing, GrantChange { periods, made, .. })| {
+            let (kind, name, what) = &thing;
+            let key = keys.periods(*kind, name, what);
+            let periods = periods.unwrap_or_else(|| Box::pin(trx.get(&key, true)));
+            // After the writes of the transaction, which the read sees; it conflicts on what it reads.
+            let ways = keys.ways(*kind, name, what);
+            let left = made.is_empty().then(|| trx.range(&ways, false).any());
+            async move {
+                let (periods, left) = futures_util::future::join(periods, OptionFuture::from(left)).await;
+                let periods = periods?.map(|found| periods_of(&found)).transpose()?.unwrap_or_default();
+                let is_left = left.transpose()?.unwrap_or(true);
+                Ok::<_, flatbed_store::error::Error>((thing, key, periods, is_left))
+            }
+        });
+        for ((kind, name, _), key, periods, is_had) in try_join_all(reads).await? {
+            let was_had = periods.open().is_some();
+            if is_had || was_had {
+                conflict_with(trx, &key)?;
+            }
+            match (was_had, is_had) {
+                (_, false) if forgets => trx.clear(&key),
+                (true, false) => set_stamped(trx, &key, &periods.taken(OWN_STAMP)),
+                (false, true) => set_stamped(trx, &key, &periods.given(OWN_STAMP)),
+                _ => continue,
+            }
+            changed.insert((kind, name));
+        }
+        if !changed.is_empty() {
+            sweep::note(trx, instance)?;
+        }
+        let at_ms = trx.clock().unix_ms();
+        for (number, (kind, name)) in changed.iter().enumerate() {
+            let version = [&OWN_STAMP.0[..], &0_u32.to_le_bytes()].concat();
+            // A read conflict of each writer whose rights include the principal's.
+            trx.atomic_op(&keys.principal_version(*kind, name), &version, MutationType::SetVersionstampedValue);
+            let number = u16::try_from(number).unwrap_or(u16::MAX);
+            note_changed(trx, instance, number, (*kind, name), at_ms)?;
+        }
+        Ok(!changed.is_empty())
+    }
+}
+
+/// Records for followers that a principal has changed; `number` is unique in the transaction.
+pub(super) fn note_changed(
+    trx: &Transaction,
+    instance: &Instance,
+    number: u16,
+    (kind, name): (PrincipalKind, &str),
+    at_ms: u64,
+) -> Result<()> {
+    let key = instance.keys.changed_principal_stamped(instance.incarnation(), number);
+    Quiet(trx).atomic(&key, &pack_principal(kind, name, at_ms), MutationType::SetVersionstampedKey)
+}
+
+/// Writes periods of which the newest begins or ends with the transaction.
+fn set_stamped(trx: &Transaction, key: &[u8], periods: &Periods) {
+    let mut value = periods.encode();
+    value.extend_from_slice(&0_u32.to_le_bytes());
+    trx.atomic_op(key, &value, MutationType::SetVersionstampedValue);
+}
+
+fn way(keys: &Keys, (kind, name, what): &Entitlement, by: Option<&str>) -> Vec<u8> {
+    match by {
+        Some(id) => keys.given_by_document(*kind, name, what, id),
+        None => keys.given_by_administrator(*kind, name, what),
+    }
+}

@@ -1,0 +1,21 @@
+//! Changes of databases in order, pushed to their followers.
+//!
+//! Only the crates of the layer use it.
+#![cfg_attr(not(test), forbid(unsafe_code))]
+#![expect(missing_docs, reason = "only the crates of the layer use it: what a name says need not be said twice")]
+
+pub mod feed;
+pub mod updates;
+
+#[cfg(test)]
+#[path = "../../fdb-embedded/src/layers.rs"]
+mod layers;
+
+/// The state that a folder keeps of a server or of a database is found by its type, so what lies below does not know
+/// it.
+#[test]
+fn modules_know_only_those_below_them() {
+    let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
+    let table: [(&str, &[&str]); 2] = [("feed", &[]), ("updates", &["feed"])];
+    assert_eq!(layers.beyond(&table), Vec::<String>::new());
+}

@@ -1,0 +1,1 @@
+//! Tests of the whole layer through its public items alone: see `tests/it`.

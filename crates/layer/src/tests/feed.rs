@@ -1,0 +1,4 @@
+//! Tests of `feed` with a whole layer.
+
+mod channels;
+mod words;

@@ -1,0 +1,4 @@
+//! Tests of `judge` with a whole layer.
+
+mod ask;
+mod several;

@@ -1,0 +1,6 @@
+//! Tests of `write` with a whole layer.
+
+mod compact;
+mod expire;
+mod purge;
+mod together;
