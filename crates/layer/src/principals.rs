@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flatbed_channels::Kind;
+use flatbed_channels::PrincipalKind;
 use flatbed_databases::channels::changed::{self, UsersChanged, UsersPosition};
 use flatbed_databases::channels::principals::{PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome};
 use flatbed_databases::channels::sessions::{PrincipalSession, SessionHash, SignInUser};
@@ -45,12 +45,12 @@ impl Reader {
     }
 
     /// Returns a user or role with its rights; `None` if there is none of the name.
-    pub async fn principal(&self, kind: Kind, name: &str) -> Result<Option<PrincipalWithRights>> {
+    pub async fn principal(&self, kind: PrincipalKind, name: &str) -> Result<Option<PrincipalWithRights>> {
         self.handle.principal(kind, name).await
     }
 
     /// Returns a page of names of users or roles in bytewise order, behind `behind`; an empty page is the end.
-    pub async fn principals(&self, kind: Kind, behind: Option<&str>) -> Result<Vec<String>> {
+    pub async fn principals(&self, kind: PrincipalKind, behind: Option<&str>) -> Result<Vec<String>> {
         self.handle.principals(kind, behind).await
     }
 
@@ -88,7 +88,7 @@ impl Database {
     /// # Errors
     /// [`Refusal::InvalidSetting`](crate::Refusal::InvalidSetting) for a database without channels; those of the
     /// write's admission.
-    pub async fn delete_principal(&self, kind: Kind, name: &str) -> Result<bool> {
+    pub async fn delete_principal(&self, kind: PrincipalKind, name: &str) -> Result<bool> {
         self.handle.delete_principal(kind, name).await
     }
 

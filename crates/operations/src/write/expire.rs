@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_clock::LinePacer;
 use flatbed_databases::document::edit::Edit;
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::handles::WriteHandle;

@@ -1,7 +1,7 @@
 //! A write that was judged by rights which change before its commit is not committed: the change comes between the
 //! reads of the write's transaction, which found the rights unchanged, and its commit.
 
-use flatbed_databases::channels::{Kind, PrincipalWrite, ReadPrincipal, SignsIn};
+use flatbed_databases::channels::{PrincipalKind, PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_databases::document::edit::{Edit, GetOptions};
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_operations::judge::ask::{self, Asked};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flatbed_channels::{Grant, GrantedItem, Grantee, PrincipalKind, PERIODS_MAX, Period, Periods, Stamp};
+use flatbed_channels::{Grant, GrantedItem, Grantee, PERIODS_MAX, Period, Periods, PrincipalKind, Stamp};
 use flatbed_databases::channels::grants::{self, Shared};
 use flatbed_databases::channels::holding::{Holding, periods_of, read_anew};
 use flatbed_databases::channels::principals::{Delete, Put};
@@ -290,7 +290,8 @@ async fn check(db: &Database, all: &[Done]) {
             periods.get(&(kind, name.to_owned(), what)).is_some_and(|periods| periods.open().is_some())
         };
         let held = read_anew(&trx, &instance, &asker(name)).await.unwrap().unwrap();
-        let is_there = model.records.get(&(PrincipalKind::User, name.to_owned())).is_some_and(|record| !record.is_disabled);
+        let is_there =
+            model.records.get(&(PrincipalKind::User, name.to_owned())).is_some_and(|record| !record.is_disabled);
         assert_eq!(held.is_there, is_there, "{name}");
         for channel in CHANNELS {
             let given = || GrantedItem::Channel(channel.to_owned());

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_channels::{
-    ALL, ChannelEntry, DocumentState, FeedRow, FeedScope, GrantedItem, HeldChannels, PrincipalKind, Moves, Periods, Position,
-    RowKind as Told, Stamp,
+    ALL, ChannelEntry, DocumentState, FeedRow, FeedScope, GrantedItem, HeldChannels, Moves, Periods, Position,
+    PrincipalKind, RowKind as Told, Stamp,
 };
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::instance::Instance;
