@@ -8,15 +8,22 @@
 //! - Pages of changes: a task that waits for one holds only earlier pages of the same replication, which proceed
 //!   without it.
 //!
-//! A peer may be slow as long as no other task needs the memory that it holds.
+//! Owners share texts and pages (`shared.rs`): the owner with the least is served first, and the owner with the most
+//! gives way to it, so that endless or slow peers of one user do not delay the replications of others. The reserve
+//! passes between owners in turns. Otherwise a peer may be slow as long as no other task needs the memory that it
+//! holds.
 
+mod shared;
+
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flatbed_admission::{Budget, Grant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use flatbed_admission::{Budget, Grant, Turn, Turns};
 use tokio::time::Instant;
+
+use self::shared::{MemoryOwner, SharedBudget, SharedHolder};
 
 const UNIT_BYTES: usize = 4 << 10;
 
@@ -29,9 +36,20 @@ pub(crate) const ROOM_BYTES_MAX: usize = 4 * crate::transfer::REVISION_BYTES_MAX
 
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
+/// The time that a task waits for texts, or for a page, before other owners give way. Healthy peers return texts within
+/// it. A replication that gives way for a page begins anew at its last checkpoint.
+const TEXT_PATIENCE: Duration = Duration::from_millis(500);
+const PAGE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The most tasks that wait for the reserve. There are at most a few for each job.
+const RESERVE_WAITING_MAX: usize = 100_000;
+
 /// The time for which a room is kept if other tasks wait; below, the bytes per second that extend it.
 const GRACE: Duration = Duration::from_secs(60);
 const BYTES_PER_SECOND: usize = 128 << 10;
+
+/// As [`BYTES_PER_SECOND`], for the room with the reserve.
+const RESERVE_BYTES_PER_SECOND: usize = 1 << 20;
 
 /// The time for which a page is kept if other tasks wait: shorter than they wait.
 const PAGE_GRACE: Duration = Duration::from_secs(300);
@@ -67,50 +85,63 @@ async fn take(part: &Arc<Budget>, bytes: usize) -> Result<Grant, NoRoom> {
     tokio::time::timeout(WAIT_MAX, part.take(bytes)).await.ok().flatten().ok_or(NoRoom::Now)
 }
 
-fn usage(part: &Budget) -> MemoryUsage {
+fn usage(part: &SharedBudget) -> MemoryUsage {
     MemoryUsage { used: part.used(), limit: part.limit() }
 }
 
 #[derive(Debug)]
 struct Parts {
-    texts: Arc<Budget>,
+    texts: Arc<SharedBudget>,
     trees: Arc<Budget>,
-    pages: Arc<Budget>,
-    reserve: Arc<Semaphore>,
+    pages: Arc<SharedBudget>,
+    reserve: Arc<Turns<MemoryOwner>>,
     /// The used part of the reserve of [`ROOM_BYTES_MAX`].
     reserve_used: AtomicUsize,
 }
 
-/// The memory of all replications of a process. Clones share it.
+/// The memory of all replications of a process, as one owner takes it. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Memory(Arc<Parts>);
+pub struct Memory {
+    parts: Arc<Parts>,
+    owner: MemoryOwner,
+}
 
 impl Memory {
     /// The smallest total, in bytes.
     pub const BYTES_MIN: usize = ROOM_BYTES_MAX + (64 << 20);
 
-    /// Creates memory of `total_bytes`, including the reserve, at least [`Memory::BYTES_MIN`].
+    /// Creates memory of `total_bytes`, including the reserve, at least [`Memory::BYTES_MIN`]. It is the
+    /// administrators'.
     pub fn new(total_bytes: usize) -> Memory {
         let shared = total_bytes.max(Memory::BYTES_MIN) - ROOM_BYTES_MAX;
         Memory::of_parts(shared / 2, shared / 4, shared / 4)
     }
 
-    fn of_parts(trees: usize, texts: usize, pages: usize) -> Memory {
-        let [texts, trees, pages] = [texts, trees, pages].map(|bytes| Budget::new(bytes.max(UNIT_BYTES), UNIT_BYTES));
-        let (reserve, reserve_used) = (Arc::new(Semaphore::new(1)), AtomicUsize::new(0));
-        Memory(Arc::new(Parts { texts, trees, pages, reserve, reserve_used }))
+    pub(crate) fn of_parts(trees: usize, texts: usize, pages: usize) -> Memory {
+        let [texts, trees, pages] = [texts, trees, pages].map(|bytes| bytes.max(UNIT_BYTES));
+        let (reserve, reserve_used) = (Turns::new(1, RESERVE_WAITING_MAX), AtomicUsize::new(0));
+        let (texts, pages) = (SharedBudget::new(texts, TEXT_PATIENCE), SharedBudget::new(pages, PAGE_PATIENCE));
+        let trees = Budget::new(trees, UNIT_BYTES);
+        Memory { parts: Arc::new(Parts { texts, trees, pages, reserve, reserve_used }), owner: None }
+    }
+
+    /// Returns the same memory, as a user takes it. `None`: as the administrators do, who are one owner together.
+    pub fn of_owner(&self, user: Option<&str>) -> Memory {
+        Memory { parts: self.parts.clone(), owner: user.map(Arc::from) }
     }
 
     /// Returns the use of texts (with the reserve), trees, and pages of changes.
     pub fn usage(&self) -> [MemoryUsage; 3] {
-        let mut texts = usage(&self.0.texts);
-        texts.used += self.0.reserve_used.load(Ordering::Relaxed);
+        let mut texts = usage(&self.parts.texts);
+        texts.used += self.parts.reserve_used.load(Ordering::Relaxed);
         texts.limit += ROOM_BYTES_MAX;
-        [texts, usage(&self.0.trees), usage(&self.0.pages)]
+        let trees = MemoryUsage { used: self.parts.trees.used(), limit: self.parts.trees.limit() };
+        [texts, trees, usage(&self.parts.pages)]
     }
 
     pub(crate) fn room(&self) -> Arc<Room> {
-        Arc::new(Room { memory: self.clone(), held: Mutex::default() })
+        let holder = self.parts.texts.holder(self.owner.clone());
+        Arc::new(Room { memory: self.clone(), holder, held: Mutex::default() })
     }
 
     /// Acquires memory for a tree. The caller must return it before it waits for anything else.
@@ -118,57 +149,111 @@ impl Memory {
         if bytes <= FREE_BYTES {
             return Ok(None);
         }
-        take(&self.0.trees, bytes).await.map(Some)
+        take(&self.parts.trees, bytes).await.map(Some)
     }
 
-    /// Acquires memory for a page of changes if it is available at once.
-    pub(crate) fn try_page(&self, bytes: usize) -> Option<PageRoom> {
-        let grant = self.0.pages.try_take(bytes)?;
-        Some(PageRoom { memory: self.clone(), grant, since: Instant::now() })
+    /// Returns the pages of a replication that begins.
+    pub(crate) fn pages(&self) -> Arc<Pages> {
+        let holder = self.parts.pages.holder(self.owner.clone());
+        Arc::new(Pages { parts: self.parts.clone(), holder, ages: Mutex::default() })
+    }
+}
+
+/// The pages of changes that one run of a replication holds.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    parts: Arc<Parts>,
+    holder: SharedHolder,
+    ages: Mutex<PageAges>,
+}
+
+/// The time of each page that is held.
+#[derive(Debug, Default)]
+struct PageAges {
+    since: BTreeMap<u64, Instant>,
+    last_id: u64,
+}
+
+impl Pages {
+    fn ages(&self) -> MutexGuard<'_, PageAges> {
+        self.ages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for memory for a page of changes. The caller must hold none except earlier pages.
-    pub(crate) async fn page(&self, bytes: usize) -> Result<PageRoom, NoRoom> {
-        let grant = take(&self.0.pages, bytes).await?;
-        Ok(PageRoom { memory: self.clone(), grant, since: Instant::now() })
+    fn page_of(self: &Arc<Self>, bytes: usize) -> PageRoom {
+        let mut ages = self.ages();
+        ages.last_id += 1;
+        let id = ages.last_id;
+        ages.since.insert(id, Instant::now());
+        drop(ages);
+        PageRoom { pages: self.clone(), id, bytes }
+    }
+
+    /// Acquires memory for a page if it is available at once.
+    pub(crate) fn try_page(self: &Arc<Self>, bytes: usize) -> Option<PageRoom> {
+        self.holder.try_take(bytes).then(|| self.page_of(bytes))
+    }
+
+    /// Waits for memory for a page. The caller must hold none except earlier pages.
+    pub(crate) async fn page(self: &Arc<Self>, bytes: usize) -> Result<PageRoom, NoRoom> {
+        if !self.parts.pages.fits(bytes) {
+            return Err(NoRoom::Ever);
+        }
+        let _waiter = self.parts.pages.waiter();
+        tokio::select! {
+            biased;
+            () = self.holder.take(bytes) => Ok(self.page_of(bytes)),
+            () = tokio::time::sleep(WAIT_MAX) => Err(NoRoom::Now),
+        }
+    }
+
+    /// Returns once the pages must be returned: another owner needs them, or one was held for [`PAGE_GRACE`] while
+    /// other tasks wait.
+    pub(crate) async fn overdue(&self) {
+        loop {
+            let oldest = self.ages().since.values().min().copied();
+            if self.parts.pages.is_waited_for() && oldest.is_some_and(|since| since.elapsed() > PAGE_GRACE) {
+                return;
+            }
+            tokio::select! {
+                () = self.holder.recalled() => return,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
     }
 }
 
 /// The memory of a page of changes, returned on drop.
 #[derive(Debug)]
 pub(crate) struct PageRoom {
-    memory: Memory,
-    grant: Grant,
-    since: Instant,
+    pages: Arc<Pages>,
+    id: u64,
+    bytes: usize,
 }
 
 impl PageRoom {
     /// Returns the memory beyond `bytes`.
     pub(crate) fn shrink(&mut self, bytes: usize) {
-        self.grant.shrink(bytes);
+        self.pages.holder.give_back(self.bytes.saturating_sub(bytes));
+        self.bytes = self.bytes.min(bytes);
     }
 
     pub(crate) fn holds(&self, bytes: usize) -> bool {
-        bytes <= self.grant.bytes()
+        bytes <= self.bytes
     }
+}
 
-    /// Returns once the page was held for [`PAGE_GRACE`] and other tasks wait.
-    pub(crate) async fn overdue(&self) {
-        loop {
-            tokio::time::sleep(LOOK).await;
-            if self.memory.0.pages.is_waited_for() && self.since.elapsed() > PAGE_GRACE {
-                return;
-            }
-        }
+impl Drop for PageRoom {
+    fn drop(&mut self) {
+        self.pages.ages().since.remove(&self.id);
+        self.pages.holder.give_back(self.bytes);
     }
 }
 
 #[derive(Debug, Default)]
 struct RoomUse {
     bytes: usize,
-    grant: Option<Grant>,
-    reserve: Option<OwnedSemaphorePermit>,
-    /// The time since which the room was never empty.
+    reserve: Option<Turn<MemoryOwner>>,
+    /// The time since which counted bytes were held.
     since: Option<Instant>,
 }
 
@@ -177,24 +262,13 @@ impl RoomUse {
     fn counted(&self) -> usize {
         self.bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT_BYTES) * UNIT_BYTES
     }
-
-    fn missing(&self) -> usize {
-        self.counted().saturating_sub(self.grant.as_ref().map_or(0, Grant::bytes))
-    }
-
-    fn add(&mut self, more: Grant) {
-        match &mut self.grant {
-            // All are of one budget. A grant of another one would be returned to it.
-            Some(grant) => drop(grant.merge(more)),
-            None => self.grant = Some(more),
-        }
-    }
 }
 
 /// The memory that one batch or one whole answer holds of texts. Only one task at a time may grow it.
 #[derive(Debug)]
 pub(crate) struct Room {
     memory: Memory,
+    holder: SharedHolder,
     held: Mutex<RoomUse>,
 }
 
@@ -203,23 +277,31 @@ impl Room {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn missing(&self, held: &RoomUse) -> usize {
+        held.counted().saturating_sub(self.holder.bytes())
+    }
+
     /// Acquires more memory, waiting for it.
     async fn grow(&self, bytes: usize) -> Result<(), NoRoom> {
-        let parts = &*self.memory.0;
+        let parts = &*self.memory.parts;
+        if self.holder.is_recalled() {
+            return Err(NoRoom::Now);
+        }
         let missing = {
             let mut held = self.held();
-            held.since.get_or_insert_with(Instant::now);
             if held.bytes + bytes > ROOM_BYTES_MAX {
                 return Err(NoRoom::Ever);
             }
             held.bytes += bytes;
-            let missing = held.missing();
+            if held.counted() > 0 {
+                held.since.get_or_insert_with(Instant::now);
+            }
+            let missing = self.missing(&held);
             if held.reserve.is_some() {
                 parts.reserve_used.store(missing, Ordering::Relaxed);
                 return Ok(());
             }
-            if let Some(more) = parts.texts.try_take(missing) {
-                held.add(more);
+            if self.holder.try_take(missing) {
                 return Ok(());
             }
             missing
@@ -228,56 +310,65 @@ impl Room {
         let shared = async {
             // Holding a part of it would block all other tasks until the rest is available.
             match parts.texts.fits(2 * missing) {
-                true => parts.texts.take(missing).await,
+                true => self.holder.take(missing).await,
                 false => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            Some(more) = shared => self.held().add(more),
-            Ok(reserve) = parts.reserve.clone().acquire_owned() => {
+            () = shared => Ok(()),
+            Ok(reserve) = parts.reserve.wait([self.memory.owner.clone()]) => {
                 self.held().reserve = Some(reserve);
+                self.holder.keep(true);
                 parts.reserve_used.store(missing, Ordering::Relaxed);
+                Ok(())
+            }
+            () = self.holder.recalled() => {
+                self.shrink(bytes);
+                Err(NoRoom::Now)
             }
             () = tokio::time::sleep(WAIT_MAX) => {
                 self.shrink(bytes);
-                return Err(NoRoom::Now);
+                Err(NoRoom::Now)
             }
-            else => return Err(NoRoom::Now),
         }
-        Ok(())
     }
 
     fn shrink(&self, bytes: usize) {
         let mut held = self.held();
         held.bytes = held.bytes.saturating_sub(bytes);
-        let missing = held.missing();
+        let missing = self.missing(&held);
         if held.reserve.is_some() {
-            self.memory.0.reserve_used.store(missing, Ordering::Relaxed);
+            self.memory.parts.reserve_used.store(missing, Ordering::Relaxed);
         }
         if missing == 0 {
             held.reserve = None;
-            let counted = held.counted();
-            if let Some(grant) = &mut held.grant {
-                grant.shrink(counted);
-            }
+            self.holder.keep(false);
+            self.holder.give_back(self.holder.bytes().saturating_sub(held.counted()));
         }
-        if held.bytes <= FREE_BYTES {
+        if held.counted() == 0 {
             held.since = None;
         }
     }
 
-    /// Returns whether the room was held longer than its size allows while other tasks wait.
+    /// Returns whether another owner needs the room, or it was held longer than its size allows while other tasks wait.
     pub(crate) fn is_overdue(&self) -> bool {
+        if self.holder.is_recalled() {
+            return true;
+        }
         let held = self.held();
-        let allowed = GRACE + Duration::from_secs((held.bytes / BYTES_PER_SECOND) as u64);
-        self.memory.0.texts.is_waited_for() && held.since.is_some_and(|since| since.elapsed() > allowed)
+        let bytes_per_second = if held.reserve.is_some() { RESERVE_BYTES_PER_SECOND } else { BYTES_PER_SECOND };
+        let allowed = GRACE + Duration::from_secs((held.bytes / bytes_per_second) as u64);
+        self.memory.parts.texts.is_waited_for() && held.since.is_some_and(|since| since.elapsed() > allowed)
     }
 
     /// Returns once [`Room::is_overdue`].
     pub(crate) async fn overdue(&self) {
         while !self.is_overdue() {
-            tokio::time::sleep(LOOK).await;
+            tokio::select! {
+                () = self.holder.recalled() => {}
+                () = tokio::time::sleep(LOOK) => {}
+            }
         }
     }
 }
@@ -285,7 +376,7 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         if self.held().reserve.is_some() {
-            self.memory.0.reserve_used.store(0, Ordering::Relaxed);
+            self.memory.parts.reserve_used.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -363,7 +454,7 @@ mod tests {
             task.await.unwrap();
         }
         assert_eq!(used(&memory), 0);
-        assert!(!memory.0.texts.is_waited_for());
+        assert!(!memory.parts.texts.is_waited_for());
     }
 
     #[tokio::test(start_paused = true)]
@@ -398,15 +489,106 @@ mod tests {
         let memory = Memory::of_parts(MB, MB, MB);
         assert_eq!(memory.tree(2 * MB).await.unwrap_err(), NoRoom::Ever);
         assert!(memory.tree(FREE_BYTES).await.unwrap().is_none());
-        let mut page = memory.try_page(MB).unwrap();
-        assert!(memory.try_page(1).is_none());
+        let pages = memory.pages();
+        assert_eq!(pages.page(2 * MB).await.unwrap_err(), NoRoom::Ever);
+        let mut page = pages.try_page(MB).unwrap();
+        assert!(pages.try_page(1).is_none());
         page.shrink(MB / 2);
         assert!(page.holds(MB / 2) && !page.holds(MB));
-        let second = memory.page(MB / 2).await.unwrap();
-        let third = memory.clone();
+        let second = pages.page(MB / 2).await.unwrap();
+        let third = memory.pages();
         let waits = tokio::spawn(async move { third.page(MB).await.is_ok() });
-        page.overdue().await;
+        pages.overdue().await;
         drop((page, second));
         assert!(waits.await.unwrap());
+        assert_eq!(memory.usage()[2].used, 0);
+    }
+
+    /// Reads an endless answer, as [`crate::peer::Peer`] does: a piece every 10 ms, and a new answer after a failure.
+    async fn read_endless_answers(memory: Memory) {
+        loop {
+            let room = memory.room();
+            let mut share = Share::new(&room);
+            for bytes in (0..).step_by(64 << 10) {
+                let taken = tokio::select! {
+                    taken = share.set(bytes) => taken,
+                    () = room.overdue() => Err(NoRoom::Now),
+                };
+                if taken.is_err() {
+                    break;
+                }
+                pass(Duration::from_millis(10)).await;
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn endless_answers_of_some_owners_do_not_delay_another_one() {
+        let memory = Memory::of_parts(MB, 60 * MB, MB);
+        let endless: Vec<_> = (0..120)
+            .map(|at| tokio::spawn(read_endless_answers(memory.of_owner(Some(&format!("user{}", at % 6))))))
+            .collect();
+        pass(Duration::from_secs(60)).await;
+        assert!(memory.parts.texts.is_waited_for());
+        let nora = memory.of_owner(Some("nora"));
+        for at in 0..100 {
+            let mut share = Share::new(&nora.room());
+            let taken = tokio::time::timeout(2 * TEXT_PATIENCE, share.set(MB)).await;
+            assert_eq!(taken.ok(), Some(Ok(())), "answer {at}");
+        }
+        endless.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_of_one_owner_do_not_delay_another_one() {
+        let memory = Memory::of_parts(MB, MB, 10 * MB);
+        let of_eve: Vec<_> = (0..10).map(|_| memory.of_owner(Some("eve")).pages()).collect();
+        let held: Vec<_> = of_eve.iter().map(|pages| pages.try_page(MB).unwrap()).collect();
+        let given_up = tokio::spawn(async move {
+            of_eve[0].overdue().await;
+            drop(held);
+        });
+        let nora = memory.of_owner(Some("nora")).pages();
+        let page = tokio::time::timeout(2 * PAGE_PATIENCE, nora.page(MB)).await;
+        assert!(page.is_ok_and(|page| page.is_ok()));
+        given_up.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_room_that_holds_nothing_is_never_overdue() {
+        let memory = Memory::of_parts(MB, MB, MB);
+        let heartbeats = memory.room();
+        let mut share = Share::new(&heartbeats);
+        share.set(2).await.unwrap();
+        let _waiter = memory.parts.texts.waiter();
+        pass(2 * GRACE).await;
+        assert!(!heartbeats.is_overdue());
+        share.set(MB / 2).await.unwrap();
+        pass(2 * GRACE).await;
+        assert!(heartbeats.is_overdue());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reserve_passes_between_owners() {
+        let memory = Memory::of_parts(MB, MB, MB);
+        let [eve, nora] = ["eve", "nora"].map(|name| memory.of_owner(Some(name)));
+        // Two rooms of eve's hold the reserve and wait for it.
+        let mut first = Share::new(&eve.room());
+        first.set(4 * MB).await.unwrap();
+        let (ended, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for (name, memory) in [("eve", &eve), ("eve", &eve), ("nora", &nora)] {
+            let (memory, ended) = (memory.clone(), ended.clone());
+            tokio::spawn(async move {
+                Share::new(&memory.room()).set(4 * MB).await.unwrap();
+                ended.send(name).unwrap();
+            });
+            tokio::task::yield_now().await;
+        }
+        drop(first);
+        let mut names = Vec::new();
+        for _ in 0..3 {
+            names.push(order.recv().await.unwrap());
+        }
+        assert_eq!(names, ["eve", "nora", "eve"]);
     }
 }

@@ -264,16 +264,21 @@ impl Peer {
 
     pub(crate) async fn whole(&self, room: &Arc<Room>, mut answer: Answer) -> Result<WholeAnswer> {
         let (mut body, mut share) = (Vec::new(), Share::new(room));
-        while let Some(piece) = answer.piece().await.map_err(|reason| self.broken(reason))? {
+        let mut overdue = std::pin::pin!(room.overdue());
+        loop {
+            let piece = tokio::select! {
+                biased;
+                // Also while the peer sends nothing.
+                () = &mut overdue => return Err(self.no_room(NoRoom::Now)),
+                piece = answer.piece() => piece.map_err(|reason| self.broken(reason))?,
+            };
+            let Some(piece) = piece else { break };
             let length = body.len() + piece.len();
             if length > ANSWER_BYTES_MAX {
                 return Err(Error::TooLarge(self.shown.clone(), "an answer is larger than 64 MB"));
             }
             // A growing vector has at most twice the needed capacity.
             share.set(2 * length).await.map_err(|error| self.no_room(error))?;
-            if room.is_overdue() {
-                return Err(self.no_room(NoRoom::Now));
-            }
             body.extend_from_slice(&piece);
         }
         Ok(WholeAnswer { status: answer.status.as_u16(), body, share })
@@ -352,5 +357,52 @@ impl Peer {
             DocumentKind::Design => format!("/{DESIGN}/{}", encode_segment(id.name())),
             DocumentKind::Ordinary | DocumentKind::Local => format!("/{}", encode_segment(id.text())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatbed_outward::{Network, Tls};
+    use flatbed_testkit::pass;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    use super::*;
+    use crate::endpoint::LocalConnect;
+
+    /// Answers with the beginning of a long body, and sends nothing more.
+    async fn stall(mut stream: DuplexStream) {
+        let mut request = [0; 4_096];
+        assert!(stream.read(&mut request).await.unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10000000\r\n\r\n").await.unwrap();
+        stream.write_all(&vec![b' '; 900 << 10]).await.unwrap();
+        std::future::pending::<()>().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_answer_gives_way_to_another_owner() {
+        let memory = Memory::of_parts(1 << 20, 2 << 20, 1 << 20);
+        let local: LocalConnect = Arc::new(|| {
+            let (ours, theirs) = tokio::io::duplex(64 << 10);
+            tokio::spawn(stall(theirs));
+            ours
+        });
+        let (network, tls, clock) = (Network::default(), Tls::default(), Clock::system());
+        let ways = PeerAccess { local, network, tls, memory: memory.of_owner(Some("eve")), clock };
+        let text = parse_unique(b"\"db\"", &Limits::default()).unwrap();
+        let peer = Peer::new(&Endpoint::parse(Some(&text), "source").unwrap(), &ways);
+        // Otherwise the other owner would take the reserve.
+        let mut reserve = Share::new(&peer.memory.room());
+        reserve.set(4 << 20).await.unwrap();
+        let answer = peer.send_once(Method::GET, "", None).await.unwrap();
+        let room = peer.memory.room();
+        let of_nora = async {
+            // The clock stands still until the answer stalls.
+            pass(Duration::from_millis(1)).await;
+            let mut share = Share::new(&memory.of_owner(Some("nora")).room());
+            tokio::time::timeout(Duration::from_secs(5), share.set(500 << 10)).await
+        };
+        let (stalled, taken) = tokio::join!(peer.whole(&room, answer), of_nora);
+        assert!(matches!(stalled, Err(Error::NoRoom(_))));
+        assert_eq!(taken.ok(), Some(Ok(())));
     }
 }

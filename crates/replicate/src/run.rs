@@ -18,7 +18,7 @@ use crate::checkpoint::{Log, Session, common, seq_text};
 use crate::endpoint::PeerAccess;
 use crate::error::{Error, Result};
 use crate::function::{Function, is_by_function};
-use crate::memory::{NoRoom, PageRoom};
+use crate::memory::{NoRoom, PageRoom, Pages};
 use crate::peer::{ANSWER_MAX, Peer};
 use crate::spec::{Filter, Spec};
 use crate::stats::{Progress, Stats, add};
@@ -81,7 +81,13 @@ pub struct Outcome {
 /// [`Error`]. Copied documents remain, and another run resumes from the last checkpoint.
 pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &PeerAccess, control: Control) -> Result<Outcome> {
     loop {
-        if let Some(outcome) = replicate_by_one_function(spec, server, ways, control.clone()).await? {
+        let pages = ways.memory.pages();
+        let outcome = tokio::select! {
+            outcome = replicate_by_one_function(spec, server, ways, &pages, control.clone()) => outcome?,
+            // The whole run yields: its reader and each of its batches may hold pages.
+            () = pages.overdue() => return Err(Error::NoRoom(spec.source.to_string())),
+        };
+        if let Some(outcome) = outcome {
             return Ok(outcome);
         }
         tracing::info!(source = %spec.source, "a replication restarts, as its filter function was changed");
@@ -94,6 +100,7 @@ async fn replicate_by_one_function(
     spec: &Arc<Spec>,
     server: &str,
     ways: &PeerAccess,
+    pages: &Arc<Pages>,
     control: Control,
 ) -> Result<Option<Outcome>> {
     let clock = &ways.clock;
@@ -134,10 +141,11 @@ async fn replicate_by_one_function(
     let transfer = Transfer::new(source.clone(), target, checkpoints.control.progress.clone());
     checkpoints.show();
 
-    let (pages, mut incoming) = mpsc::channel(1);
-    let progress = checkpoints.control.progress.clone();
-    let reader = Reader { source, spec: spec.clone(), progress, rows_max: PAGE_ROWS, room: None, clock: clock.clone() };
-    let reading = AbortOnDrop(tokio::spawn(reader.run(start, pages)));
+    let (page_sender, mut incoming) = mpsc::channel(1);
+    let (progress, pages) = (checkpoints.control.progress.clone(), pages.clone());
+    let (rows_max, room) = (PAGE_ROWS, None);
+    let reader = Reader { source, spec: spec.clone(), progress, rows_max, pages, room, clock: clock.clone() };
+    let reading = AbortOnDrop(tokio::spawn(reader.run(start, page_sender)));
     let mut batches = FuturesOrdered::new();
     let (mut stop, mut at_end, mut has_changes) = (checkpoints.control.stop.clone(), false, false);
     while !(at_end && batches.is_empty()) {
@@ -348,6 +356,8 @@ struct Reader {
     progress: Arc<Progress>,
     /// The rows per page, temporarily fewer after a page that was too large.
     rows_max: usize,
+    /// The memory of the run's pages.
+    pages: Arc<Pages>,
     /// The memory for the next page, acquired after it had none.
     room: Option<PageRoom>,
     clock: Clock,
@@ -360,7 +370,7 @@ impl Reader {
             let asked_at = self.clock.now();
             let page = match self.page(&since, wait && self.room.is_none()).await {
                 Ok(PageReply::Page(page, is_last)) => Ok((page, is_last)),
-                Ok(PageReply::NoRoom(bytes)) => match self.source.memory.page(bytes).await {
+                Ok(PageReply::NoRoom(bytes)) => match self.pages.page(bytes).await {
                     Ok(room) => {
                         self.room = Some(room);
                         continue;
@@ -441,7 +451,7 @@ impl Reader {
             _ => return Err(self.source.refused("_changes", &answer)),
         }
         let bytes = PAGE_TIMES * answer.body.len();
-        let room = self.room.take().filter(|room| room.holds(bytes)).or_else(|| self.source.memory.try_page(bytes));
+        let room = self.room.take().filter(|room| room.holds(bytes)).or_else(|| self.pages.try_page(bytes));
         let Some(room) = room else { return Ok(PageReply::NoRoom(bytes)) };
         let tree = answer.json().await.map_err(|error| self.source.no_room(error))?;
         let json = &tree.value;

@@ -74,8 +74,9 @@ impl Transfer {
         Transfer { source, target, progress, lacks_bulk_get, lacks_multipart }
     }
 
-    /// Copies the missing revisions of a batch. Revisions that the target refuses are counted, as in CouchDB.
-    pub(crate) async fn batch(&self, changes: Vec<Change>, page: Arc<PageRoom>) -> Result<()> {
+    /// Copies the missing revisions of a batch, whose page holds memory meanwhile. Revisions that the target refuses are
+    /// counted, as in CouchDB.
+    pub(crate) async fn batch(&self, changes: Vec<Change>, _page: Arc<PageRoom>) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         for at in 1.. {
             let mut tally = Tally::new(&self.progress);
@@ -87,8 +88,6 @@ impl Transfer {
             let done = tokio::select! {
                 done = copied => done,
                 () = room.overdue() => Err(self.source.no_room(NoRoom::Now)),
-                // The whole job yields, because its other batches may hold the page as well.
-                () = page.overdue() => return Err(self.source.no_room(NoRoom::Now)),
             };
             let Err(error) = done else { return Ok(()) };
             tally.take_back();

@@ -205,11 +205,12 @@ impl Replicator {
 
     /// Returns the connections to peers with the rights of an owner.
     pub(crate) fn ways(&self, owner: &Owner, is_admin: bool) -> PeerAccess {
+        let memory = self.memory.of_owner((!is_admin).then(|| owner.name().unwrap_or_default()));
         let (connect, owner) = (self.connect.clone(), owner.clone());
         let network = &self.options.network;
         let network = if is_admin { network.clone() } else { network.bounded(self.options.allowed.clone()) };
         let local = Arc::new(move || connect(&owner));
-        let (tls, memory, clock) = (self.options.tls.clone(), self.memory.clone(), self.clock().clone());
+        let (tls, clock) = (self.options.tls.clone(), self.clock().clone());
         PeerAccess { local, network, tls, memory, clock }
     }
 
