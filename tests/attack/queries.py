@@ -152,7 +152,89 @@ def right(server, rng):
     yield from at_rest(server, "right answers beside queries")
 
 
-for group in (heavy, right):
+SCALARS = (None, False, True, 0, -1, 1, 1.5, 1e300, -(2**60), 2**60 + 1, "", "a", "A", "b", "ä", "\u1e9e", "\U0001f4a9", "\0", "z" * 90, [], [1], [1, 2], ["a", None], {}, {"a": 1}, {"a": {"b": 1}}, "1", "null")
+
+
+def light(rng, depth=2):
+    """A selector of any operators that costs little."""
+    if depth and rng.random() < 0.4:
+        parts = [light(rng, depth - 1) for _ in range(rng.randrange(4))]
+        return {rng.choice(("$or", "$and", "$nor")): parts} if rng.random() < 0.8 else {"$not": light(rng, depth - 1)}
+    return {rng.choice(("v", "v", "n", "type", "w", "w.0", "w.a", "o.x", "o.x.y", "_id", "none")): condition(rng, 2) for _ in range(rng.choice((1, 1, 2, 3)))}
+
+
+def condition(rng, depth):
+    kind, value = rng.randrange(16), rng.choice(SCALARS)
+    if kind < 5:
+        return {rng.choice(("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")): value}
+    if kind == 5:
+        return value
+    if kind == 6:
+        return {rng.choice(("$in", "$nin", "$all")): rng.sample(SCALARS, rng.randrange(5))}
+    if kind == 7:
+        return {"$gte": value, "$lt": rng.choice(SCALARS)}
+    if kind == 8:
+        return {"$exists": rng.random() < 0.5}
+    if kind == 9:
+        return {"$type": rng.choice(("null", "boolean", "number", "string", "array", "object"))}
+    if kind == 10:
+        return {"$size": rng.randrange(3)}
+    if kind == 11:
+        return {"$mod": [rng.choice((1, 2, 3, -3)), rng.randrange(3)]}
+    if kind == 12:
+        return {rng.choice(("$regex", "$beginsWith")): rng.choice(("", "a", "^a", "[aA]$", "\u00e4", "z{9}"))}
+    if kind == 13 and depth:
+        return {rng.choice(("$elemMatch", "$allMatch")): rng.choice((condition(rng, 0), {"a": condition(rng, 0)}))}
+    if kind == 14 and depth:
+        return {"$not": condition(rng, depth - 1)}
+    return {"$keyMapMatch": {"$eq": rng.choice(("a", "b"))}}
+
+
+def same(server, rng):
+    """A query finds the same with indexes and without, whatever it asks: by any operator with any argument, and page by page."""
+    owner = tenants(server, "olga")[0]
+    paths = [owned(server, "olga", name, public=True) for name in ("indexed", "plain")]
+    docs = [{"_id": f"d{n:03}", "n": n % 17, "type": f"t{n % 5}", "w": rng.choice(([], [1, "a", n], {"a": n}, "w")), "o": {"x": rng.choice((n, {"y": n}, None))}} for n in range(300)]
+    for n, doc in enumerate(docs):
+        if n % 11:
+            doc["v"] = rng.choice(SCALARS)
+    for fields, more in ((["n"], {}), (["type", "n"], {}), (["v"], {}), (["v", "n"], {"partial_filter_selector": {"type": {"$gt": "t2"}}}), (["w.0"], {}), ([{"o.x": "desc"}], {})):
+        ask(owner, "POST", paths[0] + "/_index", {"index": {"fields": fields, **more}}, timeout=60)
+    for path in paths:
+        bulk(owner, path, docs)
+    strangers = [Tenant(server, address=f"127.0.1.{at + 1}") for at in range(20)]
+
+    def found(path, by, body):
+        """Ids of all pages, and the statuses that were answered."""
+        ids, statuses, bookmark = [], [], None
+        for _ in range(12):
+            answer = ask(by, "POST", path + "/_find", {**body, **({"bookmark": bookmark} if bookmark else {})}, timeout=60)
+            statuses.append((answer.status, answer.get("error")))
+            more = [doc["_id"] for doc in answer.get("docs", [])]
+            ids += more
+            if len(more) < body["limit"]:
+                break
+            bookmark = answer.get("bookmark")
+        return sorted(ids), statuses[0]
+
+    used = 0
+    for at in range(700):
+        body = {"selector": light(rng), "limit": rng.choice((50, 1_000)), "fields": ["_id"]}
+        by = strangers[at % 20]
+        if rng.random() < 0.15:
+            body["use_index"] = rng.choice(("none", "_design/none", ["none", "x"]))
+        indexed, plain = (found(path, by, body) for path in paths)
+        used += ask(by, "POST", paths[0] + "/_explain", body).get("index", {}).get("type") == "json"
+        name = f"{json.dumps(body['selector'])[:150]}"
+        yield name, None if indexed == plain else f"{len(indexed[0])} {indexed[1]} with indexes, {len(plain[0])} {plain[1]} without: {sorted(set(indexed[0]) ^ set(plain[0]))[:5]}"
+        yield name + ": each once", None if len(set(indexed[0])) == len(indexed[0]) else "a document is found twice"
+        yield name + ": status", None if indexed[1][0] in (200, 400) else str(indexed[1])
+    print(f"    {used} of 700 queries used an index", flush=True)
+    yield "indexes are used", None if used > 50 else f"{used} of 700"
+    yield from at_rest(server, "the same with indexes and without")
+
+
+for group in (heavy, right, same):
     group.longest_wait = 30
 
-GROUPS = (heavy, right)
+GROUPS = (heavy, right, same)

@@ -62,6 +62,7 @@ MODULES = [
     "rendered",
     "strangers_pages",
     "ports",
+    "outsiders",
 ]
 
 
