@@ -136,8 +136,16 @@ impl Limits {
 
 #[derive(Debug, Default)]
 struct AddressRequests {
-    of: HashMap<ClientNetwork, usize>,
+    of: HashMap<ClientNetwork, RequestCount>,
+    /// Without feeds.
     all: usize,
+}
+
+/// The requests of an address that are under way.
+#[derive(Debug, Default, Clone, Copy)]
+struct RequestCount {
+    all: usize,
+    feeds: usize,
 }
 
 /// Admits requests within the limits.
@@ -197,13 +205,14 @@ impl Admission {
         let taken = self.addresses.take(who, 1, limits.requests_by_address, self.began.elapsed());
         taken.map_err(|wait| self.too_many(Bound::RequestsByAddress, "of this address", wait))?;
         let mut under_way = self.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = under_way.of.get(&who).copied().unwrap_or(0);
-        let has_too_many = limits.under_way_by_address > 0 && count >= limits.under_way_by_address;
-        let has_its_part = || count > 0 && count >= limits.under_way / under_way.of.len();
+        let count = under_way.of.get(&who).copied().unwrap_or_default();
+        let has_too_many = limits.under_way_by_address > 0 && count.all >= limits.under_way_by_address;
+        let briefly = count.all - count.feeds;
+        let has_its_part = || briefly > 0 && briefly >= limits.under_way / under_way.of.len();
         if has_too_many || (limits.under_way > 0 && under_way.all >= limits.under_way && has_its_part()) {
             return Err(self.too_many(Bound::RequestsByAddress, "of this address are under way", Duration::ZERO));
         }
-        *under_way.of.entry(who).or_default() += 1;
+        under_way.of.entry(who).or_default().all += 1;
         under_way.all += 1;
         Ok(Some(AddressRequest { of: self.clone(), who, is_feed: AtomicBool::new(false) }))
     }
@@ -245,6 +254,12 @@ pub(crate) struct UserRequest {
     user: Arc<str>,
 }
 
+impl UserRequest {
+    pub(crate) fn user(&self) -> &Arc<str> {
+        &self.user
+    }
+}
+
 impl Drop for UserRequest {
     fn drop(&mut self) {
         let mut under_way = self.of.under_way.lock().unwrap_or_else(PoisonError::into_inner);
@@ -267,8 +282,13 @@ pub(crate) struct AddressRequest {
 impl AddressRequest {
     /// Marks the request as a feed, which may last as long as its client likes.
     pub(crate) fn follows(&self) {
-        if !self.is_feed.swap(true, Ordering::Relaxed) {
-            self.of.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner).all -= 1;
+        if self.is_feed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut under_way = self.of.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.all -= 1;
+        if let Some(count) = under_way.of.get_mut(&self.who) {
+            count.feeds += 1;
         }
     }
 }
@@ -276,12 +296,14 @@ impl AddressRequest {
 impl Drop for AddressRequest {
     fn drop(&mut self) {
         let mut under_way = self.of.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.is_feed.load(Ordering::Relaxed) {
+        let is_feed = self.is_feed.load(Ordering::Relaxed);
+        if !is_feed {
             under_way.all -= 1;
         }
         if let Some(count) = under_way.of.get_mut(&self.who) {
-            *count -= 1;
-            if *count == 0 {
+            count.all -= 1;
+            count.feeds -= usize::from(is_feed);
+            if count.all == 0 {
                 under_way.of.remove(&self.who);
             }
         }
@@ -349,6 +371,20 @@ mod tests {
         held.extend((0..8).map(|_| ask("192.0.2.1").unwrap()));
         assert!(ask("192.0.2.1").is_err());
         drop(held);
+        let under_way = admission.under_way_by_address.lock().unwrap();
+        assert_eq!((under_way.of.len(), under_way.all), (0, 0));
+    }
+
+    #[test]
+    fn feeds_do_not_count_in_the_part_of_an_address() {
+        let admission = admission(Limits { under_way: 8, ..Limits::default() });
+        let ask = |address: &str| admission.ask(&peer(address)).map(Option::unwrap);
+        let feeds: Vec<_> = (0..20).map(|_| ask("192.0.2.1").unwrap()).inspect(AddressRequest::follows).collect();
+        let others: Vec<_> = (0..8).map(|_| ask("192.0.2.2").unwrap()).collect();
+        assert!(ask("192.0.2.2").is_err());
+        let own: Vec<_> = (0..4).map(|_| ask("192.0.2.1").unwrap()).collect();
+        assert!(ask("192.0.2.1").is_err());
+        drop((feeds, others, own));
         let under_way = admission.under_way_by_address.lock().unwrap();
         assert_eq!((under_way.of.len(), under_way.all), (0, 0));
     }
