@@ -1,11 +1,12 @@
 //! The memory of answers: counted, bounded per connection and in total, and released if a client does not read.
 //!
-//! There are two kinds of budgets, in bytes and granted in order. A *page* is data read from storage that is being
-//! written out; its reader reserves the largest size beforehand and then returns the excess. A *piece* is text on its
-//! way to a connection, in the answer's queue, in hyper, or in an HTTP/2 stream whose window is closed. A task waits
-//! for page memory only while it holds none, and for piece memory only while it holds no other pieces. So a task that
-//! holds memory waits only for its client, and there is no deadlock. A client that reads nothing is cut in the end; a
-//! client that reads slowly is cut at once if others wait for the memory of its answer.
+//! There are two kinds of budgets, in bytes. A *page* is data read from storage that is being written out; its reader
+//! reserves the largest size beforehand and then returns the excess. Pages are granted in turns by address and by
+//! user. A *piece* is text on its way to a connection, in the answer's queue, in hyper, or in an HTTP/2 stream whose
+//! window is closed. Pieces are granted in order. A task waits for page memory only while it holds none, and for piece
+//! memory only while it holds no other pieces. So a task that holds memory waits only for its client, and there is no
+//! deadlock. A client that reads nothing is cut in the end; a client that reads slowly is cut at once if others wait
+//! for the memory of its answer.
 //!
 //! Pages of rows are small and have their own budget, so they do not wait for documents.
 
@@ -23,7 +24,7 @@ use crate::budget::{Share, take, try_take};
 use crate::limits::{AddressRequest, UserRequest};
 use crate::metrics::{Bound, Traffic, Usage};
 use crate::pace::Pace;
-use crate::turns::ClientNetwork;
+use crate::turns::{PageKey, PageTurns, ClientNetwork};
 
 const PIECE_BYTES: usize = 256;
 
@@ -53,6 +54,9 @@ pub const LITTLE_MAX: usize = 64 * 1024;
 /// The memory to read a part of an attachment.
 const ATTACHMENT_BYTES: usize = 1_536 * 1024;
 
+/// The most tasks that wait for page memory in turns. Others wait in the budget's own order.
+const PAGES_WAITING_MAX: usize = 100_000;
+
 /// An offset of times, so that times before the server's start are representable.
 const AGES_MS: u64 = 1 << 40;
 
@@ -65,6 +69,9 @@ pub(crate) struct Outlets {
     pieces: Arc<Budget>,
     documents: Arc<Budget>,
     rows: Arc<Budget>,
+    /// The order in which tasks wait for `documents`, and for `rows`.
+    document_turns: Arc<PageTurns>,
+    row_turns: Arc<PageTurns>,
     page_bytes_max: usize,
     /// The longest wait of an answer for memory. Then it is refused.
     room_max: Duration,
@@ -98,6 +105,8 @@ impl Outlets {
             pieces: Budget::new(bytes / 3, 1),
             documents: Budget::new(pages - pages / ROWS_PART, 1),
             rows: Budget::new(pages / ROWS_PART, 1),
+            document_turns: PageTurns::new(1, PAGES_WAITING_MAX),
+            row_turns: PageTurns::new(1, PAGES_WAITING_MAX),
             page_bytes_max,
             room_max,
             shares: Shares::default(),
@@ -125,6 +134,7 @@ impl Outlets {
         };
         let new = || {
             Arc::new(Share {
+                who,
                 pieces: part(&self.pieces, CONNECTION_PIECES_BYTES),
                 documents: part(&self.documents, CONNECTION_PAGES * self.page_bytes_max),
                 rows: part(&self.rows, CONNECTION_PAGES * ROWS_BYTES),
@@ -409,8 +419,26 @@ impl Outlet {
             Some(share) => take(share, bytes).await,
             None => None,
         };
-        let of_all = take(budget, bytes).await;
+        let of_all = match try_take(budget, bytes) {
+            Some(taken) => Some(taken),
+            // Boxed: it is rare, and its state would be part of every feed's.
+            None => Box::pin(self.take_in_turn(kind, budget, bytes)).await,
+        };
         AnswerMemory { of_connection, of_address, of_all, _page: Some(HeldPage::new(self.clone(), kind)) }
+    }
+
+    /// Waits for page memory. Addresses take turns, and so do users: thousands of feeds that begin do not delay the
+    /// answers of others. Only the task that has the turn waits in the budget.
+    async fn take_in_turn(&self, kind: PageKind, budget: &Arc<Budget>, bytes: usize) -> Option<Grant> {
+        let all = &self.connection.of;
+        let turns = match kind {
+            PageKind::Documents | PageKind::Attachment => &all.document_turns,
+            PageKind::Rows | PageKind::Little => &all.row_turns,
+        };
+        let address = self.share.get().and_then(|share| share.who);
+        let user = self.user.get().map(|user| user.user().clone());
+        let _turn = turns.wait([PageKey::Address(address), PageKey::User(user)]).await;
+        take(budget, bytes).await
     }
 
     /// The same, without a wait: for a task that already holds a page.

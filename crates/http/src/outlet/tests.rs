@@ -2,6 +2,7 @@ use flatbed_testkit::pass;
 
 use super::*;
 use crate::budget::PATIENCE;
+use crate::limits::{Admission, Limits};
 use crate::reply::ROOM_MAX;
 
 /// Returns an outlet with memory for some megabytes.
@@ -66,6 +67,38 @@ async fn a_page_more_is_read_where_there_is_room_at_once() {
     assert!(one.try_page_room(PageKind::Documents).is_none_or(|_| outlets.page_usage().used < 45 * MB));
     drop((others, held));
     assert!(one.try_page_room(PageKind::Documents).is_some() && outlets.page_usage().used == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_addresses_of_one_user_do_not_delay_another_one() {
+    const MB: usize = 1_000_000;
+    // Memory for one page of rows.
+    let outlets = Outlets::new(24 * MB, 8 * MB, ROOM_MAX, Arc::default());
+    let blocks = "unix".parse().expect("a list of addresses");
+    let admission = Admission::new(Limits::default(), blocks, Arc::default());
+    let of = |n, user: &str| {
+        let answer = answer(&outlets, n);
+        answer.is_of(admission.ask_as(user).expect("no limit is reached"));
+        answer
+    };
+    let held = answer(&outlets, 1).page_room(PageKind::Rows).await;
+    let (ended, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for (n, user) in (2..=40).map(|n| (n, "eve")).chain([(41, "nora")]) {
+        let (answer, ended) = (of(n, user), ended.clone());
+        tokio::spawn(async move {
+            let room = answer.page_room(PageKind::Rows).await;
+            ended.send(user).expect("the test waits");
+            drop(room);
+        });
+        tokio::task::yield_now().await;
+    }
+    drop((held, ended));
+    let mut users = Vec::new();
+    while let Some(user) = order.recv().await {
+        users.push(user);
+    }
+    assert_eq!(users.len(), 40);
+    assert!(users[..6].contains(&"nora"), "{users:?}");
 }
 
 /// No answer has made progress since the server's start.
