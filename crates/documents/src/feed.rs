@@ -77,7 +77,10 @@ impl FeedOutput {
         let gone = sender.watch();
         let mut next = Box::pin(async {
             let mut room = gone.page_room(pages).await?;
-            let page = feed.next_page().await.map_err(|error| interruption(lost, error))?;
+            let read = feed.read_page().await.map_err(|error| interruption(lost, error))?;
+            // Before the filter's function, which may take seconds.
+            shrink(&mut room, feed_page_bytes(&read));
+            let page = feed.filter_page(read).await.map_err(|error| interruption(lost, error))?;
             shrink(&mut room, feed_page_bytes(&page));
             Ok((room, page))
         });

@@ -253,13 +253,24 @@ impl Feed {
     /// [`FeedError`]; a missing database if it was replaced by another of its name.
     #[boxed]
     pub async fn next_page(&mut self) -> Result<ChangesPage> {
+        let page = self.read_page().await?;
+        self.filter_page(page).await
+    }
+
+    /// Reads the next page of rows, which must be passed to [`Feed::filter_page`]. So the caller can return memory that
+    /// the page does not need before a function judges it, which may take seconds.
+    ///
+    /// # Errors
+    /// As [`Feed::next_page`].
+    #[boxed]
+    pub async fn read_page(&mut self) -> Result<ChangesPage> {
         let confirmed = self.watch.confirmed();
         let page = tokio::select! {
             biased;
             refused = self.watch.lost() => Err(FeedError::Lost(refused)),
             page = async {
                 confirmed.await;
-                self.rows.next_page().await
+                self.rows.read_page().await
             } => page,
         }?;
         let incarnation = page.last_seq.incarnation();
@@ -267,6 +278,19 @@ impl Feed {
             Ok(page)
         } else {
             Err(LayerError::DatabaseNotFound.into())
+        }
+    }
+
+    /// Filters a page of [`Feed::read_page`].
+    ///
+    /// # Errors
+    /// As [`Feed::next_page`].
+    #[boxed]
+    pub async fn filter_page(&mut self, page: ChangesPage) -> Result<ChangesPage> {
+        tokio::select! {
+            biased;
+            refused = self.watch.lost() => Err(FeedError::Lost(refused)),
+            page = self.rows.filter_page(page) => page,
         }
     }
 
@@ -361,10 +385,14 @@ impl Drop for FeedReader {
 }
 
 impl FeedReader {
-    async fn next_page(&mut self) -> Result<ChangesPage> {
+    async fn read_page(&mut self) -> Result<ChangesPage> {
         let began = self.clock.now();
-        let mut page = self.changes.next_page().await?;
+        let page = self.changes.next_page().await?;
         self.taken = (began, self.changes.judged_by());
+        Ok(page)
+    }
+
+    async fn filter_page(&mut self, mut page: ChangesPage) -> Result<ChangesPage> {
         match &self.filter {
             RowFilter::All => self.left = self.left.saturating_sub(page.rows.len() as u64),
             RowFilter::Function(function) => {

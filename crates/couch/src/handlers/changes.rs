@@ -148,7 +148,10 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let pages = Pages::new(changes.has_documents());
     // Read before the answer begins, so that a missing database is a 404.
     let mut room = first_room(&pages).await?;
-    let first = changes.next_page().await?;
+    let read = changes.read_page().await?;
+    // Before the filter's function, which may take seconds.
+    shrink(&mut room, feed_page_bytes(&read));
+    let first = changes.filter_page(read).await?;
     shrink(&mut room, feed_page_bytes(&first));
     let principal = request.context.principal();
     let has_name = principal.name.is_some() || principal.is_admin;

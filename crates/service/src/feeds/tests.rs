@@ -390,6 +390,17 @@ async fn a_feed_waits_until_its_readers_right_is_known() {
     assert_eq!(soon(next(&mut feed, &mut heartbeats)).await, ["b"]);
 }
 
+#[tokio::test]
+async fn rows_are_read_before_they_are_filtered() {
+    let store = Store::new().await;
+    store.put("_design/d", r#"{"filters":{"none":"function (doc) { return false; }"}}"#).await;
+    store.put("a", "{}").await;
+    let mut feed = store.feed(FeedQuery { filter: function("none"), ..query(Follow::No) }).await.unwrap();
+    let read = feed.read_page().await.unwrap();
+    assert!(!read.rows.is_empty());
+    assert!(feed.filter_page(read).await.unwrap().rows.is_empty());
+}
+
 /// The right to a feed is for one database, not for a later one of the same name.
 #[tokio::test]
 async fn a_feed_ends_with_its_database() {
