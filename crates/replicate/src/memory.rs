@@ -41,6 +41,9 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 const TEXT_PATIENCE: Duration = Duration::from_millis(500);
 const PAGE_PATIENCE: Duration = Duration::from_secs(5);
 
+/// The least bytes that a task waits for. Rooms grow in small steps, and would wait for each of them.
+const ADVANCE_BYTES: usize = 1 << 20;
+
 /// The most tasks that wait for the reserve. There are at most a few for each job.
 const RESERVE_WAITING_MAX: usize = 100_000;
 
@@ -308,10 +311,11 @@ impl Room {
         };
         let _waiter = parts.texts.waiter();
         let shared = async {
-            // Holding a part of it would block all other tasks until the rest is available.
-            match parts.texts.fits(2 * missing) {
-                true => self.holder.take(missing).await,
-                false => std::future::pending().await,
+            // Waiting for most of it would block all other tasks until the rest is available.
+            let wanted = [missing.max(ADVANCE_BYTES), missing].into_iter().find(|bytes| parts.texts.fits(2 * bytes));
+            match wanted {
+                Some(wanted) => self.holder.take(wanted).await,
+                None => std::future::pending().await,
             }
         };
         tokio::select! {
@@ -533,7 +537,13 @@ mod tests {
         let nora = memory.of_owner(Some("nora"));
         for at in 0..100 {
             let mut share = Share::new(&nora.room());
-            let taken = tokio::time::timeout(2 * TEXT_PATIENCE, share.set(MB)).await;
+            let grown = async {
+                for bytes in (0..=MB).step_by(4 << 10) {
+                    share.set(bytes).await?;
+                }
+                Ok::<(), NoRoom>(())
+            };
+            let taken = tokio::time::timeout(2 * TEXT_PATIENCE, grown).await;
             assert_eq!(taken.ok(), Some(Ok(())), "answer {at}");
         }
         endless.iter().for_each(tokio::task::JoinHandle::abort);
