@@ -265,7 +265,7 @@ def inputs(server, rng):
 
 
 def existence(server, rng):
-    """Nobody learns whether a user has a database, by whatever route: answers about one that is there and one that is not are equal."""
+    """No other user learns whether a user has a database, by whatever route: answers about one that is there and one that is not are equal."""
     ulla, anyone = prepared(server), strangers(server)
     there, absent = "userdb-" + VICTIM.encode().hex(), "userdb-" + b"nobody".hex()
     ways = [(method, form, body) for form in ("/{}", "/{}/_changes?feed=longpoll&timeout=50", "/{}/_find", "/{}/_bulk_get", "/{}/_security", "/{}/_partition/x", "/{}/_local/x", "/{}/x/y", "/{}/_design/d/_view/v", "/{}/_purge", "/{}/_revs_diff", "/{}/_index", "/{}/%00", "/{}?x=y") for method, body in (("GET", None), ("POST", {}), ("PUT", {}), ("DELETE", None), ("HEAD", None))]

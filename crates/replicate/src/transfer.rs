@@ -90,6 +90,8 @@ impl Transfer {
                 () = room.overdue() => Err(self.source.no_room(NoRoom::Now)),
             };
             let Err(error) = done else { return Ok(()) };
+            // Its memory is not kept during the pause.
+            drop(room);
             tally.take_back();
             if !error.is_transient() || at >= TRIES {
                 return Err(error);
