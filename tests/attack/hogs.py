@@ -8,7 +8,7 @@ import threading
 import time
 
 from asking import ask, bulk, holds, wait_for
-from neighbours import SETUP, at_rest, beside, children, flood, judged, late, owned, tenants
+from neighbours import NEIGHBOUR, PASSWORD, SETUP, Tenant, at_rest, beside, children, flood, judged, late, owned, prepare, tenants
 from server import Server
 from tools import at_once
 
@@ -179,7 +179,37 @@ def is_running(pid):
         return False
 
 
-for group in (views, rewritten, functions, validations):
+def slow_filters(server, rng):
+    """Filters that take long hold no memory that others' documents need: forty feeds of one user, beside a neighbour's queries and attachments."""
+    who = tenants(server, "hugo", 40)
+    paths = [owned(server, "hugo", f"filtered{at}") for at in range(10)]
+    slow = "function(doc) { var t = Date.now(); while (Date.now() - t < 60) ; return true; }"
+    for path in paths:
+        bulk(who[0], path, [{"_id": f"d{n}", "n": n} for n in range(60)])
+        ask(who[0], "PUT", path + "/_design/d", {"filters": {f"f{n}": slow + f" // {n}" for n in range(4)}})
+    prepare(server)
+    nora = Tenant(server, NEIGHBOUR, PASSWORD, "127.0.2.1")
+
+    def work(rng, at):
+        answer = ask(who[at], "GET", f"{paths[at % 10]}/_changes?filter=d/f{at % 4}&include_docs=true", timeout=60)
+        return f"{answer.status}" if answer.status else "left"
+
+    def attack():
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(flood(40, 15, work, rng.random())))
+        thread.start()
+        time.sleep(2)
+        for at in range(20):
+            answer = ask(nora, "POST", "/theirs/_find", {"selector": {"type": "static"}, "limit": 5}, timeout=60)
+            yield f"a query of the neighbour's {at}", None if answer.status == 200 and answer.seconds < 8 else f"{answer.status} after {answer.seconds:.1f} s"
+        thread.join()
+        yield from judged("slow filters", found)
+
+    yield from beside(server, "slow filters", attack())
+    yield from at_rest(server, "slow filters")
+
+
+for group in (views, rewritten, functions, slow_filters, validations):
     group.longest_wait = 30
 
-GROUPS = (views, rewritten, functions, validations, orphans)
+GROUPS = (views, rewritten, functions, slow_filters, validations, orphans)
