@@ -6,7 +6,7 @@ use std::time::Duration;
 use flatbed_admission::{Budget, Grant};
 
 use crate::metrics::Usage;
-use crate::turns::Who;
+use crate::turns::ClientNetwork;
 
 /// The wait after which slow clients are cut to make room.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
@@ -48,7 +48,7 @@ impl Usage {
 /// The share of an address.
 #[derive(Debug)]
 pub(crate) struct Share {
-    pub who: Who,
+    pub who: ClientNetwork,
     pub pieces: Arc<Budget>,
     pub documents: Arc<Budget>,
     pub rows: Arc<Budget>,

@@ -26,7 +26,7 @@ impl<'a> UserDatabase<'a> {
         UserDatabase { provision, database, user, settings }
     }
 
-    /// Creates the database with its user as administrator and member, beside those whom `default_security` admits. A
+    /// Creates the database with its user as administrator and member, beside the names that `default_security` admits. A
     /// database that exists gets the user.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ fn texts_that_do_not_fit() {
         ("chttpd", "secure_rewrites", "off"),
         ("chttpd", "x_forwarded_host", ""),
         ("chttpd", "x_forwarded_host", "Origin"),
-        ("httpd", "x_forwarded_proto", "x y"),
+        ("chttpd", "x_forwarded_proto", "x y"),
         ("chttpd_auth", "timeout", "0"),
         ("chttpd_auth", "password_regexp", "[\"(\"]"),
         ("chttpd_auth", "cookie_domain", "a; Secure"),
