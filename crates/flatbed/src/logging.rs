@@ -117,13 +117,37 @@ fn traces_asked() -> Option<&'static str> {
     named.or(is(EXPORTER, "otlp").then_some(EXPORTER))
 }
 
-/// Adds the targets that no setting affects.
+/// The layer, and the crates below it, whose lines have its level unless a setting names them.
+const LAYER_TARGET: &str = "flatbed_layer";
+const BELOW_LAYER: [&str; 4] = ["flatbed_databases", "flatbed_feeds", "flatbed_operations", "flatbed_views"];
+
+/// Adds the targets that no setting affects, and those below the layer.
 fn with_own(targets: Targets) -> Targets {
     let is_silent = targets.default_level().is_none_or(off) && targets.iter().all(|(_, level)| off(level));
     let of_requests = if is_silent { LevelFilter::OFF } else { LevelFilter::ERROR };
+    let of = |wanted: &str| targets.iter().find(|(target, _)| *target == wanted).map(|(_, level)| level);
+    let of_layer = of(LAYER_TARGET);
+    let unnamed = BELOW_LAYER.into_iter().filter(|target| of(target).is_none());
+    let below: Vec<(&str, LevelFilter)> =
+        of_layer.map(|level| unnamed.map(|target| (target, level)).collect()).unwrap_or_default();
+    let targets = targets.with_targets(below);
     targets.with_target(REQUEST_TARGET, of_requests).with_target(TRACE_TARGET, LevelFilter::OFF)
 }
 
 fn off(level: LevelFilter) -> bool {
     level == LevelFilter::OFF
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_crates_below_the_layer_have_its_level() {
+        let has_debug =
+            |levels: &str, target: &str| with_own(levels.parse().unwrap()).would_enable(target, &tracing::Level::DEBUG);
+        assert!(has_debug("info,flatbed_layer=debug", "flatbed_operations::write::purge"));
+        assert!(!has_debug("info,flatbed_layer=debug,flatbed_views=info", "flatbed_views::group::updater"));
+        assert!(!has_debug("info", "flatbed_operations::write::purge"));
+    }
 }

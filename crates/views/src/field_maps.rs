@@ -120,6 +120,7 @@ mod tests {
 
     #[tokio::test]
     async fn documents_are_mapped_by_their_fields() {
+        flatbed_databases::limits::lower();
         let body = r#"{"language":"query","views":{
             "a":{"map":{"fields":{"n":"asc","o.p":"asc"}}},
             "b":{"map":{"fields":{"n":"asc"},"partial_filter_selector":{"t":{"$gt":"x"}}}}}}"#;

@@ -1,4 +1,5 @@
 //! Principals at two servers: grants and revocations as cached rights show them, and sign-in.
+#![cfg(test)]
 
 mod fence;
 mod order;

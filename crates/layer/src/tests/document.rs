@@ -1,4 +1,5 @@
 //! Tests of `document` with a whole layer.
+#![cfg(test)]
 
 mod fields;
 mod release;

@@ -1,4 +1,5 @@
 //! Tests of `feed` with a whole layer.
+#![cfg(test)]
 
 mod channels;
 mod words;

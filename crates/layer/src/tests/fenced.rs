@@ -1,4 +1,5 @@
 //! Tests that no write that began before a renewal commits after the renewal's beginning.
+#![cfg(test)]
 
 use std::sync::Arc;
 

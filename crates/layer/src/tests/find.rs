@@ -1,4 +1,5 @@
 //! Compares queries with a scan of all documents.
+#![cfg(test)]
 
 mod partition_tests;
 

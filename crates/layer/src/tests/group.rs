@@ -1,4 +1,5 @@
 //! Builds and follows groups, and compares them with a recomputation.
+#![cfg(test)]
 
 mod full;
 mod functions;
@@ -150,7 +151,7 @@ pub(super) async fn violations(reader: &Reader) -> Vec<String> {
 
 async fn standing(reader: &ReadHandle) -> Standing {
     let ReadHandle { inner, name, .. } = reader;
-    let instance = flatbed_operations::write::batch::instance_of(inner, name).await.unwrap();
+    let instance = flatbed_operations::write::batch::resolved(inner, name).await.unwrap();
     let number = groups_of(&instance.record).next().expect("a group").number;
     reader.read(&mut ReadStanding { inner, name, id: (instance.record.namespace, number) }).await.unwrap().unwrap()
 }

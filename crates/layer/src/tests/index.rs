@@ -1,4 +1,5 @@
 //! Runs the test index beside writes, purges and renewals; builds it, kills the builder and resumes.
+#![cfg(test)]
 
 pub(crate) mod channels;
 mod collations;

@@ -1,4 +1,5 @@
 //! Tests of `judge` with a whole layer.
+#![cfg(test)]
 
 mod ask;
 mod several;

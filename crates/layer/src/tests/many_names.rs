@@ -1,4 +1,5 @@
 //! Tests a database with very many names of fields in a process that has none of them in its cache.
+#![cfg(test)]
 
 use flatbed_databases::document::edit::GetOptions;
 use flatbed_databases::field_names::Fields;

@@ -1,5 +1,6 @@
 //! Scans with documents: by ranges and document by document. Ranges, pages and replies have few bytes here, so that
 //! each also ends within a document.
+#![cfg(test)]
 
 mod merged_ids;
 mod purged_infos;

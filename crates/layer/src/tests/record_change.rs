@@ -1,4 +1,5 @@
 //! Tests of `record_change` with a whole layer.
+#![cfg(test)]
 
 use flatbed_databases::record_change::*;
 use flatbed_store::error::{Error, Refusal};

@@ -1,5 +1,6 @@
 //! Tests operations whose commit succeeded although it seemed to fail (`commit_unknown_result`), with other writes in
 //! between.
+#![cfg(test)]
 
 use flatbed_clock::ManualClock;
 use flatbed_databases::create::{Create, Delete};

@@ -1,4 +1,5 @@
 //! Compares groups with a model: documents with their rows.
+#![cfg(test)]
 
 mod label_tests;
 mod large_tests;

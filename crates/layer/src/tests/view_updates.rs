@@ -1,4 +1,5 @@
 //! Tests of `view_updates` with a whole layer.
+#![cfg(test)]
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
 //! Tests of `write` with a whole layer.
+#![cfg(test)]
 
 mod compact;
 mod expire;

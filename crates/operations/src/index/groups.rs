@@ -1,6 +1,6 @@
 //! The groups of views in a database's record, and the design documents that name them.
 //!
-//! Writes of documents do not maintain a group: it follows them ([`flatbed_views::group`]). The transaction that writes a
+//! Writes of documents do not maintain a group: it follows them (the crate `views`). The transaction that writes a
 //! design document enters its group. The group stays when the last document that names it is removed: design documents
 //! are swapped by writing the new one under another name first, and a return to the old one finds its group intact.
 //! Unnamed groups are removed by `_view_cleanup`, or after a day.

@@ -74,7 +74,7 @@ fn view_of(database: &ReadHandle, found: CurrentGroup, design: &str, name: &str,
     Ok(View { source: Arc::new(source), reader: database.clone(), definition, view, partition: None })
 }
 
-/// See [`ReadHandle::view`].
+/// See `Reader::view` of the layer.
 struct Source {
     reader: ReadHandle,
     id: (u64, u64),

@@ -1,5 +1,6 @@
 //! A write that was judged by rights which change before its commit is not committed: the change comes between the
 //! reads of the write's transaction, which found the rights unchanged, and its commit.
+#![cfg(test)]
 
 use flatbed_databases::channels::{PrincipalKind, PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_databases::document::edit::{Edit, GetOptions};

@@ -1,4 +1,5 @@
 //! Random changes of grants at two servers: the stored state follows from the order of commits.
+#![cfg(test)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

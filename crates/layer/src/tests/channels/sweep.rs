@@ -1,4 +1,5 @@
 //! Tests of `channels::sweep` with a whole layer.
+#![cfg(test)]
 
 use flatbed_databases::channels::sweep::*;
 use flatbed_operations::write::batch::instance_of;

@@ -1,4 +1,5 @@
 //! Tests of `document::fields` with a whole layer.
+#![cfg(test)]
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;

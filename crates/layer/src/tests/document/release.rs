@@ -1,4 +1,5 @@
 //! Tests of `document::release` with a whole layer.
+#![cfg(test)]
 
 use flatbed_databases::document::release::*;
 use flatbed_flatten::json::{Limits, parse};

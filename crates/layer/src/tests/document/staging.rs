@@ -1,4 +1,5 @@
 //! Tests of `document::staging` with a whole layer.
+#![cfg(test)]
 
 use std::time::Duration;
 

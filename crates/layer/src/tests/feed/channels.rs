@@ -1,6 +1,7 @@
 //! A client reads its feed from time to time, in pages of any length, while data and rights change, and ends with
 //! exactly the documents that the user may see. The tests write the keys one by one, so that all sequences are small
 //! and known.
+#![cfg(test)]
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -15,9 +16,8 @@ use flatbed_databases::instance::Instance;
 use flatbed_feeds::feed::source::AnySource;
 use flatbed_feeds::feed::source::channels::counting::EXACT_MAX;
 use flatbed_feeds::feed::source::channels::*;
-use flatbed_store::keys::pack_principal;
-use flatbed_store::proto;
 use flatbed_store::records::{RevisionRecord, revision_message, since::ChannelsSince};
+use flatbed_store::{keys::pack_principal, proto};
 use flatbed_testkit::{number, within};
 use foundationdb::Transaction as Raw;
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
 //! Tests of `feed::source::words` with a whole layer.
+#![cfg(test)]
 
 use flatbed_feeds::feed::changes::{Changes, FollowOutcome};
 use flatbed_feeds::feed::query::{ChangesQuery, Documents, Extras, Since};

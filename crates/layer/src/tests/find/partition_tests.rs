@@ -1,4 +1,5 @@
 //! Compares queries of one partition with a scan of its documents, and counts their reads.
+#![cfg(test)]
 
 use flatbed_databases::document::edit::GetOptions;
 use flatbed_mango::{Bookmark, Find as Request};

@@ -1,4 +1,5 @@
 //! A full database gets no further rows.
+#![cfg(test)]
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
 //! Functions for tests: a map's source is a member's name, and its prefix before a colon selects a failure.
+#![cfg(test)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,5 @@
 //! Documents that are entered in several transactions, with concurrent readers, and by processes that die.
+#![cfg(test)]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
 //! Long keys in the worst order, in a first build.
+#![cfg(test)]
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,5 @@
 //! The memory of emitted rows until they are written.
+#![cfg(test)]
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};

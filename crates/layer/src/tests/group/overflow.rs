@@ -1,4 +1,5 @@
 //! Reductions that do not fit into a value of the storage.
+#![cfg(test)]
 
 use super::{define, mapped, put, rows, violations};
 use crate::handle::Reader;

@@ -1,4 +1,5 @@
 //! Purges while groups are built, follow changes, or are not followed.
+#![cfg(test)]
 
 use std::sync::{Arc, Mutex};
 

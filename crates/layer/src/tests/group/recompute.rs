@@ -1,4 +1,5 @@
 //! The checker maps documents again: its violations, and the documents that it skips.
+#![cfg(test)]
 
 use std::sync::Arc;
 

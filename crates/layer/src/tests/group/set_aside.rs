@@ -1,4 +1,5 @@
 //! Documents on which functions exceed a bound of time or memory.
+#![cfg(test)]
 
 use std::sync::Arc;
 

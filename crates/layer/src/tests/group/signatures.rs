@@ -1,4 +1,5 @@
 //! Groups whose design documents define other groups than the record says.
+#![cfg(test)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

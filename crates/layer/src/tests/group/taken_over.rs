@@ -1,4 +1,5 @@
 //! Two processes follow one group, and one of them is slow to enter the documents that it has read.
+#![cfg(test)]
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! Several processes at a first build: each does a part, survivors take over from dead ones, and the result is the
 //! same.
+#![cfg(test)]
 
 use std::sync::Arc;
 use std::time::Duration;

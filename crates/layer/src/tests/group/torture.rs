@@ -1,5 +1,6 @@
 //! Writers, deleters, purgers, truncation of the log of purges, and design documents that come and go, while views are
 //! read: no query misses a write acknowledged before it, and at the end every group has the rows of its documents.
+#![cfg(test)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

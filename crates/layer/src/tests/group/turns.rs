@@ -1,4 +1,5 @@
 //! Turns of transactions that write many rows.
+#![cfg(test)]
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;

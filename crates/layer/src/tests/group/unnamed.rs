@@ -1,4 +1,5 @@
 //! Groups that no design document names any more.
+#![cfg(test)]
 
 use std::time::Duration;
 

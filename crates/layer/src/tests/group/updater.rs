@@ -1,4 +1,5 @@
 //! Tests of `group::updater` with a whole layer.
+#![cfg(test)]
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Waiting queries: for a group that another process follows, in the list of waits, and with a limit if functions find
 //! no free thread.
+#![cfg(test)]
 
 use std::sync::Arc;
 use std::time::Duration;

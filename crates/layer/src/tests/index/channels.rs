@@ -1,5 +1,6 @@
 //! Documents that are written, change channels, conflict, expire and are removed, at two layers and under faults: their
 //! entries in channels are those of their winners, by the checker and by the raw keys.
+#![cfg(test)]
 
 mod left;
 mod over;

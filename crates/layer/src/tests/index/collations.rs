@@ -1,4 +1,5 @@
 //! Json indexes beside programs with older or newer collations.
+#![cfg(test)]
 
 use flatbed_mango::Find as Request;
 use flatbed_operations::index::definitions::reorder;

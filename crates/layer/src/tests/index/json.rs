@@ -1,4 +1,5 @@
 //! Json indexes at two layers with different caches, and under random work.
+#![cfg(test)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,5 @@
 //! Random work at two layers, while builders and compactions are killed repeatedly.
+#![cfg(test)]
 
 use flatbed_testkit::{Faults, Random, Storage, pass};
 

@@ -1,5 +1,6 @@
 //! Selector indexes: whatever is written, purged, built and renewed, a feed of an index equals a walk that matches its
 //! selector with each document, for administrators and for users of channels.
+#![cfg(test)]
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
 //! Tests of `judge::ask` with a whole layer.
+#![cfg(test)]
 
 use std::sync::Arc;
 

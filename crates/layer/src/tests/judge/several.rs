@@ -1,4 +1,5 @@
 //! Tests of `judge::several` with a whole layer.
+#![cfg(test)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

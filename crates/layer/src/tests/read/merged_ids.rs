@@ -1,4 +1,5 @@
 //! Tests of `read::merged_ids` with a whole layer.
+#![cfg(test)]
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
 //! Tests of `read::purged_infos` with a whole layer.
+#![cfg(test)]
 
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_operations::read::purged_infos::*;

@@ -1,4 +1,5 @@
 //! Long keys in the worst order: each sorts between the last two.
+#![cfg(test)]
 
 use std::time::Duration;
 

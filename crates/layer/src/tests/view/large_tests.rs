@@ -1,4 +1,5 @@
 //! Large documents: readers see the old rows or the new ones, whichever process completes the change.
+#![cfg(test)]
 
 use flatbed_collate::reduce::Reducer;
 use flatbed_store::keys::{KeyRange, ViewPart};

@@ -1,4 +1,5 @@
 //! The read limits of a page of a view, and the completeness of all pages together.
+#![cfg(test)]
 
 use flatbed_collate::reduce::Reducer;
 use flatbed_flatten::json::{Limits, parse};

@@ -1,4 +1,5 @@
 //! Compares reads of one partition with a model, and checks that they read no rows of others.
+#![cfg(test)]
 
 use flatbed_store::waits;
 use flatbed_views::view::read::{Select, ViewRange};

@@ -1,4 +1,5 @@
 //! Compares reads of views with a model, and counts their waits.
+#![cfg(test)]
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
 //! Tests of `write::compact::transaction` with a whole layer.
+#![cfg(test)]
 
 use flatbed_databases::document::tree::info;
 use flatbed_flatten::json::{Limits, parse};

@@ -1,4 +1,5 @@
 //! Tests of `write::expire` with a whole layer.
+#![cfg(test)]
 
 use std::time::Duration;
 

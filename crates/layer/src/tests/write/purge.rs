@@ -1,4 +1,5 @@
 //! Tests of `write::purge` with a whole layer.
+#![cfg(test)]
 
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_revtree::RevId;

@@ -1,4 +1,5 @@
 //! Tests of `write::batch::together` with a whole layer.
+#![cfg(test)]
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
 //! Feeds and reads of documents that have left channels.
+#![cfg(test)]
 
 use flatbed_feeds::feed::query::{ChangesQuery, Since};
 use flatbed_feeds::feed::row::RowKind;

@@ -1,4 +1,5 @@
 //! Reads revisions beside the winner: which of them count as deleted or expired, and the cost of finding out.
+#![cfg(test)]
 
 use std::collections::BTreeMap;
 
