@@ -5,6 +5,7 @@
 //! [`slots`], found by its type.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![expect(missing_docs, reason = "only the crates of the layer use it: what a name says need not be said twice")]
+#![allow(rustdoc::private_intra_doc_links, reason = "`make lint` documents private items too")]
 
 pub mod actor;
 pub mod admission;

@@ -3,6 +3,7 @@
 //! Only the crates of the layer use it.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![expect(missing_docs, reason = "only the crates of the layer use it: what a name says need not be said twice")]
+#![allow(rustdoc::private_intra_doc_links, reason = "`make lint` documents private items too")]
 
 pub mod feed;
 pub mod updates;

@@ -4,6 +4,7 @@
 //! document to the index maintainers in the same transaction. A read of a single document is one range read.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![expect(missing_docs, reason = "only the crates of the layer use it: what a name says need not be said twice")]
+#![allow(rustdoc::private_intra_doc_links, reason = "`make lint` documents private items too")]
 
 pub mod compactions;
 pub mod find;

@@ -54,7 +54,7 @@ const LEAVES_AT_ONCE: usize = 100;
 /// Retries of a purge of a document under continuous edits.
 const EDITS_MAX: usize = 100;
 
-/// Performs [`flatbed_databases::handles::WriteHandle::purge`].
+/// Performs `Database::purge` of the layer.
 pub async fn purge(database: &WriteHandle, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let (mut purged, mut from): (HashSet<RevId>, Option<PurgePosition>) = (HashSet::new(), None);
