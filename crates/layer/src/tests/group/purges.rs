@@ -196,6 +196,7 @@ async fn a_group_follows_though_something_is_purged_whenever_it_maps() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_follows_though_much_is_purged_whenever_it_maps() {
+    flatbed_databases::limits::lower();
     follows_while(RECORDS_MAX.get() + 1, 20 * (RECORDS_MAX.get() + 1)).await;
 }
 
