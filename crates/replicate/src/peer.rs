@@ -374,13 +374,13 @@ mod tests {
         let mut request = [0; 4_096];
         assert!(stream.read(&mut request).await.unwrap() > 0);
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10000000\r\n\r\n").await.unwrap();
-        stream.write_all(&vec![b' '; 900 << 10]).await.unwrap();
+        stream.write_all(&vec![b' '; 3_600 << 10]).await.unwrap();
         std::future::pending::<()>().await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stalled_answer_gives_way_to_another_owner() {
-        let memory = Memory::of_parts(1 << 20, 2 << 20, 1 << 20);
+        let memory = Memory::of_parts(1 << 20, 8 << 20, 1 << 20);
         let local: LocalConnect = Arc::new(|| {
             let (ours, theirs) = tokio::io::duplex(64 << 10);
             tokio::spawn(stall(theirs));
@@ -392,14 +392,14 @@ mod tests {
         let peer = Peer::new(&Endpoint::parse(Some(&text), "source").unwrap(), &ways);
         // Otherwise the other owner would take the reserve.
         let mut reserve = Share::new(&peer.memory.room());
-        reserve.set(4 << 20).await.unwrap();
+        reserve.set(16 << 20).await.unwrap();
         let answer = peer.send_once(Method::GET, "", None).await.unwrap();
         let room = peer.memory.room();
         let of_nora = async {
             // The clock stands still until the answer stalls.
             pass(Duration::from_millis(1)).await;
             let mut share = Share::new(&memory.of_owner(Some("nora")).room());
-            tokio::time::timeout(Duration::from_secs(5), share.set(500 << 10)).await
+            tokio::time::timeout(Duration::from_secs(5), share.set(2 << 20)).await
         };
         let (stalled, taken) = tokio::join!(peer.whole(&room, answer), of_nora);
         assert!(matches!(stalled, Err(Error::NoRoom(_))));
