@@ -27,7 +27,7 @@ pub enum LineDecision {
     /// It is the first omitted one since the last line. No later line may come, so a
     /// [summary](LinePacer::summary) is due after [`LINE_EVERY`].
     OmitFirst,
-    /// It should be omitted, and another one was before it.
+    /// It should be omitted, and is not the first omitted one since the last line.
     Omit,
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn attachment_options(query: &Query) -> Result<AttachmentOptions> {
     Ok(AttachmentOptions { data, since, encoding: query.switch("att_encoding_info") })
 }
 
-/// Parses them for a struct of [`parameters!`](crate::query::parameters); they have several names.
+/// Parses the attachment options for [`parameters!`](crate::query::parameters), from several parameters.
 pub(crate) fn attachments(query: &Query, _: &str) -> Result<AttachmentOptions> {
     attachment_options(query)
 }

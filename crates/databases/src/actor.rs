@@ -3,10 +3,9 @@
 //! Every write needs an [`Actor`]: a layer returns a `Database` only for one, and a `Reader`, which needs none, cannot
 //! write. The database's functions judge writes of users but not of the server. So the right to write as the server is a
 //! capability: `Layer::open` returns the only [`Authority`], and its owner makes a [`ServerActor`] for each job by name.
-//! There is no other way to make them: [`authority`] is for `Layer::open` alone, and code above the layer does not reach
-//! this crate.
+//! Only `Layer::open` may call [`authority`]; code above the layer cannot reach this crate.
 //!
-//! The module `handle` of the crate `layer` shows in examples that do not compile what code above the layer cannot do.
+//! Examples in the module `handle` of the crate `layer`, which do not compile, show the bounds of code above the layer.
 
 use std::fmt::Debug;
 use std::sync::Arc;

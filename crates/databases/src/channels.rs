@@ -2,8 +2,8 @@
 //! documents. The keys and conflicts: design/channels.md.
 //!
 //! - [`ReadPrincipal`], [`HeldRights`]: the principal of a read, and its rights as of the transaction that reads.
-//! - `Database::put_principal` and others: users and roles as administrators define
-//!   them; `Reader::user_at`, [`PrincipalSession`]: sign-in of users.
+//! - `Database::put_principal` and others: users and roles as administrators define them; `Reader::user_at`,
+//!   [`PrincipalSession`]: sign-in of users.
 
 pub mod changed;
 pub mod grants;

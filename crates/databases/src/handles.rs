@@ -1,6 +1,6 @@
 //! Handles that operations take: a server's state, a database's name, and the principal or actor.
 //!
-//! The handles for code above the layer, `ReadHandle` and `WriteHandle` of the crate `layer`, are made of these.
+//! The handles for code above the layer, `Reader` and `Database` of the crate `layer`, wrap these.
 
 use std::fmt::Debug;
 use std::ops::Deref;
@@ -42,7 +42,7 @@ pub trait DocumentFilter: Send + Sync + Debug {
         false
     }
 
-    /// Returns the members of another document that the reader sees, as JSON text without braces, as are `members`.
+    /// Returns those of a document's members that the reader sees. Both are JSON text without braces.
     /// Such a document has no attachments for the reader.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl ReadHandle {
         self.read_about(&mut UnrestrictedOnly { inner: &self.inner, name: &self.name, operation }).await
     }
 
-    /// Reads for an unrestricted reader, or by an operation that judges by itself what the principal sees.
+    /// Reads for an unrestricted reader, or with an operation that itself restricts the principal.
     pub async fn read_judged<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         if self.seen.is_some() {
             return Err(only_for_administrators().into());
@@ -141,7 +141,8 @@ impl ReadHandle {
         self.read_about(operation).await
     }
 
-    /// Reads data that each reader of the database may know, or by an operation that judges: refuses no principal.
+    /// Reads data that every reader of the database may see, or with an operation that itself restricts the principal.
+    /// Refuses no principal.
     pub async fn read_about<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         let inner = &*self.inner;
         if self.is_ordinary {

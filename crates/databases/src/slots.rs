@@ -1,7 +1,7 @@
 //! State that each subsystem keeps of a server or of a database.
 //!
-//! The owner does not know its subsystems: a state is made by its own type when it is first used, and found by that
-//! type. There are few, and they are never removed, so finding one takes no lock.
+//! The owner does not know its subsystems: each state is created at its first use, and is found by its type. States are
+//! few and are never removed, so finding one takes no lock.
 
 use std::any::Any;
 use std::fmt;

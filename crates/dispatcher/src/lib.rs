@@ -205,8 +205,8 @@ impl Dispatcher {
         Dispatcher::at(|_| Home::Here { layer, actor }, DispatcherOptions { reach, ..options })
     }
 
-    /// Creates a dispatcher without a storage, whose jobs lie at the server of
-    /// [`DispatcherOptions::for_remote_server`]. Runs no jobs yet.
+    /// Creates a dispatcher without a storage: the server of [`DispatcherOptions::for_remote_server`] stores its jobs.
+    /// Runs no jobs yet.
     ///
     /// # Errors
     /// [`StoreError::Address`].

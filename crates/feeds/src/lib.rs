@@ -12,8 +12,7 @@ pub mod updates;
 #[path = "../../fdb-embedded/src/layers.rs"]
 mod layers;
 
-/// The state that a folder keeps of a server or of a database is found by its type, so what lies below does not know
-/// it.
+/// Each module uses only the modules in its row. Modules below it need not know its state, which is found by its type.
 #[test]
 fn modules_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));

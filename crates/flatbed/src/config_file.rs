@@ -63,7 +63,7 @@ pub(crate) enum ConfigError {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// The file belongs to the service, was not named, and this user may not read it.
+    /// The command found the service's file, which this user may not read.
     #[error(
         "the configuration file {path:?} of the service cannot be read by this user: run the command as the service's \
          user (sudo -u flatbed), or with a flatbed.toml of your own, which may be empty, in the working directory"

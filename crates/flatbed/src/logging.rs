@@ -117,11 +117,11 @@ fn traces_asked() -> Option<&'static str> {
     named.or(is(EXPORTER, "otlp").then_some(EXPORTER))
 }
 
-/// The layer, and the crates below it, whose lines have its level unless a setting names them.
+/// The target of the layer. Its level holds for the crates below it unless a setting names them.
 const LAYER_TARGET: &str = "flatbed_layer";
 const BELOW_LAYER: [&str; 4] = ["flatbed_databases", "flatbed_feeds", "flatbed_operations", "flatbed_views"];
 
-/// Adds the targets that no setting affects, and those below the layer.
+/// Adds the targets of the crates below the layer, and those that no setting affects.
 fn with_own(targets: Targets) -> Targets {
     let is_silent = targets.default_level().is_none_or(off) && targets.iter().all(|(_, level)| off(level));
     let of_requests = if is_silent { LevelFilter::OFF } else { LevelFilter::ERROR };

@@ -1,5 +1,5 @@
-//! Lines on stdout. Where `println!` ends the process by a panic, because the reader has gone or the disk is full,
-//! these let the work go on.
+//! Lines on stdout. If they cannot be written, because the reader has gone or the disk is full, the work continues;
+//! `println!` would panic.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
@@ -16,8 +16,7 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Writes a text to stdout. The first failure is reported on stderr, unless the reader has closed its end, as `head`
-/// does: it has what it wants.
+/// Writes a text to stdout. Reports the first failure on stderr, unless the reader has closed its end, as `head` does.
 pub(crate) fn write(text: Arguments<'_>) {
     if let Err(error) = io::stdout().lock().write_fmt(text)
         && error.kind() != ErrorKind::BrokenPipe

@@ -11,8 +11,7 @@ const GENERATION_MAX: usize = 131_072;
 /// program sets an owner only when it reads a `_security` anew, so a database that stays in its memory without calls
 /// may be forgotten. It is its own owner until the next report.
 ///
-/// Databases are kept by a hash with a random key. Two of equal hash would share an owner, which is a matter of turns
-/// only.
+/// Databases are kept by a hash with a random key. Databases of equal hash share an owner, which affects only turns.
 #[derive(Debug, Default)]
 pub(crate) struct DatabaseOwners {
     hashes: RandomState,

@@ -1,8 +1,8 @@
 //! Queues of small single writes (group commit): writes that arrive while others of their database are running are
 //! committed together in its next transaction.
 //!
-//! A lane exists while it has writes. It decides which writes go together and holds the waiting ones; its callers know
-//! what they are and how to write them. A waiting write belongs to the memory of its request, and is dropped with it.
+//! A lane exists while it has writes. It holds the waiting writes and decides which ones share a transaction; its
+//! callers write them. A waiting write belongs to the memory of its request, and is dropped with it.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};

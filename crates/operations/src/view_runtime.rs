@@ -1,5 +1,4 @@
-//! The runtime of views' functions, which a server gets once: design documents are checked with it, and groups of views
-//! built.
+//! The runtime of views' functions, set once for a server. It checks design documents and builds groups of views.
 
 use std::sync::{Arc, OnceLock};
 

@@ -15,7 +15,7 @@ flatbed_metrics::metrics! {
     }
 }
 
-/// The time since which accounts wait for their databases, as this process sees it.
+/// The time since which accounts wait for their databases, as seen by this process.
 #[derive(Debug, Default)]
 pub(crate) struct Lag(Mutex<Option<Instant>>);
 

@@ -41,7 +41,7 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 const TEXT_PATIENCE: Duration = Duration::from_millis(500);
 const PAGE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The least bytes that a task waits for. Rooms grow in small steps, and would wait for each of them.
+/// The smallest request that waits, in bytes. A room grows in small steps, and would otherwise wait at each one.
 const ADVANCE_BYTES: usize = 1 << 20;
 
 /// The most tasks that wait for the reserve. There are at most a few for each job.
@@ -102,7 +102,7 @@ struct Parts {
     reserve_used: AtomicUsize,
 }
 
-/// The memory of all replications of a process, as one owner takes it. Clones share it.
+/// One owner's handle of the memory for all replications of a process. Clones share the memory.
 #[derive(Debug, Clone)]
 pub struct Memory {
     parts: Arc<Parts>,
@@ -113,8 +113,8 @@ impl Memory {
     /// The smallest total, in bytes.
     pub const BYTES_MIN: usize = ROOM_BYTES_MAX + (64 << 20);
 
-    /// Creates memory of `total_bytes`, including the reserve, at least [`Memory::BYTES_MIN`]. It is the
-    /// administrators'.
+    /// Creates memory of `total_bytes`, including the reserve, at least [`Memory::BYTES_MIN`], and returns the
+    /// administrators' handle.
     pub fn new(total_bytes: usize) -> Memory {
         let shared = total_bytes.max(Memory::BYTES_MIN) - ROOM_BYTES_MAX;
         Memory::of_parts(shared / 2, shared / 4, shared / 4)
@@ -128,7 +128,7 @@ impl Memory {
         Memory { parts: Arc::new(Parts { texts, trees, pages, reserve, reserve_used }), owner: None }
     }
 
-    /// Returns the same memory, as a user takes it. `None`: as the administrators do, who are one owner together.
+    /// Returns a user's handle of the same memory. `None`: the handle of all administrators, who are one owner.
     pub fn of_owner(&self, user: Option<&str>) -> Memory {
         Memory { parts: self.parts.clone(), owner: user.map(Arc::from) }
     }
@@ -170,7 +170,7 @@ pub(crate) struct Pages {
     ages: Mutex<PageAges>,
 }
 
-/// The time of each page that is held.
+/// The time since which each page is held.
 #[derive(Debug, Default)]
 struct PageAges {
     since: BTreeMap<u64, Instant>,

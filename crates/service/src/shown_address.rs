@@ -1,7 +1,6 @@
 //! Addresses as messages, logs and answers show them: without anything that may be secret.
 
-/// Returns an address without user, query and fragment, even an invalid one. A part that may be one of these is left
-/// out too.
+/// Returns an address, valid or not, without user, query and fragment. A part that may be one of these is omitted.
 pub fn shown_address(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
     let end = |rest: &str| rest.find(['?', '#']).unwrap_or(rest.len());
@@ -17,8 +16,8 @@ pub fn shown_address(text: &str) -> String {
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
-/// Returns whether the host of an address is followed by a port, if by a colon. Otherwise it is a user and a password
-/// whose `@` is escaped or missing.
+/// Returns whether the text after the first colon, if any, is a port. Otherwise the address begins with a user and a
+/// password, whose `@` is escaped or missing.
 fn has_sound_port(rest: &str) -> bool {
     let authority = rest.split('/').next().unwrap_or_default();
     // An IPv6 address is in brackets.

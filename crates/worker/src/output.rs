@@ -142,7 +142,7 @@ pub trait Target: Send {
     /// it. Needed only by targets that acknowledge earlier.
     ///
     /// # Errors
-    /// [`DeliveryError`]: any part of what was taken since the last success may be lost.
+    /// [`DeliveryError`]: any documents accepted since the last success may be lost.
     fn persist(&mut self) -> impl Future<Output = Result<(), DeliveryError>> + Send {
         std::future::ready(Ok(()))
     }

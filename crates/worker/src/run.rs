@@ -143,7 +143,7 @@ struct Waiting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum LoggedTrouble {
     Target,
-    /// The target cannot make durable what it took.
+    /// The target cannot persist the documents that it has accepted.
     Persistence,
     Source,
     Checkpoint,

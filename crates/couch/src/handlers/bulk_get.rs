@@ -29,7 +29,7 @@ const READ_AT_ONCE: usize = 100;
 /// The approximate size in bytes from which an answer is streamed.
 const WHOLE_BYTES_MAX: usize = 256 * 1024;
 
-/// The parameters that are refused.
+/// Parameters that `_bulk_get` refuses.
 const REFUSED: [&str; 5] = ["open_revs", "new_edits", "w", "rev", "atts_since"];
 
 parameters! {

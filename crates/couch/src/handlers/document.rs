@@ -44,7 +44,7 @@ parameters! {
     /// The parameters of a write, besides `rev`, which a header may name too.
     pub(crate) struct WriteParameters {
         batch: bool = is_ok,
-        /// False if the document's own revisions are stored.
+        /// False for replicated edits: the revisions in the request are stored as they are.
         new_edits: bool = is_not_false,
     }
 }

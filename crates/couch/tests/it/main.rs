@@ -59,7 +59,7 @@ fn store() -> Option<Store> {
     Some(Store::new())
 }
 
-/// Returns a server of such a store, with the database `db`. Never `None`.
+/// Returns a server without faults, with the database `db`. Never `None`.
 async fn serve_database() -> Option<Running> {
     Some(store()?.serve_database().await)
 }

@@ -41,8 +41,8 @@ pub(crate) const LOCK_FILE: &str = "lock.mdb";
 const NEW_DIR: &str = "data.new";
 /// The map size of a new file, enough for its first records.
 const NEW_MAP_BYTES: usize = 1 << 20;
-/// A page is damaged if it looks so this often. A commit that replaces the meta pages while they are read may make a
-/// sound one look so once.
+/// The number of failed reads after which a page counts as damaged. A commit that replaces the meta pages meanwhile can
+/// make one read of a sound page fail.
 const LOOKS: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

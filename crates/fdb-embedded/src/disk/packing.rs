@@ -47,11 +47,11 @@ pub(crate) struct Packing {
     pause: usize,
     /// Bytes of LMDB's pages; 0 before the first probe.
     page_bytes: usize,
-    /// The last value with its checksum: a buffer that is used again.
+    /// A reused buffer: the last value with its checksum.
     sealed: Vec<u8>,
 }
 
-/// The longest buffer that is kept.
+/// The largest buffer that is reused, in bytes.
 const SEALED_KEPT_BYTES: usize = 128 << 10;
 
 impl Packing {

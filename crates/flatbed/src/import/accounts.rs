@@ -15,7 +15,7 @@ const ADMINS: &str = "/_node/_local/_config/admins";
 /// The documents of a page of replications.
 const ROWS: usize = 100;
 
-/// The total length of a document's attachments up to which they are copied.
+/// The most bytes of attachments that are copied with a document.
 const ATTACHED_BYTES_MAX: u64 = 32 << 20;
 
 /// The state that no replicator starts, with the reason for its reader.
@@ -138,13 +138,13 @@ pub(crate) async fn copy_replications(
 /// The copy of a document of a replicator database.
 enum ReplicationCopy {
     Whole(Value),
-    /// The document without its attachments, which have too many bytes: their number.
+    /// The document without its attachments, and their length in bytes, which is above the limit.
     WithoutAttachments(Value, u64),
     /// The target has the document.
     Known,
 }
 
-/// Returns `written`, which the target gets for `document` of the source, with the document's attachments.
+/// Adds the attachments of the source's `document` to `written`, the document for the target.
 async fn with_attachments(
     (from, to): (&mut Server, &mut Server),
     path: &str,

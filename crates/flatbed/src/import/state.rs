@@ -62,7 +62,7 @@ struct Running {
     name: String,
     documents: u64,
     progress: Arc<Progress>,
-    /// True if it is copied, and both sides are being compared.
+    /// True while `--verify` compares the copied database with its source.
     is_compared: bool,
 }
 
@@ -105,7 +105,7 @@ impl ImportProgress {
         progress
     }
 
-    /// Shows that a database is compared.
+    /// Notes that the comparison of a database has begun.
     pub(crate) fn compare(&self, name: &str) {
         if let Some(running) = self.counts().running.iter_mut().find(|running| running.name == name) {
             running.is_compared = true;

@@ -17,7 +17,7 @@ use crate::index::maintainers::{IndexMaintainer, Within};
 use crate::index::partitions::COUNTED;
 use crate::index::prepare::Preparations;
 
-/// All kinds. Each has a feature in `store::features`, and lines in design/data-model.md.
+/// All kinds. Each has a feature in `flatbed_store::features`, and lines in design/data-model.md.
 pub const KINDS: &[&dyn Kind] = &[
     &crate::index::json::kind::Json,
     &crate::index::selector::kind::Selected,
@@ -60,7 +60,7 @@ pub trait Kind: Send + Sync {
 
     fn compile(&self, _index: &proto::Index) {}
 
-    /// Returns the definition under this collation; `None`: it has this collation already, or none.
+    /// Returns the definition under this collation; `None`: it has this collation, or does not depend on one.
     fn reordered(&self, _index: &proto::Index, _collation: &str) -> Option<Vec<u8>> {
         None
     }

@@ -19,9 +19,9 @@ pub(crate) type MemoryOwner = Option<Arc<str>>;
 struct HolderState {
     owner: MemoryOwner,
     bytes: usize,
-    /// The time since which it was never empty.
+    /// The time since which it has held bytes without a break.
     since: Option<Instant>,
-    /// It is spared by recalls: it holds the reserve and must proceed.
+    /// Recalls skip this holder: it holds the reserve and must proceed.
     is_kept: bool,
     recall: watch::Sender<bool>,
 }

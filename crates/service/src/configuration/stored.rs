@@ -279,7 +279,7 @@ impl Configuration {
         ))
     }
 
-    /// Removes a stored value, and one of this process, and returns it as administrators see it.
+    /// Removes the value of a setting, both stored and of this process, and returns it as administrators see it.
     ///
     /// # Errors
     /// [`ChangeError`]; [`SettingError::Unknown`] where there is none.
