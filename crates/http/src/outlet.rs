@@ -24,7 +24,7 @@ use crate::budget::{Share, take, try_take};
 use crate::limits::{AddressRequest, UserRequest};
 use crate::metrics::{Bound, Traffic, Usage};
 use crate::pace::Pace;
-use crate::turns::{PageKey, PageTurns, ClientNetwork};
+use crate::turns::{ClientNetwork, PageKey, PageTurns};
 
 const PIECE_BYTES: usize = 256;
 

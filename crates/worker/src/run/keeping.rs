@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{RunEnd, LoggedTrouble, Queue, Runner};
+use super::{LoggedTrouble, Queue, RunEnd, Runner};
 use crate::checkpoint::local_id;
 use crate::output::Target;
 use crate::source::{Source, SourceError};

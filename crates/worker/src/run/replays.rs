@@ -11,7 +11,7 @@ use flatbed_flatten::json::{Limits, Value, parse};
 use super::attaching::ChangeIdentity;
 use super::delivering::{PART_BYTES, PartOutcome};
 use super::products::ProductError;
-use super::{RunEnd, LoggedTrouble, Queue, Runner};
+use super::{LoggedTrouble, Queue, RunEnd, Runner};
 use crate::failure::Failure;
 use crate::memory::Charge;
 use crate::output::{DeliveryError, Target};
