@@ -5,8 +5,8 @@
 
 use hyper::header::{self, HeaderName};
 
-/// Words in header names, between hyphens or underscores, that mark a credential or a proof of identity. They also do so
-/// at the end of a word, as in `X-AccessToken`.
+/// Words in header names, between hyphens or underscores, that mark a credential or a proof of identity. They also do
+/// so at the end of a word, as in `X-AccessToken`.
 const WORDS: [&str; 39] = [
     "2fa",
     "apikey",

@@ -252,8 +252,8 @@ async fn check_access(request: &Request, target: &Target) -> Result<()> {
         Some(name) => {
             let is_replicator = request.context.asks_for_replications(name).await?;
             let needed = target.needs(&request.method, is_replicator);
-            // A missing database counts as a replicator database. If that changes the needed right, a refusal would tell
-            // an ordinary database from a missing one, so the right to read is checked first.
+            // A missing database counts as a replicator database. If that changes the needed right, a refusal would
+            // tell an ordinary database from a missing one, so the right to read is checked first.
             if !request.context.principal().is_admin && needed != target.needs(&request.method, !is_replicator) {
                 authorize(RequiredRight::Member, name, &request.context).await?;
             }

@@ -1,9 +1,9 @@
 //! Actors: the user or the server on whose behalf a transaction writes.
 //!
 //! Every write needs an [`Actor`]: a layer returns a `Database` only for one, and a `Reader`, which needs none, cannot
-//! write. The database's functions judge writes of users but not of the server. So the right to write as the server is a
-//! capability: `Layer::open` returns the only [`Authority`], and its owner makes a [`ServerActor`] for each job by name.
-//! Only `Layer::open` may call [`authority`]; code above the layer cannot reach this crate.
+//! write. The database's functions judge writes of users but not of the server. So the right to write as the server is
+//! a capability: `Layer::open` returns the only [`Authority`], and its owner makes a [`ServerActor`] for each job by
+//! name. Only `Layer::open` may call [`authority`]; code above the layer cannot reach this crate.
 //!
 //! Examples in the module `handle` of the crate `layer`, which do not compile, show the bounds of code above the layer.
 

@@ -1,7 +1,7 @@
 //! Databases as one process knows them: cached records, handles, admission of writers, documents' parts, and users.
 //!
-//! Only the crates of the layer use it. An [`Inner`](server::Inner) is a server's view of one root; it resolves a name in
-//! each transaction to an [`Instance`](instance::Instance) of the database. Subsystems above keep their state in
+//! Only the crates of the layer use it. An [`Inner`](server::Inner) is a server's view of one root; it resolves a name
+//! in each transaction to an [`Instance`](instance::Instance) of the database. Subsystems above keep their state in
 //! [`slots`], found by its type.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![expect(missing_docs, reason = "only the crates of the layer use it: what a name says need not be said twice")]

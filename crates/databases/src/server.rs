@@ -141,8 +141,8 @@ pub struct CreateOptions {
     /// Drops bodies of revisions that are not leaves at once, and not only by compaction.
     pub leaves_only: bool,
     /// Number of places for by-seq, `last_seq` and counters, of which each process writes one: 1 (the default) to
-    /// [`SHARDS_MAX`](flatbed_store::buckets::SHARDS_MAX). For databases with more writes than one storage server takes; each page of a
-    /// feed reads all places.
+    /// [`SHARDS_MAX`](flatbed_store::buckets::SHARDS_MAX). For databases with more writes than one storage server
+    /// takes; each page of a feed reads all places.
     pub shards: Option<u32>,
     /// The number of shards that a client asked CouchDB for (`q`): shown in `DatabaseInfo`,
     /// without effect. Not stored if [`shards`](Self::shards) is given.

@@ -81,7 +81,8 @@ pub struct DispatcherOptions {
     pub backoff: Backoff,
     /// The memory budget of all jobs.
     pub memory: Memory,
-    /// The places of secrets and files, and the reachable servers. With a storage, the layer's clock replaces its clock.
+    /// The places of secrets and files, and the reachable servers. With a storage, the layer's clock replaces its
+    /// clock.
     pub reach: Reach,
     /// The runner of functions. `None`: jobs whose mapping has a function are broken.
     pub scripts: Option<Scripts>,

@@ -1,5 +1,5 @@
-//! Documents for all surfaces: ids and revisions in requests; attachments in JSON, in multipart bodies, and as answers of
-//! their own; feeds as they are sent; the end of answers whose reader loses its rights.
+//! Documents for all surfaces: ids and revisions in requests; attachments in JSON, in multipart bodies, and as answers
+//! of their own; feeds as they are sent; the end of answers whose reader loses its rights.
 //!
 //! Each surface maps [`DocumentError`] to its own words.
 #![forbid(unsafe_code)]

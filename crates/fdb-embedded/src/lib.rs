@@ -25,8 +25,8 @@
 //! a transaction's `state`. `read` resolves selectors and ranges on a `view`, which lays the transaction's `write_map`
 //! over a `snapshot`. Transactions reach the committer through the queue in `shared`; `commit` checks `conflict`s and
 //! writes a `batch`. In `disk`, only `store` and `keys` know LMDB's records; `format` creates and opens the data file,
-//! `data_file` and `scan` check it before LMDB opens it, and `directory` locks the directory. `backup` copies the data file
-//! while another process serves it, and restores it. The table in design/embedded-engine.md lists the dependencies
+//! `data_file` and `scan` check it before LMDB opens it, and `directory` locks the directory. `backup` copies the data
+//! file while another process serves it, and restores it. The table in design/embedded-engine.md lists the dependencies
 //! between folders, and a test at the end of this file checks it.
 
 mod backup;

@@ -124,7 +124,8 @@ impl DatabaseUpdates {
     /// Returns the next rows: those that a wait received, or those behind the last page.
     ///
     /// # Errors
-    /// [`Error::Storage`](flatbed_store::error::Error::Storage), [`Error::Corrupt`](flatbed_store::error::Error::Corrupt).
+    /// [`Error::Storage`](flatbed_store::error::Error::Storage),
+    /// [`Error::Corrupt`](flatbed_store::error::Error::Corrupt).
     #[boxed]
     pub async fn next_page(&mut self) -> Result<DatabaseUpdatesPage> {
         let received = self.received.take();

@@ -1,4 +1,5 @@
-//! `flatbed admin` and `flatbed user`: changes of administrators and users, in the storage itself or by a running server.
+//! `flatbed admin` and `flatbed user`: changes of administrators and users, in the storage itself or by a running
+//! server.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -56,8 +57,8 @@ fn values(config: &ConfigFile) -> Result<Values> {
     Ok(values)
 }
 
-/// Makes a change, in the storage of the settings or, if `--url` names one, by a server. If a server of this machine has
-/// the embedded engine's directory open, that server makes the change. Passwords are read from stdin; a terminal is
+/// Makes a change, in the storage of the settings or, if `--url` names one, by a server. If a server of this machine
+/// has the embedded engine's directory open, that server makes the change. Passwords are read from stdin; a terminal is
 /// prompted for them.
 ///
 /// # Errors

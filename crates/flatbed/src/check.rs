@@ -75,8 +75,8 @@ pub(crate) async fn check_all(scratch: Option<&Path>, settings: &Settings) -> Re
 struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Creates a directory that only its owner may enter. Its name is random: in a directory such as `/tmp` another user
-    /// could create a name that is known before, and keep the copy in it.
+    /// Creates a directory that only its owner may enter. Its name is random: in a directory such as `/tmp` another
+    /// user could create a name that is known before, and keep the copy in it.
     fn below(parent: Option<&Path>) -> Result<Scratch, Box<dyn Error>> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
         let mut random = [0; 8];

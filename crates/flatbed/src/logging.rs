@@ -48,8 +48,8 @@ pub(crate) struct Log {
 /// The environment variables that may name a receiver of traces.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 
-/// Starts the log of a command, to stderr. Starts traces, too, if the environment requests them; tasks of `runtime` send
-/// them.
+/// Starts the log of a command, to stderr. Starts traces, too, if the environment requests them; tasks of `runtime`
+/// send them.
 ///
 /// # Errors
 /// [`LogError`].

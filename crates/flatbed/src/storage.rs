@@ -111,16 +111,16 @@ impl Storage {
         }
         let has_faults = options.buggify.is_some();
         backend::select(Backend::Embedded)?;
-        // Before the network, which a process can start only once: the caller may open another directory after a failure
-        // of this one.
+        // Before the network, which a process can start only once: the caller may open another directory after a
+        // failure of this one.
         let pointer = fdb_capi::open_embedded(directory, options).map_err(|error| match error {
             OpenError::InUse(_) => StorageError::InUse(error),
             error => StorageError::Directory(error),
         })?;
         let pointer = NonNull::new(pointer).ok_or_else(|| StorageError::Path(directory.to_owned()))?;
         let network = boot()?;
-        // The record of a server that was killed. Commands send passwords to a recorded server while another process has
-        // the directory open, which need not be a server.
+        // The record of a server that was killed. Commands send passwords to a recorded server while another process
+        // has the directory open, which need not be a server.
         let _ = data_directory::forget_server(directory);
         let health = StorageHealth::new("embedded");
         // SAFETY: the pointer was just made, and is given away only below.

@@ -197,7 +197,8 @@ impl PageRequest<'_> {
 impl PageRequest<'_> {
     /// Returns true if the browser may have asked for an `https` address. Without TLS on the connection, a proxy may
     /// have ended it. Then a browser since 2023 sends `Sec-Fetch-Site`, except in the handshake of a WebSocket, which
-    /// no browser lets a page of `https` open to `ws` of another machine. For older browsers the proxy must state the scheme.
+    /// no browser lets a page of `https` open to `ws` of another machine. For older browsers the proxy must state the
+    /// scheme.
     fn may_be_https(&self) -> bool {
         match (self.scheme, self.headers.get(SEC_FETCH_SITE)) {
             (RequestScheme::Https, _) => true,

@@ -19,8 +19,8 @@ pub type Fence = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<bool, String
 /// The inputs of one run of a job.
 #[derive(Clone)]
 pub struct Run {
-    /// Becomes true when the run must end soon, because the job is stopped or recalled. The run must record its position,
-    /// so that another run resumes there.
+    /// Becomes true when the run must end soon, because the job is stopped or recalled. The run must record its
+    /// position, so that another run resumes there.
     pub stop: watch::Receiver<bool>,
     /// The fence of a job under a lease.
     pub fence: Option<Fence>,

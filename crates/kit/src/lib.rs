@@ -1,9 +1,9 @@
 //! The FoundationDB kit that the document layer and the storage of Firefox Sync share.
 //!
-//! A store implements [`TransactionContext`], which names its error type and holds its counters, clock and [`RetryPolicy`]. It
-//! runs an [`Operation`] by [`write`](write()) or [`read`](read()). An operation reads and writes through a [`Transaction`], which counts each
-//! call: for the process in [`TransactionCounters`], for one operation in [`waits`]. [`Once`] makes an operation idempotent.
-//! [`TakeLease`] and [`HoldLease`] read and write lease records.
+//! A store implements [`TransactionContext`], which names its error type and holds its counters, clock and
+//! [`RetryPolicy`]. It runs an [`Operation`] by [`write`](write()) or [`read`](read()). An operation reads and writes
+//! through a [`Transaction`], which counts each call: for the process in [`TransactionCounters`], for one operation in
+//! [`waits`]. [`Once`] makes an operation idempotent. [`TakeLease`] and [`HoldLease`] read and write lease records.
 //!
 //! [`mod@tuple`] encodes the elements of keys. The crate builds no key of its own and knows no record of a store.
 #![forbid(unsafe_code)]

@@ -23,9 +23,9 @@ use crate::waits::{Operation, Path};
 const METADATA_VERSION_BYTES: u64 = METADATA_VERSION.len() as u64 + 14;
 
 /// A transaction of FoundationDB's whose reads and writes are counted: for the process in
-/// [`TransactionCounters`](crate::TransactionCounters), for the operation that it belongs to in [`crate::waits`]. Its methods are
-/// those of [`foundationdb::Transaction`]; a missing one is added here, so that nothing goes uncounted. Ranges are read by
-/// [`Transaction::range`].
+/// [`TransactionCounters`](crate::TransactionCounters), for the operation that it belongs to in [`crate::waits`]. Its
+/// methods are those of [`foundationdb::Transaction`]; a missing one is added here, so that nothing goes uncounted.
+/// Ranges are read by [`Transaction::range`].
 pub struct Transaction<C: TransactionContext> {
     trx: foundationdb::Transaction,
     tally: Arc<Tally<C>>,

@@ -104,7 +104,8 @@ impl Selector {
     /// steps.
     ///
     /// # Errors
-    /// [`MatchInterrupted`]: after some tenths of a second of work, at the very worst two seconds, or if `stop` returns true.
+    /// [`MatchInterrupted`]: after some tenths of a second of work, at the very worst two seconds, or if `stop` returns
+    /// true.
     pub fn matches_unless(&self, document: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<bool, MatchInterrupted> {
         self.0.holds(document, &mut Steps::new(stop))
     }
@@ -112,8 +113,8 @@ impl Selector {
     /// Like [`Selector::matches_unless`], for one slice, which begins at `progress`.
     ///
     /// # Errors
-    /// As there, and [`MatchInterrupted::Paused`]: `progress` is then the start of the next slice. No match pauses inside one
-    /// comparison of a value with an argument.
+    /// As there, and [`MatchInterrupted::Paused`]: `progress` is then the start of the next slice. No match pauses
+    /// inside one comparison of a value with an argument.
     pub fn matches_in_slices(
         &self,
         document: &Value<'_>,

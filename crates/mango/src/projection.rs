@@ -81,8 +81,8 @@ impl Projector {
     }
 
     /// Returns the fields below `nodes`, which all lead to `value`, and the place of the first field that is found.
-    /// `None`: no field is found. `is_copied`: a value around this one is answered as a whole, so that only the place is
-    /// of use.
+    /// `None`: no field is found. `is_copied`: a value around this one is answered as a whole, so that only the place
+    /// is of use.
     fn shown(&self, value: &Value<'_>, nodes: &[&Node], is_copied: bool) -> Option<(usize, Value<'static>)> {
         let ends = nodes.iter().filter_map(|node| node.ends).min();
         let steps = match value {

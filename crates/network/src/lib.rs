@@ -1,4 +1,5 @@
-//! Addresses of clients: their networks, their blocks in settings, their reports by proxies, and rate limits by address.
+//! Addresses of clients: their networks, their blocks in settings, their reports by proxies, and rate limits by
+//! address.
 //!
 //! Pure: no I/O, no waiting, and the caller passes the time.
 #![forbid(unsafe_code)]

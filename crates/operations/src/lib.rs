@@ -1,7 +1,7 @@
 //! Reads and writes of documents: indexes in the transaction of a write, queries, and functions that judge writes.
 //!
-//! Only the crates of the layer use it. All writes go through one function, which passes the old and the new state of each
-//! document to the index maintainers in the same transaction. A read of a single document is one range read.
+//! Only the crates of the layer use it. All writes go through one function, which passes the old and the new state of
+//! each document to the index maintainers in the same transaction. A read of a single document is one range read.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![expect(missing_docs, reason = "only the crates of the layer use it: what a name says need not be said twice")]
 #![allow(rustdoc::private_intra_doc_links, reason = "`make lint` documents private items too")]

@@ -9,8 +9,8 @@ const GROUPS: [&str; 2] = ["admins", "members"];
 
 const NAMES: &str = "names";
 
-/// Returns the text of a security object with a user in both groups, the user's name first in each. `None`: it lists the
-/// user already, or is no security object.
+/// Returns the text of a security object with a user in both groups, the user's name first in each. `None`: it lists
+/// the user already, or is no security object.
 pub(crate) fn with_user(text: &[u8], user: &str) -> Option<Vec<u8>> {
     changed(text, |names| {
         let is_missing = !names.iter().any(|name| name.as_str() == Some(user));

@@ -26,8 +26,8 @@ impl<'a> UserDatabase<'a> {
         UserDatabase { provision, database, user, settings }
     }
 
-    /// Creates the database with its user as administrator and member, beside the names that `default_security` admits. A
-    /// database that exists gets the user.
+    /// Creates the database with its user as administrator and member, beside the names that `default_security` admits.
+    /// A database that exists gets the user.
     ///
     /// # Errors
     /// [`Error::Refused`] for a user whose name is too long for a database's, and for a `_security` without room.
@@ -81,8 +81,8 @@ impl<'a> UserDatabase<'a> {
     }
 }
 
-/// Returns the name of a user's database. Each byte of the user's name has two digits: with fewer, the names of two users
-/// would give one database.
+/// Returns the name of a user's database. Each byte of the user's name has two digits: with fewer, the names of two
+/// users would give one database.
 fn database_name(prefix: &str, user: &str) -> String {
     let mut name = prefix.to_owned();
     for byte in user.bytes() {

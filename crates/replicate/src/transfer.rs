@@ -74,8 +74,8 @@ impl Transfer {
         Transfer { source, target, progress, lacks_bulk_get, lacks_multipart }
     }
 
-    /// Copies the missing revisions of a batch, whose page holds memory meanwhile. Revisions that the target refuses are
-    /// counted, as in CouchDB.
+    /// Copies the missing revisions of a batch, whose page holds memory meanwhile. Revisions that the target refuses
+    /// are counted, as in CouchDB.
     pub(crate) async fn batch(&self, changes: Vec<Change>, _page: Arc<PageRoom>) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         for at in 1.. {

@@ -1,8 +1,8 @@
 //! Mappings: the selection of documents and their conversion to rows of tables or JSON.
 //!
-//! A mapping is written in JSON or YAML with the Python worker's members (docs/worker-mappings.md lists them) and compiled
-//! once. Compilation refuses what would be wrong for every document: unknown transforms, types and tables, keys without
-//! columns, cycles of parents.
+//! A mapping is written in JSON or YAML with the Python worker's members (docs/worker-mappings.md lists them) and
+//! compiled once. Compilation refuses what would be wrong for every document: unknown transforms, types and tables,
+//! keys without columns, cycles of parents.
 
 mod document;
 mod yaml;

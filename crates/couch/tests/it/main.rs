@@ -1,5 +1,5 @@
-//! The tests of the HTTP API in one program, because linking takes longer than compiling. `crates/scenarios` has the tests
-//! of several servers, jobs and hostile clients.
+//! The tests of the HTTP API in one program, because linking takes longer than compiling. `crates/scenarios` has the
+//! tests of several servers, jobs and hostile clients.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 #![allow(clippy::duplicate_mod, reason = "`under_faults` has some modules once more")]
 

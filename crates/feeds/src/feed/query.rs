@@ -47,7 +47,8 @@ pub enum Scope {
     /// selector. A page fails with [`Refusal::NoSelectorIndex`](flatbed_store::error::Refusal::NoSelectorIndex) or
     /// [`AmbiguousIndex`](flatbed_store::error::Refusal::AmbiguousIndex), during the build of the index with
     /// [`IndexFailure::Building`](flatbed_store::error::IndexFailure::Building), and with
-    /// [`Refusal::IndexGone`](flatbed_store::error::Refusal::IndexGone) once another index has replaced the one at the feed's start.
+    /// [`Refusal::IndexGone`](flatbed_store::error::Refusal::IndexGone) once another index has replaced the one at the
+    /// feed's start.
     Selected(Arc<IndexName>),
 }
 

@@ -1,10 +1,10 @@
 //! Sources of a feed's rows.
 //!
-//! A feed ([`crate::feed::changes::Changes`]) reads pages until its end and then follows: it waits at the hub of the database, which
-//! reads by-seq once for all followers. The source decides in both modes which rows the feed has. A feed calls its
-//! source once for each page and once for each shared row, so sources are an enum ([`AnySource`]): a call through a
-//! vtable for each row of each follower would cost more than the work of most sources. The trait states what each
-//! source must provide. CONTRIBUTING.md lists the steps to add one.
+//! A feed ([`crate::feed::changes::Changes`]) reads pages until its end and then follows: it waits at the hub of the
+//! database, which reads by-seq once for all followers. The source decides in both modes which rows the feed has. A
+//! feed calls its source once for each page and once for each shared row, so sources are an enum ([`AnySource`]): a
+//! call through a vtable for each row of each follower would cost more than the work of most sources. The trait states
+//! what each source must provide. CONTRIBUTING.md lists the steps to add one.
 
 pub mod by_id;
 pub mod by_seq;

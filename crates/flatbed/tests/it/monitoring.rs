@@ -1,5 +1,5 @@
-//! The alert rules and the dashboard of `monitoring/`. Each alert fires on the metrics of a server that was brought into
-//! its state, and on none that works.
+//! The alert rules and the dashboard of `monitoring/`. Each alert fires on the metrics of a server that was brought
+//! into its state, and on none that works.
 
 mod promql;
 mod rules;

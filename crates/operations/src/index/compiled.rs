@@ -119,7 +119,8 @@ pub fn uncompiled(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
 /// Compiles the missing definitions of a database in its turn. Must not be called in a transaction.
 ///
 /// # Errors
-/// [`Error::BrokenOff`](flatbed_store::error::Error::BrokenOff), [`Error::ShuttingDown`](flatbed_store::error::Error::ShuttingDown).
+/// [`Error::BrokenOff`](flatbed_store::error::Error::BrokenOff),
+/// [`Error::ShuttingDown`](flatbed_store::error::Error::ShuttingDown).
 pub async fn compile_all(inner: &Inner, instance: &Instance) -> Result<()> {
     let uncompiled: Vec<DefinedIndex> = uncompiled(instance).collect();
     if uncompiled.is_empty() {

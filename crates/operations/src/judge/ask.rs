@@ -158,8 +158,8 @@ impl JudgedEdit {
     }
 }
 
-/// Runs the database's rules on edits. `caller`: the request ([`Judge::caller`]), which has `of` edits in all. `is_anew`:
-/// the cached access of the author was outdated.
+/// Runs the database's rules on edits. `caller`: the request ([`Judge::caller`]), which has `of` edits in all.
+/// `is_anew`: the cached access of the author was outdated.
 pub async fn judge(
     database: &WriteHandle,
     instance: &Instance,

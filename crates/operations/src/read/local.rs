@@ -96,8 +96,8 @@ const READS_AT_ONCE: usize = 16;
 /// The longest owner name of local documents in bytes: it is part of keys, beside an id.
 const OWNER_BYTES_MAX: usize = 1_000;
 
-/// Each user of a database with channels may have [`flatbed_databases::server::LayerOptions::local_bytes_max`] divided by this, and
-/// anonymous writers may fill a database up to that.
+/// Each user of a database with channels may have [`flatbed_databases::server::LayerOptions::local_bytes_max`] divided
+/// by this, and anonymous writers may fill a database up to that.
 const LOCAL_BYTES_PART: u64 = 8;
 
 /// The bytes that a local document counts beside its id and record, for keys and small values in the storage.

@@ -16,8 +16,8 @@ const LEAVES_BEFORE_TURNS: u64 = 500_000;
 /// whatever its own size. The task outlives its client, so the work itself must be bounded.
 #[derive(Debug)]
 pub struct Work {
-    /// The request, for the functions that judge its edits ([`Judge::caller`](crate::judge::judgement::Judge::caller)). All batches share it, because
-    /// functions are loaded anew for each caller.
+    /// The request, for the functions that judge its edits ([`Judge::caller`](crate::judge::judgement::Judge::caller)).
+    /// All batches share it, because functions are loaded anew for each caller.
     pub(super) caller: u64,
     leaves: AtomicU64,
     leaves_max: u64,

@@ -1,11 +1,11 @@
 //! Groups of views: found by their design documents, built, followed, and waited for.
 //!
-//! For each group in a database's record ([`flatbed_operations::index::groups`]) one process at a time follows by-seq, in a task of
-//! its own ([`updater`]). The group's progress names that process. Safety does not depend on it: every transaction
-//! reads the progress with a conflict, so that of two concurrent ones one fails. The rows of a first build are shared:
-//! each process has leases of ids ([`leases`]), which its transactions read in the same way. A process begins when a
-//! client writes into the database or reads a view, and when background work is due ([`attend`]); it stops after a
-//! while without changes.
+//! For each group in a database's record ([`flatbed_operations::index::groups`]) one process at a time follows by-seq,
+//! in a task of its own ([`updater`]). The group's progress names that process. Safety does not depend on it: every
+//! transaction reads the progress with a conflict, so that of two concurrent ones one fails. The rows of a first build
+//! are shared: each process has leases of ids ([`leases`]), which its transactions read in the same way. A process
+//! begins when a client writes into the database or reads a view, and when background work is due ([`attend`]); it
+//! stops after a while without changes.
 //!
 //! The first build ([`build`]) maps all documents by concurrent ranges of ids, and builds the nodes above the rows at
 //! the end. From then on ([`follow`]) each transaction enters a run of changes and advances the group's position.

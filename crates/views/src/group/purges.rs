@@ -1,8 +1,8 @@
 //! Purges of documents in groups. A purged document leaves nothing in by-seq: groups follow the log of purges.
 //!
-//! A purge keeps the log for groups up to a size in bytes ([`flatbed_operations::write::purge`]). A group that was behind for longer
-//! finds that the log lacks records, and compares its rows with the documents ([`reconcile`]); its rows stay readable
-//! meanwhile.
+//! A purge keeps the log for groups up to a size in bytes ([`flatbed_operations::write::purge`]). A group that was
+//! behind for longer finds that the log lacks records, and compares its rows with the documents ([`reconcile`]); its
+//! rows stay readable meanwhile.
 
 use std::collections::BTreeSet;
 

@@ -103,8 +103,8 @@ pub(super) fn row_bytes(documents: &[PreparedDocument]) -> usize {
     documents.iter().map(PreparedDocument::memory_bytes).sum()
 }
 
-/// The interval at which a process shows that it works while it waits for a turn: well below the time after which others
-/// take the group over.
+/// The interval at which a process shows that it works while it waits for a turn: well below the time after which
+/// others take the group over.
 pub const BEAT_INTERVAL: Limit<Duration> = Limit::new(Duration::from_secs(1), Duration::from_millis(100));
 
 pub struct Step<'a, W> {
