@@ -18,7 +18,7 @@
 //! }
 //! ```
 //!
-//! The inside is out of reach:
+//! The inner handle is private:
 //!
 //! ```compile_fail,E0616
 //! fn handler(layer: &flatbed_layer::Layer) {
@@ -34,7 +34,7 @@
 //! }
 //! ```
 //!
-//! nor the authority, nor a second one:
+//! A surface can neither make nor copy an authority:
 //!
 //! ```compile_fail,E0451
 //! fn handler() -> flatbed_layer::Authority {
@@ -100,7 +100,7 @@ pub struct Database {
     pub(crate) handle: WriteHandle,
 }
 
-/// Tests alone reach what code above the layer must not.
+/// Gives tests the inner handle, which code above the layer must not use.
 #[cfg(test)]
 impl Deref for Reader {
     type Target = ReadHandle;

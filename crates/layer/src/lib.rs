@@ -1,9 +1,11 @@
 //! The document layer: databases, documents, indexes and feeds as FoundationDB transactions.
 //!
-//! With the crate `store` below it, it alone knows keys. It is written against the crate `foundationdb`; whether a cluster
-//! or the embedded engine answers is decided below. A [`Layer`] is one server's view of one root with its own caches and
-//! feeds, so several can run in one process. A [`Database`] is a name; each operation resolves it in its own
-//! transaction to an instance of the database (see `\xff/metadataVersion` in design/data-model.md).
+//! This crate has the public handles, background work and the checker; the crates `views`, `feeds`, `operations`,
+//! `databases` and `store` below it have the rest, and no other code knows keys of documents. All are written against
+//! the crate `foundationdb`, so they do not know whether a cluster or the embedded engine answers. A [`Layer`] is one
+//! server's view of one root with its own caches and feeds, so several can run in one process. A [`Database`] is a name;
+//! each operation resolves it in its own transaction to an instance of the database (see `\xff/metadataVersion` in
+//! design/data-model.md).
 //!
 //! All writes go through one function, which passes the old and the new state of each document to the index maintainers
 //! in the same transaction. A read of a single document is one range read. Scans and feeds are read in pages, each in
@@ -135,8 +137,7 @@ pub mod channels {
 #[path = "../../fdb-embedded/src/layers.rs"]
 mod layers;
 
-/// The state that a folder keeps of a server or of a database is found by its type, so what lies below does not know
-/// it.
+/// Each module uses only the modules in its row. Modules below it need not know its state, which is found by its type.
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));

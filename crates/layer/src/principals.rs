@@ -35,8 +35,8 @@ impl Reader {
         self.handle.sees_all()
     }
 
-    /// Returns whether the reader has lost, as of now or shortly before, any right that they had when the content was
-    /// `judged_by` it, or, without that, had at `since` or later. Gained rights do not matter.
+    /// Returns whether the reader has lost, as of now or shortly before, any right of `judged_by`, the rights that
+    /// admitted the content. `None`: any right that the reader had at `since` or later. Gained rights do not matter.
     ///
     /// # Errors
     /// [`crate::Error::DatabaseNotFound`]; a [`crate::Refusal`] if they may read nothing any more.
