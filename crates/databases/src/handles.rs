@@ -89,8 +89,8 @@ impl ReadHandle {
         ReadHandle { seen: Some(seen), ..self.clone() }
     }
 
-    /// Sets the principal of reads: in a database with channels they are shown the visible part of documents, and all
-    /// other reads of document data are refused.
+    /// Sets the principal of reads: in a database with channels, reads of documents return the part that the principal
+    /// sees, and all other reads of document data are refused.
     pub fn asked_by(&self, asker: ReadPrincipal) -> ReadHandle {
         ReadHandle { asker, ..self.clone() }
     }
@@ -125,7 +125,7 @@ impl ReadHandle {
         self.read_whole(operation).await
     }
 
-    /// As `read`, also for readers whose documents are judged one by one ([`DocumentFilter`]).
+    /// As [`ReadHandle::read`], also for readers with a [`DocumentFilter`].
     pub async fn read_whole<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         if self.asker == ReadPrincipal::All {
             return self.read_about(operation).await;

@@ -56,7 +56,7 @@ impl<O: 'static> Slots<O> {
         self.iter().find_map(Slot::found)
     }
 
-    /// Returns whether anything uses a state of them.
+    /// Returns whether any of the states is in use.
     pub fn is_any_used(&self) -> bool {
         self.iter().any(|slot| slot.state.is_used())
     }

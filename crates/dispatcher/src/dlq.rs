@@ -5,8 +5,7 @@
 //! | `dlq` | lists without documents (`limit`, `offset`, `sort`, `reason`, `job`, `state`, `since`, `until`), in the order of the filter's index; `DELETE` with a filter or `all=true` |
 //! | `dlq/count`, `dlq/stats`, `dlq/explain` | counts, a view of `_worker`, `_explain` |
 //! | `dlq/{id}` | `GET`, `PUT` to edit, `DELETE` |
-//! | `dlq/{id}/retry` | waits 10 s, or `wait`: 200 with `"state":"delivered"` or the failure; 202 if the job is paused,
-//! has halted, or did not reach it |
+//! | `dlq/{id}/retry` | waits 10 s, or `wait`: 200 with `"state":"delivered"` or the failure; 202 if the job is paused, has halted, or did not reach it |
 //! | `dlq/retry` | by filter, `per_second`: orders, and answers 202 |
 //! | `dlq/export`, `dlq/import` | entries, one per line |
 

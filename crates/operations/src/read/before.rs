@@ -15,9 +15,9 @@ use crate::read::all_docs::{AllDocs, AllDocsQuery, of_partition, whole_range};
 const COUNTED_MAX: Limit<usize> = Limit::new(1_000, 20);
 
 impl AllDocs {
-    /// Counts the documents of the database before the start of a scan, in its order and without deleted ones. Counters
-    /// give those of other partitions than the scan's. `None` if there are too many partitions to add up, or too many
-    /// ids before the start (within its partition, for a scan of one): more than 1,000, or than fit one reply of
+    /// Counts the documents before the start of a scan, in the order of the scan and without deleted ones. For other
+    /// partitions than the scan's it adds up their counters. `None` if there are too many partitions, or too many ids
+    /// before the start, within the partition of a scan of one: more than 1,000, or more than fit one reply of
     /// FoundationDB.
     ///
     /// # Errors
