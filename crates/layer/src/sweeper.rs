@@ -20,8 +20,8 @@ use crate::handle::Layer;
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
 
 impl Layer {
-    /// Removes the staged large bodies of all databases that were begun longer ago than `broken_after`.
-    /// [`crate::Background`] calls it when it is due. Returns their number.
+    /// Removes the staged large bodies of all databases that were begun longer ago than `broken_after`, for tests:
+    /// [`crate::Background`] sweeps one database at a time. Returns their number.
     #[boxed]
     pub async fn sweep_broken_uploads(&self, _: &ServerActor, broken_after: Duration) -> Result<u64> {
         let mut blobs = 0;
@@ -36,8 +36,8 @@ impl Layer {
         Ok(blobs)
     }
 
-    /// Removes creations and deletions older than `kept_for` that later ones of the same name supersede.
-    /// [`crate::Background`] calls it when it is due. Returns their number.
+    /// Removes creations and deletions older than `kept_for` that later ones of the same name supersede, for tests.
+    /// [`crate::Background`] does so when it is due. Returns their number.
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage), [`Corrupt`](crate::Error::Corrupt).
