@@ -1,5 +1,6 @@
 //! Removes expired sessions, and old records of changed principals that all followers have read.
 
+use async_recursion::async_recursion as boxed;
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::changed_principal_at;
@@ -32,6 +33,7 @@ pub(super) fn note(trx: &Transaction, instance: &Instance) -> Result<()> {
     due::mark(trx, &instance.root, Kind::Principals, &instance.name, due::after_ms(trx.clock(), KEPT_FOR_MS))
 }
 
+#[boxed]
 pub async fn sweep(inner: &Inner, name: &str, until: Instant) -> Result<Swept> {
     sweep_as_of(inner, name, inner.clock.unix_ms(), until).await
 }

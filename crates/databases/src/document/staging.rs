@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::keys::Keys;
@@ -141,6 +142,7 @@ impl Operation for Stage<'_> {
 }
 
 /// Restarts the lifetime of blobs that are still staged.
+#[boxed]
 pub async fn renew(inner: &Inner, instance: &Instance, blob_ids: &[&[u8]]) -> Result<()> {
     struct Renew<'a> {
         inner: &'a Inner,
@@ -253,6 +255,7 @@ pub struct StagingSweep {
 
 /// Removes blobs that were staged long ago and never taken, and frees attachments that left their documents, until a
 /// time limit.
+#[boxed]
 pub async fn sweep_database(
     inner: &Inner,
     name: &str,

@@ -76,6 +76,7 @@ const STAGED_BYTES_MAX: usize = 500_000;
 
 /// Stages data of one row each, in as many transactions as needed. Data for a replaced instance of the database is not
 /// staged, so its edit will not find it.
+#[boxed]
 pub async fn stage_small(inner: &Inner, instance: &Instance, actor: &Actor, data: &[&SmallUpload]) -> Result<()> {
     let mut rest = data;
     check_size(inner, instance, actor).await?;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_databases::server::Inner;
 use flatbed_kit::TransactionContext as _;
 use flatbed_store::error::Result;
@@ -25,6 +26,7 @@ const DELETIONS_KEPT: usize = 100_000;
 /// number; until then followers see each. Several processes may do so at once.
 ///
 /// Takes memory for the names of all databases and for [`DELETIONS_KEPT`] deleted ones.
+#[boxed]
 pub async fn sweep(inner: &Inner, kept_for: Duration) -> Result<u64> {
     let is_ours = |bytes: Option<&[u8]>| Ok(in_use(bytes)?.epoch);
     sweep_root(&inner.db, &inner.metrics, &inner.keys, kept_for, &is_ours, &mut |_| {}).await
@@ -32,6 +34,7 @@ pub async fn sweep(inner: &Inner, kept_for: Duration) -> Result<u64> {
 
 /// As [`sweep`], for a root that no layer need have open. `epoch_of` returns the epoch of the root's record, or an
 /// error if nothing may be removed; `progress` is called after each transaction that removed some.
+#[boxed]
 pub async fn sweep_root(
     db: &Database,
     metrics: &Arc<Instruments>,

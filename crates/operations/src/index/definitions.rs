@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
 use flatbed_databases::slots::State;
@@ -205,6 +206,7 @@ pub fn reordering(instance: &Instance) -> &tokio::sync::Mutex<()> {
 }
 
 /// Replaces a database's indexes of another collation by this program's, one call at a time in each process.
+#[boxed]
 pub async fn reorder_alone(inner: &Inner, name: &str) -> Result<()> {
     let instance = inner.cached(name);
     let _alone = match &instance {

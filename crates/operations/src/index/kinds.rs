@@ -3,6 +3,7 @@
 //! A kind is code: it finds its definitions in design documents, maintains entries in the transactions that change
 //! documents, and checks them. An index is one definition in one database, with its own number.
 
+use async_recursion::async_recursion as boxed;
 use flatbed_databases::document::edit::Edit;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
@@ -178,6 +179,7 @@ impl DefinedIndex {
     }
 
     /// See [`Kind::check_document`].
+    #[boxed]
     pub async fn check_document(&self, within: &Within<'_>, id: &str, info: &Info) -> Result<Option<String>> {
         let is_built = self.index.readable || {
             let progress = crate::index::build::progress(within, self.index.number, true).await?;
@@ -187,6 +189,7 @@ impl DefinedIndex {
     }
 
     /// See [`Kind::check_entry`].
+    #[boxed]
     pub async fn check_entry(&self, within: &Within<'_>, key: &[u8], value: &[u8]) -> Result<Option<String>> {
         match within.instance.keys.split_index(key) {
             Ok((number, _)) if number != self.index.number => Ok(Some("lies in another index".to_owned())),

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_channels::require::Writer;
 use flatbed_databases::actor::User;
 use flatbed_databases::asker::ReadPrincipal;
@@ -208,6 +209,7 @@ pub async fn judge(
 ///
 /// # Errors
 /// [`Refusal::InvalidSetting`]: the database has no channels.
+#[boxed]
 pub async fn routed(
     database: &ReadHandle,
     instance: &Instance,
@@ -302,6 +304,7 @@ pub enum Replaced {
 
 /// Finds the revision that an edit replaces. `eyes`: the reader who must see the edit's revision, or have pushed it,
 /// for it to count as existing, as for `_revs_diff`.
+#[boxed]
 pub async fn replaced(
     database: &ReadHandle,
     edit: &Edit<'_>,

@@ -1,5 +1,6 @@
 //! Database statistics for restricted readers.
 
+use async_recursion::async_recursion as boxed;
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::limits::Limit;
@@ -29,6 +30,7 @@ pub struct SeenInfo {
 }
 
 /// Reads the statistics.
+#[boxed]
 pub async fn seen_info(
     inner: &Inner,
     trx: &Transaction,
@@ -41,6 +43,7 @@ pub async fn seen_info(
 }
 
 /// Reads the newest sequence of documents that are visible to the reader or have left their channels.
+#[boxed]
 pub async fn seen_seq(inner: &Inner, trx: &Transaction, instance: &Instance, asker: &ReadPrincipal) -> Result<Seq> {
     let viewer = PendingViewer::begin(inner, trx, instance, asker).viewer().await?;
     newest_seq(&viewer, trx, instance).await

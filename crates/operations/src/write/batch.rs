@@ -6,6 +6,7 @@ pub mod together;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_databases::actor::Actor;
 use flatbed_databases::admission::PendingAdmissions;
 use flatbed_databases::document::attachments::{self, ListRead};
@@ -65,6 +66,7 @@ const SHARED_LEAVES_MAX: u32 = 100;
 /// may move the body. New bodies have the same limit.
 pub const SHARED_BODY_BYTES_MAX: u64 = 32_000;
 
+#[boxed]
 pub async fn write_document(database: &WriteHandle, edit: &Edit<'_>) -> Result<WrittenRevision> {
     let (inner, name) = (&*database.inner, &*database.name);
     if let Err(refusal) = check_document_id(&edit.id) {
@@ -112,6 +114,7 @@ async fn check_size(database: &WriteHandle, edits: &[Edit<'_>]) -> Result<()> {
 }
 
 /// Writes edits and returns their outcomes in order. Several edits of one document are applied one after the other.
+#[boxed]
 pub async fn write_documents(database: &WriteHandle, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let mut outcomes: Placed<Outcome> = Vec::with_capacity(edits.len());
@@ -405,6 +408,7 @@ pub async fn judge_items(
 }
 
 /// Returns the database's instance, cached if possible: the write's own transaction checks it.
+#[boxed]
 pub async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
     match inner.cached(name) {
         Some(instance) => Ok(instance),
@@ -413,6 +417,7 @@ pub async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
 }
 
 /// Reads the database's current instance.
+#[boxed]
 pub async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
     struct Resolve<'a>(&'a Inner, &'a str);
     impl Operation for Resolve<'_> {

@@ -13,6 +13,7 @@ pub mod transaction;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_databases::document::release;
 use flatbed_databases::handles::WriteHandle;
 use flatbed_databases::instance::Instance;
@@ -76,6 +77,7 @@ pub async fn is_due(inner: &Inner, name: &str) -> Result<bool> {
 }
 
 /// Requests a compaction by any process that has time for it.
+#[boxed]
 pub async fn ask(database: &WriteHandle) -> Result<()> {
     struct Ask<'a>(&'a WriteHandle);
     impl Operation for Ask<'_> {
@@ -95,6 +97,7 @@ pub async fn ask(database: &WriteHandle) -> Result<()> {
 
 /// Starts or resumes the compaction of a database, for about `time`. Returns whether it has finished; `None` if this
 /// process is already compacting it.
+#[boxed]
 pub async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> Result<Option<bool>> {
     let until = inner.clock.now() + time;
     let instance = resolved(inner, name).await?;

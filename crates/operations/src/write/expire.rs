@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_clock::LinePacer;
 use flatbed_databases::document::edit::Edit;
 use flatbed_databases::document::verdict::Verdict;
@@ -96,6 +97,7 @@ impl Operation for ReadEnded<'_> {
 /// Writes tombstones for documents that expired by the later of now and `due_ms`, for about `turn`. Returns whether it
 /// has finished. `None`: `due_ms` is more than `ahead` from now, because the clock was set back since the entry was
 /// due. The entry stays: no document goes before its time, and none is forgotten.
+#[boxed]
 pub async fn expire(database: &WriteHandle, turn: Duration, due_ms: u64, ahead: Duration) -> Result<Option<bool>> {
     let inner = &*database.inner;
     let now_ms = inner.clock.unix_ms();

@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_databases::actor::Actor;
 use flatbed_databases::document::attachments;
 use flatbed_databases::document::body::{BODY_BYTES_MAX, Rows, begin_read};
@@ -55,6 +56,7 @@ const LEAVES_AT_ONCE: usize = 100;
 const EDITS_MAX: usize = 100;
 
 /// Performs `Database::purge` of the layer.
+#[boxed]
 pub async fn purge(database: &WriteHandle, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let (mut purged, mut from): (HashSet<RevId>, Option<PurgePosition>) = (HashSet::new(), None);

@@ -66,6 +66,7 @@ pub enum Attended {
 }
 
 /// Starts following the groups of a database, and waits up to `turn`. Followers continue afterwards.
+#[boxed]
 pub async fn take_up(reader: &ReadHandle, turn: Duration) -> Result<()> {
     if view_functions(&reader.inner).is_some() {
         let instance = wake_all(reader).await?;
@@ -76,6 +77,7 @@ pub async fn take_up(reader: &ReadHandle, turn: Duration) -> Result<()> {
 
 /// Makes sure for up to `turn` that the groups of a database are followed, and drops those that have been unnamed for a
 /// day.
+#[boxed]
 pub async fn attend(reader: &ReadHandle, turn: Duration) -> Result<Attended> {
     attend_at(reader, turn, reader.inner.clock.unix_ms()).await
 }
@@ -120,6 +122,7 @@ async fn are_through(reader: &ReadHandle, instance: &Instance, until: Instant) -
 
 /// Drops failed groups that are no longer named or whose database is gone from memory, so that they do not count as
 /// behind.
+#[boxed]
 pub async fn forget_gone(inner: &Arc<Inner>) -> Result<()> {
     for (name, failing) in views(inner).failing() {
         let named = match ReadHandle::new(Arc::clone(inner), &name).read(&mut Resolve { inner, name: &name }).await {

@@ -3,6 +3,7 @@
 //! Nothing is locked. A document is compared if the group is past the document's position in by-seq, no purge is
 //! pending, and the document is unchanged since it was mapped. Other documents are skipped.
 
+use async_recursion::async_recursion as boxed;
 use flatbed_databases::handles::ReadHandle;
 use flatbed_databases::instance::Instance;
 use flatbed_operations::read::all_docs::{AllDocs, AllDocsQuery};
@@ -41,6 +42,7 @@ pub struct Recomputed {
 ///
 /// # Errors
 /// Of the storage; [`flatbed_store::error::Error::View`]: the functions cannot be run.
+#[boxed]
 pub async fn recompute(reader: &ReadHandle, instance: &Instance, group: &proto::Index) -> Result<Recomputed> {
     let mut found = Recomputed::default();
     let Some(loaded) = load(reader, instance, group).await? else { return Ok(found) };

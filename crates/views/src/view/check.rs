@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_clock::Clock;
 use flatbed_collate::reduce::Reducer;
 use flatbed_databases::limits::Limit;
@@ -59,6 +60,7 @@ pub struct Checked {
 /// JavaScript reduces are compared if they run here, give a result and take no longer than [`WRITTEN_FOR`] together.
 /// Parts must have a row or a mark. With undos, nodes must equal the state before the large document that is being
 /// changed.
+#[boxed]
 pub async fn check(
     trx: &Transaction,
     keys: &Keys,

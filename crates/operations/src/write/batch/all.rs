@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use flatbed_databases::document::edit::{Edit, WrittenRevision, check_document_id};
 use flatbed_databases::document::staging;
 use flatbed_databases::handles::WriteHandle;
@@ -35,6 +36,7 @@ struct Attempts {
 }
 
 /// Writes edits of distinct documents in one transaction, and returns their new revisions in order.
+#[boxed]
 pub async fn write_all(database: &WriteHandle, edits: &[Edit<'_>]) -> Result<Vec<WrittenRevision>> {
     let (inner, name) = (&*database.inner, &*database.name);
     if edits.len() > BATCH_DOCUMENTS_MAX {
