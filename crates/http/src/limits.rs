@@ -139,6 +139,8 @@ struct AddressRequests {
     of: HashMap<ClientNetwork, RequestCount>,
     /// Without feeds.
     all: usize,
+    /// The number of addresses that have other requests than feeds.
+    asking: usize,
 }
 
 /// The requests of an address that are under way.
@@ -146,6 +148,12 @@ struct AddressRequests {
 struct RequestCount {
     all: usize,
     feeds: usize,
+}
+
+impl RequestCount {
+    fn without_feeds(self) -> usize {
+        self.all - self.feeds
+    }
 }
 
 /// Admits requests within the limits.
@@ -207,13 +215,15 @@ impl Admission {
         let mut under_way = self.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
         let count = under_way.of.get(&who).copied().unwrap_or_default();
         let has_too_many = limits.under_way_by_address > 0 && count.all >= limits.under_way_by_address;
-        let briefly = count.all - count.feeds;
-        let has_its_part = || briefly > 0 && briefly >= limits.under_way / under_way.of.len();
+        let briefly = count.without_feeds();
+        // An address that only follows feeds leaves its part to the others.
+        let has_its_part = || briefly > 0 && briefly >= limits.under_way / under_way.asking.max(1);
         if has_too_many || (limits.under_way > 0 && under_way.all >= limits.under_way && has_its_part()) {
             return Err(self.too_many(Bound::RequestsByAddress, "of this address are under way", Duration::ZERO));
         }
         under_way.of.entry(who).or_default().all += 1;
         under_way.all += 1;
+        under_way.asking += usize::from(briefly == 0);
         Ok(Some(AddressRequest { of: self.clone(), who, is_feed: AtomicBool::new(false) }))
     }
 
@@ -286,9 +296,11 @@ impl AddressRequest {
             return;
         }
         let mut under_way = self.of.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let under_way = &mut *under_way;
         under_way.all -= 1;
         if let Some(count) = under_way.of.get_mut(&self.who) {
             count.feeds += 1;
+            under_way.asking -= usize::from(count.without_feeds() == 0);
         }
     }
 }
@@ -296,13 +308,13 @@ impl AddressRequest {
 impl Drop for AddressRequest {
     fn drop(&mut self) {
         let mut under_way = self.of.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let under_way = &mut *under_way;
         let is_feed = self.is_feed.load(Ordering::Relaxed);
-        if !is_feed {
-            under_way.all -= 1;
-        }
+        under_way.all -= usize::from(!is_feed);
         if let Some(count) = under_way.of.get_mut(&self.who) {
             count.all -= 1;
             count.feeds -= usize::from(is_feed);
+            under_way.asking -= usize::from(!is_feed && count.without_feeds() == 0);
             if count.all == 0 {
                 under_way.of.remove(&self.who);
             }
@@ -386,7 +398,21 @@ mod tests {
         assert!(ask("192.0.2.1").is_err());
         drop((feeds, others, own));
         let under_way = admission.under_way_by_address.lock().unwrap();
-        assert_eq!((under_way.of.len(), under_way.all), (0, 0));
+        assert_eq!((under_way.of.len(), under_way.all, under_way.asking), (0, 0, 0));
+    }
+
+    #[test]
+    fn addresses_that_only_follow_feeds_take_no_part_from_others() {
+        let admission = admission(Limits { under_way: 8, ..Limits::default() });
+        let ask = |address: &str| admission.ask(&peer(address)).map(Option::unwrap);
+        let feeds: Vec<_> = (10..30).map(|n| ask(&format!("192.0.2.{n}")).unwrap()).collect();
+        feeds.iter().for_each(AddressRequest::follows);
+        let many: Vec<_> = (0..8).map(|_| ask("192.0.2.1").unwrap()).collect();
+        let few: Vec<_> = (0..4).map(|_| ask("192.0.2.2").unwrap()).collect();
+        assert!(ask("192.0.2.2").is_err() && ask("192.0.2.1").is_err());
+        drop((feeds, many, few));
+        let under_way = admission.under_way_by_address.lock().unwrap();
+        assert_eq!((under_way.of.len(), under_way.all, under_way.asking), (0, 0, 0));
     }
 
     #[test]
