@@ -6,7 +6,7 @@ use std::time::Duration;
 use flatbed_admission::{Budget, Grant};
 
 use crate::metrics::Usage;
-use crate::turns::ClientNetwork;
+use crate::turns::{ClientNetwork, PageKey, PageTurns};
 
 /// The wait after which slow clients are cut to make room.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
@@ -26,7 +26,27 @@ pub(crate) async fn take(budget: &Arc<Budget>, bytes: usize) -> Option<Grant> {
 }
 
 async fn wait(budget: &Arc<Budget>, bytes: usize) -> Option<Grant> {
-    let mut taken = std::pin::pin!(budget.take(bytes));
+    patiently(budget, budget.take(bytes)).await
+}
+
+/// Waits for bytes as [`take`] does, but in turns. The task counts as a waiter also while it waits for its turn:
+/// otherwise quick turns would hide that the last of a long queue waits.
+pub(crate) async fn take_in_turn(
+    turns: Arc<PageTurns>,
+    keys: [PageKey; 2],
+    budget: Arc<Budget>,
+    bytes: usize,
+) -> Option<Grant> {
+    let taken = async {
+        let _turn = turns.wait(keys).await;
+        budget.take(bytes.min(budget.limit())).await
+    };
+    patiently(&budget, taken).await
+}
+
+/// Awaits bytes of a budget. After [`PATIENCE`] the task counts as a waiter.
+async fn patiently(budget: &Budget, taken: impl Future<Output = Option<Grant>>) -> Option<Grant> {
+    let mut taken = std::pin::pin!(taken);
     tokio::select! {
         biased;
         taken = &mut taken => return taken,

@@ -18,9 +18,10 @@ use bytes::{Buf, Bytes};
 use flatbed_admission::{Budget, Grant, Shares};
 use slab::Slab;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::awaited::{AwaitedBodies, AwaitedBody};
-use crate::budget::{Share, take, try_take};
+use crate::budget::{Share, take, take_in_turn, try_take};
 use crate::limits::{AddressRequest, UserRequest};
 use crate::metrics::{Bound, Traffic, Usage};
 use crate::pace::Pace;
@@ -429,6 +430,9 @@ impl Outlet {
 
     /// Waits for page memory. Addresses take turns, and so do users: thousands of feeds that begin do not delay the
     /// answers of others. Only the task that has the turn waits in the budget.
+    ///
+    /// It is a task of its own. The caller may pause, as a feed does while its client does not take a heartbeat, and
+    /// must not have the turn meanwhile.
     async fn take_in_turn(&self, kind: PageKind, budget: &Arc<Budget>, bytes: usize) -> Option<Grant> {
         let all = &self.connection.of;
         let turns = match kind {
@@ -437,8 +441,10 @@ impl Outlet {
         };
         let address = self.share.get().and_then(|share| share.who);
         let user = self.user.get().map(|user| user.user().clone());
-        let _turn = turns.wait([PageKey::Address(address), PageKey::User(user)]).await;
-        take(budget, bytes).await
+        let keys = [PageKey::Address(address), PageKey::User(user)];
+        let mut waiting = JoinSet::new();
+        waiting.spawn(take_in_turn(turns.clone(), keys, budget.clone(), bytes));
+        waiting.join_next().await?.ok().flatten()
     }
 
     /// The same, without a wait: for a task that already holds a page.

@@ -1,4 +1,5 @@
 use flatbed_testkit::pass;
+use futures_util::FutureExt;
 
 use super::*;
 use crate::budget::PATIENCE;
@@ -99,6 +100,51 @@ async fn many_addresses_of_one_user_do_not_delay_another_one() {
     }
     assert_eq!(users.len(), 40);
     assert!(users[..6].contains(&"nora"), "{users:?}");
+}
+
+/// Returns outlets with memory for one page of rows, that page, and tasks of different addresses.
+async fn full_rows<const N: usize>() -> (Arc<Outlets>, AnswerMemory, [Arc<Outlet>; N]) {
+    const MB: usize = 1_000_000;
+    let outlets = Outlets::new(24 * MB, 8 * MB, ROOM_MAX, Arc::default());
+    let held = answer(&outlets, 1).page_room(PageKind::Rows).await;
+    let mut n = 1;
+    let waiting = [(); N].map(|()| {
+        n += 1;
+        answer(&outlets, n)
+    });
+    (outlets, held, waiting)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_pauses_while_it_waits_does_not_keep_the_turn() {
+    let (_outlets, held, [pausing, other]) = full_rows::<2>().await;
+    // A feed whose client does not take its heartbeats.
+    let mut paused = Box::pin(pausing.page_room(PageKind::Little));
+    assert!((&mut paused).now_or_never().is_none());
+    let others = tokio::spawn(async move { drop(other.page_room(PageKind::Little).await) });
+    pass(PATIENCE).await;
+    assert!(!others.is_finished());
+    drop(held);
+    tokio::time::timeout(ROOM_MAX, others).await.expect("the turn passes on").expect("the task ended");
+    drop(paused.await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_waits_for_its_turn_is_a_waiter() {
+    let (outlets, held, [one, other]) = full_rows::<2>().await;
+    let first = tokio::spawn(async move { one.page_room(PageKind::Rows).await });
+    tokio::task::yield_now().await;
+    let second = tokio::spawn(async move { other.page_room(PageKind::Rows).await });
+    pass(PATIENCE * 3 / 5).await;
+    drop(held);
+    let held = first.await.expect("the task ended");
+    assert!(!outlets.rows.is_waited_for());
+    // The second has had the turn for less than that.
+    pass(PATIENCE * 3 / 5).await;
+    assert!(outlets.rows.is_waited_for());
+    drop(held);
+    drop(second.await.expect("the task ended"));
+    assert!(!outlets.rows.is_waited_for() && outlets.page_usage().used == 0);
 }
 
 /// No answer has made progress since the server's start.
