@@ -309,6 +309,7 @@ impl Room {
             }
             missing
         };
+        let mut growth = Growth { room: self, bytes };
         let _waiter = parts.texts.waiter();
         let shared = async {
             // Waiting for most of it would block all other tasks until the rest is available.
@@ -320,22 +321,17 @@ impl Room {
         };
         tokio::select! {
             biased;
-            () = shared => Ok(()),
+            () = shared => {}
             Ok(reserve) = parts.reserve.wait([self.memory.owner.clone()]) => {
                 self.held().reserve = Some(reserve);
                 self.holder.keep(true);
                 parts.reserve_used.store(missing, Ordering::Relaxed);
-                Ok(())
             }
-            () = self.holder.recalled() => {
-                self.shrink(bytes);
-                Err(NoRoom::Now)
-            }
-            () = tokio::time::sleep(WAIT_MAX) => {
-                self.shrink(bytes);
-                Err(NoRoom::Now)
-            }
+            () = self.holder.recalled() => return Err(NoRoom::Now),
+            () = tokio::time::sleep(WAIT_MAX) => return Err(NoRoom::Now),
         }
+        growth.bytes = 0;
+        Ok(())
     }
 
     fn shrink(&self, bytes: usize) {
@@ -381,6 +377,20 @@ impl Drop for Room {
     fn drop(&mut self) {
         if self.held().reserve.is_some() {
             self.memory.parts.reserve_used.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Bytes that a room waits for. If the wait ends without them, or is dropped, the room does not count them.
+struct Growth<'r> {
+    room: &'r Room,
+    bytes: usize,
+}
+
+impl Drop for Growth<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.room.shrink(self.bytes);
         }
     }
 }
@@ -485,6 +495,21 @@ mod tests {
         assert_eq!(Share::new(&memory.room()).set(MB).await, Err(NoRoom::Now));
         assert_eq!(two.set(ROOM_BYTES_MAX + 1).await, Err(NoRoom::Ever));
         drop((one, two));
+        assert_eq!(used(&memory), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_is_dropped_leaves_nothing_in_its_room() {
+        let memory = Memory::of_parts(MB, MB, MB);
+        let [first, second, room] = [(); 3].map(|()| memory.room());
+        let (mut full, mut reserve) = (Share::new(&first), Share::new(&second));
+        full.set(MB).await.unwrap();
+        reserve.set(MB).await.unwrap();
+        let mut waits = Share::new(&room);
+        assert!(tokio::time::timeout(TEXT_PATIENCE, waits.set(MB / 2)).await.is_err());
+        drop(waits);
+        assert_eq!(room.held().bytes, 0);
+        drop((full, reserve));
         assert_eq!(used(&memory), 0);
     }
 
