@@ -1,6 +1,6 @@
 //! A replication from its beginning to its end.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +83,8 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &PeerAccess, contro
     loop {
         let pages = ways.memory.pages();
         let outcome = tokio::select! {
+            // First: what has ended needs no pages.
+            biased;
             outcome = replicate_by_one_function(spec, server, ways, &pages, control.clone()) => outcome?,
             // The whole run yields: its reader and each of its batches may hold pages.
             () = pages.overdue() => return Err(Error::NoRoom(spec.source.to_string())),
@@ -146,7 +148,7 @@ async fn replicate_by_one_function(
     let (rows_max, room) = (PAGE_ROWS, None);
     let reader = Reader { source, spec: spec.clone(), progress, rows_max, pages, room, clock: clock.clone() };
     let reading = AbortOnDrop(tokio::spawn(reader.run(start, page_sender)));
-    let mut batches = FuturesOrdered::new();
+    let mut batches = Batches::new();
     let (mut stop, mut at_end, mut has_changes) = (checkpoints.control.stop.clone(), false, false);
     while !(at_end && batches.is_empty()) {
         tokio::select! {
@@ -161,7 +163,7 @@ async fn replicate_by_one_function(
                         let seq = if rest.is_empty() { Some(last_seq.clone()) } else { changes.last().map(|(_, seq)| seq.clone()) };
                         let batch: Vec<Change> = changes.into_iter().map(|(change, _)| change).collect();
                         let (transfer, room) = (&transfer, room.clone());
-                        batches.push_back(async move { transfer.batch(batch, room).await.map(|()| seq) });
+                        batches.push(async move { transfer.batch(batch, room).await.map(|()| seq) });
                         if rest.is_empty() {
                             break;
                         }
@@ -179,19 +181,19 @@ async fn replicate_by_one_function(
                 }
             }
             () = clock.sleep_until(checkpoints.due()), if checkpoints.is_behind() => {
-                if !checkpoints.write().await? {
+                if !batches.run_beside(checkpoints.write()).await? {
                     return Ok(None);
                 }
             }
             () = clock.sleep_until(checkpoints.look_due()), if checkpoints.is_by_function => {
-                if checkpoints.has_other_function().await? {
+                if batches.run_beside(checkpoints.has_other_function()).await? {
                     return Ok(None);
                 }
             }
             () = async { drop(stop.wait_for(|stop| *stop).await) } => break,
         }
     }
-    drop(reading);
+    drop((reading, batches));
     // As in CouchDB, a run that transferred no change writes no checkpoint, even if the source has advanced.
     let no_changes = !has_changes && !spec.continuous;
     let is_current = if no_changes {
@@ -206,6 +208,51 @@ async fn replicate_by_one_function(
     let members =
         if no_changes { source_log.members() } else { checkpoints.session.members(&checkpoints.through, &stats) };
     Ok(Some(Outcome { no_changes, stats, members }))
+}
+
+/// The batches under way, and those that have ended since the loop last asked for one.
+struct Batches<B: Future> {
+    under_way: FuturesOrdered<B>,
+    ended: VecDeque<B::Output>,
+}
+
+impl<B: Future> Batches<B> {
+    fn new() -> Batches<B> {
+        Batches { under_way: FuturesOrdered::new(), ended: VecDeque::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.under_way.len() + self.ended.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn push(&mut self, batch: B) {
+        self.under_way.push_back(batch);
+    }
+
+    /// Returns the outcome of the oldest batch; `None` if there is none. It may be dropped and called again.
+    async fn next(&mut self) -> Option<B::Output> {
+        match self.ended.pop_front() {
+            Some(ended) => Some(ended),
+            None => self.under_way.next().await,
+        }
+    }
+
+    /// Awaits other work of the replication. The batches go on meanwhile: a batch that is not polled keeps its memory,
+    /// also if another owner needs it.
+    async fn run_beside<W: Future>(&mut self, work: W) -> W::Output {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                output = &mut work => return output,
+                Some(ended) = self.under_way.next(), if !self.under_way.is_empty() => self.ended.push_back(ended),
+            }
+        }
+    }
 }
 
 /// Aborts a task on drop.
@@ -505,4 +552,22 @@ impl Reader {
 /// Returns a sequence in the form for its source: a string's text, or any other value as JSON.
 fn string_or_text(seq: &[u8]) -> Option<String> {
     crate::transfer::string_of(seq).or_else(|| std::str::from_utf8(seq).ok().map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn batches_go_on_while_other_work_is_awaited() {
+        let (ended, work) = oneshot::channel();
+        let mut batches = Batches::new();
+        batches.push(async move { ended.send(1) });
+        assert_eq!(batches.run_beside(work).await, Ok(1));
+        assert_eq!(batches.len(), 1);
+        assert_eq!(batches.next().await, Some(Ok(())));
+        assert!(batches.is_empty() && batches.next().await.is_none());
+    }
 }
