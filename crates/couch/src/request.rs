@@ -45,6 +45,12 @@ impl Request {
         let ForwardingSettings { host_header, proto_header, ssl_header } = &self.settings.forwarding;
         self.of.base([host_header.as_str(), proto_header.as_str(), ssl_header.as_str()])
     }
+
+    /// Returns the names of the headers that [`Request::base`] reads, in lower case.
+    pub(crate) fn base_headers(&self) -> [String; 3] {
+        let ForwardingSettings { host_header, proto_header, ssl_header } = &self.settings.forwarding;
+        [host_header, proto_header, ssl_header].map(Clone::clone)
+    }
 }
 
 impl Deref for Request {

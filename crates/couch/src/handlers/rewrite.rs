@@ -90,7 +90,7 @@ async fn function(
     if let Some(method) = method {
         request.method = method;
     }
-    let of_proxy = request.context.proxy_headers();
+    let of_proxy = [request.context.proxy_headers(), request.base_headers()].concat();
     for (name, value) in response::request_headers(&headers)?.iter() {
         if !identifies_client(name, &of_proxy) {
             request.headers.insert(name, value.clone());

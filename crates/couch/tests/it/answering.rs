@@ -210,6 +210,21 @@ async fn rewrites_are_bounded() {
     assert_eq!(form.1["reason"], "Referer header required.");
 }
 
+#[tokio::test]
+async fn functions_of_rewrites_do_not_say_where_the_server_is() {
+    let function = "function () { return {path: '../../made', body: '{}', \
+                    headers: {'X-Public-Host': 'c.example', 'X-Scheme': 'https'}}; }";
+    let Some(server) = serve(json!({ "rewrites": function })).await else { return };
+    for (key, name) in [("x_forwarded_host", "X-Public-Host"), ("x_forwarded_proto", "X-Scheme")] {
+        let set = server.json("PUT", &format!("/_node/_local/_config/chttpd/{key}"), json!(name)).await;
+        assert_eq!(set.0, 200, "{set:?}");
+    }
+    let mut client = server.connect().await;
+    let json = [("content-type", "application/json")];
+    let answer = client.call("PUT", "/db/_design/d/_rewrite/x", &json, b"{}").await;
+    assert_eq!((answer.status, answer.header("location")), (201, Some("http://localhost/db/made")), "{answer:?}");
+}
+
 /// All calls of a request share one time limit.
 #[tokio::test]
 async fn rewrites_that_lead_to_themselves_take_the_time_of_one_call() {
