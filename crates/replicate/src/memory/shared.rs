@@ -121,7 +121,7 @@ impl SharedState {
         }
         if holder.bytes == 0 {
             holder.since = None;
-            holder.recall.send_replace(false);
+            holder.recall.send_if_modified(std::mem::take);
         }
         self.serve();
     }
@@ -142,13 +142,17 @@ impl SharedState {
 
     /// Takes bytes if they are free and no owner that holds less waits.
     fn try_take(&mut self, id: u64, bytes: usize) -> bool {
+        // Most pieces need no further bytes. The search for the first request looks at all owners.
+        if bytes == 0 {
+            return true;
+        }
         let Some(holder) = self.holders.get(&id) else { return false };
         let held = self.bytes_of(&holder.owner);
         let is_free = bytes <= self.free && self.first().is_none_or(|(owner, _)| self.bytes_of(&owner) > held);
-        if bytes == 0 || is_free {
+        if is_free {
             self.add(id, bytes);
         }
-        bytes == 0 || is_free
+        is_free
     }
 
     /// Recalls holders for a request, if it is the first, until its bytes are free or will be.
