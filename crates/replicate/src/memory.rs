@@ -41,7 +41,8 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 const TEXT_PATIENCE: Duration = Duration::from_millis(500);
 const PAGE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The smallest request that waits, in bytes. A room grows in small steps, and would otherwise wait at each one.
+/// The smallest request that waits, in bytes, unless that is more than a quarter of all: then no other owner would hold
+/// twice as much and give way. A room grows in small steps, and would otherwise wait at each one.
 const ADVANCE_BYTES: usize = 1 << 20;
 
 /// The most tasks that wait for the reserve. There are at most a few for each job.
@@ -312,11 +313,14 @@ impl Room {
         let mut growth = Growth { room: self, bytes };
         let _waiter = parts.texts.waiter();
         let shared = async {
-            // Waiting for most of it would block all other tasks until the rest is available.
-            let wanted = [missing.max(ADVANCE_BYTES), missing].into_iter().find(|bytes| parts.texts.fits(2 * bytes));
-            match wanted {
-                Some(wanted) => self.holder.take(wanted).await,
-                None => std::future::pending().await,
+            let advance = missing.max(ADVANCE_BYTES);
+            if parts.texts.fits(4 * advance) {
+                self.holder.take(advance).await;
+            } else if parts.texts.fits(2 * missing) {
+                self.holder.take(missing).await;
+            } else {
+                // Waiting for most of it would block all other tasks until the rest is available.
+                std::future::pending().await
             }
         };
         tokio::select! {
