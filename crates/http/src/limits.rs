@@ -290,6 +290,10 @@ pub(crate) struct AddressRequest {
 }
 
 impl AddressRequest {
+    pub(crate) fn who(&self) -> ClientNetwork {
+        self.who
+    }
+
     /// Marks the request as a feed, which may last as long as its client likes.
     pub(crate) fn follows(&self) {
         if self.is_feed.swap(true, Ordering::Relaxed) {

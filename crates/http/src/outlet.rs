@@ -439,7 +439,11 @@ impl Outlet {
             PageKind::Documents | PageKind::Attachment => &all.document_turns,
             PageKind::Rows | PageKind::Little => &all.row_turns,
         };
-        let address = self.share.get().and_then(|share| share.who);
+        // Without a limit of memory by address there are no shares.
+        let address = match self.address.get() {
+            Some(address) => address.who(),
+            None => self.share.get().and_then(|share| share.who),
+        };
         let user = self.user.get().map(|user| user.user().clone());
         let keys = [PageKey::Address(address), PageKey::User(user)];
         let mut waiting = JoinSet::new();

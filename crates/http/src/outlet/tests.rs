@@ -4,6 +4,7 @@ use futures_util::FutureExt;
 use super::*;
 use crate::budget::PATIENCE;
 use crate::limits::{Admission, Limits};
+use crate::peer::Peer;
 use crate::reply::ROOM_MAX;
 
 /// Returns an outlet with memory for some megabytes.
@@ -100,6 +101,34 @@ async fn many_addresses_of_one_user_do_not_delay_another_one() {
     }
     assert_eq!(users.len(), 40);
     assert!(users[..6].contains(&"nora"), "{users:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_take_turns_where_memory_has_no_limit_by_address() {
+    let (outlets, held, []) = full_rows::<0>().await;
+    let blocks = "unix".parse().expect("a list of addresses");
+    let admission = Admission::new(Limits::default(), blocks, Arc::default());
+    let (ended, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for n in [2_u8; 20].into_iter().chain([3]) {
+        let answer = outlets.connect(true).begin().expect("a new connection has no answers");
+        let peer = Peer { address: Some(([192, 0, 2, n], 1).into()), is_secure: false };
+        let request = admission.ask(&peer).expect("no limit is reached");
+        answer.is_from(request.expect("the address has limits"));
+        let ended = ended.clone();
+        tokio::spawn(async move {
+            let room = answer.page_room(PageKind::Rows).await;
+            ended.send(n).expect("the test waits");
+            drop(room);
+        });
+        tokio::task::yield_now().await;
+    }
+    drop((held, ended));
+    let mut addresses = Vec::new();
+    while let Some(address) = order.recv().await {
+        addresses.push(address);
+    }
+    assert_eq!(addresses.len(), 21);
+    assert!(addresses[..6].contains(&3), "{addresses:?}");
 }
 
 /// Returns outlets with memory for one page of rows, that page, and tasks of different addresses.
