@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use flatbed_client::encode_segment;
+use flatbed_client::split::member;
 use flatbed_layer::json::{self as exact, Limits};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -99,12 +100,7 @@ async fn revision(
     if !is_same_content(&one, &other) {
         return Ok(Some("the content differs".to_owned()));
     }
-    let read = |text: &[u8]| serde_json::from_slice::<Value>(text).map_err(|_| ImportError::Answer(path.clone()));
-    let (mut one, mut other): (Value, Value) = (read(&one)?, read(&other)?);
-    let mut take = |name: &str| {
-        let taken = |document: &mut Value| document.as_object_mut().and_then(|members| members.remove(name));
-        (taken(&mut one).unwrap_or_default(), taken(&mut other).unwrap_or_default())
-    };
+    let take = |name: &str| (part(&one, name), part(&other, name));
     let (attachments, histories) = (take("_attachments"), take("_revisions"));
     if !is_same_history(&histories.0, &histories.1) {
         return Ok(Some("the history differs".to_owned()));
@@ -151,9 +147,15 @@ async fn is_same_attachment((from, to): (&mut Server, &mut Server), path: &str) 
 
 /// Compares the data of the attachment without a name, which has no path. `path`: the document with its attachments.
 async fn is_same_unnamed((from, to): (&mut Server, &mut Server), path: &str) -> Result<bool, ImportError> {
-    let data = |found: Option<Value>| found.map(|document| document["_attachments"][""]["data"].clone());
-    let (one, other) = (data(from.find(path).await?), data(to.find(path).await?));
+    let data = |found: Option<Bytes>| found.map(|document| part(&document, "_attachments")[""]["data"].clone());
+    let (one, other) = (data(from.find_text(path).await?), data(to.find_text(path).await?));
     Ok(one.is_some() && one == other)
+}
+
+/// Returns a member of a document, null without one. The rest may be nested deeper than serde_json reads.
+fn part(document: &[u8], name: &str) -> Value {
+    let found = member(document, name).and_then(|found| document.get(found.value));
+    found.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default()
 }
 
 /// Compares two documents without their attachments and histories.

@@ -11,12 +11,14 @@ async fn revisions_of_one_id_are_compared() {
     let directory = tempfile::tempdir().unwrap();
     let source = Server::start(&directory.path().join("source"));
     let target = Server::start(&directory.path().join("target"));
+    let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
     for (server, data, parent) in [(&source, "AAEC", "b"), (&target, "AAED", "c")] {
         let mut connection = server.connect().await;
         ask(&mut connection, Method::PUT, "/db", &Value::Null).await;
         let attached = |name: &str| json!({ name: { "content_type": "image/png", "data": data } });
         let documents = [
             json!({ "_id": "equal", "_rev": "1-a" }),
+            json!({ "_id": "deep and equal", "_rev": "1-a", "of": deep }),
             json!({ "_id": "content", "_rev": "1-a", "text": data }),
             json!({ "_id": "named", "_rev": "1-a", "_attachments": attached("a b") }),
             json!({ "_id": "unnamed", "_rev": "1-a", "_attachments": attached("") }),
