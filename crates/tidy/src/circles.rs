@@ -1,8 +1,9 @@
-//! Modules of a crate that use each other in a circle.
+//! Modules of one folder that use each other in a circle.
 //!
-//! The modules are those that `lib.rs` or `main.rs` declares, each with the files below it. A module uses another if its
-//! code has a path that begins with `crate::` or, from the file's place, as many `super::` as lead there, and goes on with
-//! the other's name. Re-exports of the crate's root are not followed, and code of tests alone is left out.
+//! The modules are those that the folder's own module declares (`lib.rs` or `main.rs` for a crate), each with the files
+//! below it. A module uses another if its code has a path that begins with `crate::` and the folder or, from the file's
+//! place, with as many `super::` as lead there, and goes on with the other's name. Re-exports of the folder's own module
+//! are not followed, and code of tests alone is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,11 +11,12 @@ use std::path::Path;
 use crate::rust::{is_of_word, parts, without_tests};
 use crate::sources::is_test;
 
-/// The top-level modules of a crate, each with the others that it uses.
+/// The modules of a folder, each with the others that it uses.
 pub type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// Reads a crate's files, given by their paths below `src`.
-pub fn uses(files: &BTreeMap<String, String>) -> Uses {
+/// Reads a crate's files, given by their paths below `src`. Returns the folders, by their paths there; `""` is the crate's
+/// own.
+pub fn uses(files: &BTreeMap<String, String>) -> BTreeMap<String, Uses> {
     let mut codes: BTreeMap<&str, String> = BTreeMap::new();
     for (path, text) in files.iter().filter(|(path, _)| !is_test(Path::new(path))) {
         let code = parts(text).code;
@@ -22,19 +24,33 @@ pub fn uses(files: &BTreeMap<String, String>) -> Uses {
             codes.insert(path, without_tests(&code));
         }
     }
+    let folders: BTreeSet<&str> =
+        codes.keys().flat_map(|path| path.match_indices('/').filter_map(|(at, _)| path.get(..at))).collect();
+    [""].into_iter().chain(folders).map(|folder| (folder.to_owned(), uses_in(&codes, folder))).collect()
+}
+
+fn uses_in(codes: &BTreeMap<&str, String>, folder: &str) -> Uses {
+    let (below, from_root, roots) = match folder {
+        "" => (String::new(), "crate::".to_owned(), ["lib.rs".to_owned(), "main.rs".to_owned()]),
+        _ => {
+            let from_root = format!("crate::{}::", folder.replace('/', "::"));
+            (format!("{folder}/"), from_root, [format!("{folder}.rs"), format!("{folder}/mod.rs")])
+        }
+    };
     let mut uses = Uses::new();
-    for code in ["lib.rs", "main.rs"].into_iter().filter_map(|root| codes.get(root)) {
+    for code in roots.iter().filter_map(|root| codes.get(root.as_str())) {
         uses.extend(declared(code).map(|name| (name.to_owned(), BTreeSet::new())));
     }
     let modules: BTreeSet<String> = uses.keys().cloned().collect();
-    for (path, code) in &codes {
+    for (path, code) in codes {
+        let Some(path) = path.strip_prefix(&below) else { continue };
         let mut place: Vec<&str> = path.trim_end_matches(".rs").split('/').collect();
         if place.last() == Some(&"mod") {
             place.pop();
         }
         let Some(own) = place.first().copied() else { continue };
         let Some(used) = uses.get_mut(own) else { continue };
-        for prefix in ["crate::".to_owned(), "super::".repeat(place.len())] {
+        for prefix in [from_root.clone(), "super::".repeat(place.len())] {
             let others = named(code, &prefix).into_iter().filter(|name| *name != own && modules.contains(*name));
             used.extend(others.map(str::to_owned));
         }
@@ -136,7 +152,7 @@ mod tests {
         let of = |(module, used): (String, BTreeSet<String>)| {
             format!("{module}: {}", used.into_iter().collect::<Vec<_>>().join(" "))
         };
-        uses(&files).into_iter().map(of).collect::<Vec<_>>().join("; ")
+        uses(&files).remove("").unwrap().into_iter().map(of).collect::<Vec<_>>().join("; ")
     }
 
     #[test]
@@ -156,6 +172,25 @@ mod tests {
             ("d.rs", "use crate::a;", "a: ; b: ; c: "),
         ] {
             assert_eq!(uses_of(&[root, (path, text)]), expected, "{path}: {text}");
+        }
+    }
+
+    #[test]
+    fn paths_in_a_folder_name_its_modules() {
+        for (path, text, expected) in [
+            ("a/b/c.rs", "use crate::a::b::d::D;", ["d", ""]),
+            ("a/b/c.rs", "use super::d::D;", ["d", ""]),
+            ("a/b/c/x.rs", "use super::super::d;", ["d", ""]),
+            ("a/b/d.rs", "use crate::a::b::{E, c::C};", ["", "c"]),
+            ("a/b/d.rs", "use crate::a::c; use crate::b::c; use super::super::c;", ["", ""]),
+        ] {
+            for own in ["a/b.rs", "a/b/mod.rs"] {
+                let files = [("lib.rs", "mod a;"), (own, "mod c;\npub mod d;"), (path, text)];
+                let files = files.map(|(path, text)| (path.to_owned(), text.to_owned())).into();
+                let uses = uses(&files).remove("a/b").unwrap();
+                let used = ["c", "d"].map(|module| uses[module].iter().cloned().collect::<Vec<_>>().join(" "));
+                assert_eq!(used, expected, "{path}: {text}");
+            }
         }
     }
 
