@@ -415,7 +415,10 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
             WakeReason::Fired(Ok(())) => {
                 metrics(|metrics| metrics.watches_fired.add(1));
                 let rest = pace.saturating_sub(clock.since(begun));
-                let _ = clock.timeout(rest, hub.look.notified()).await;
+                // The timer rounds up to the next millisecond, also a wait of 0.
+                if !rest.is_zero() {
+                    let _ = clock.timeout(rest, hub.look.notified()).await;
+                }
             }
             WakeReason::Fired(Err(error)) => {
                 tracing::debug!(database = hub.name, %error, "a watch failed");
