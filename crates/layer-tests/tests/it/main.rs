@@ -20,6 +20,7 @@ mod lease;
 mod live_channels;
 mod local_documents;
 mod many_leaves;
+mod many_processes;
 mod newer;
 mod once;
 mod partitions;
