@@ -1,6 +1,6 @@
 //! Attachments in multipart bodies.
 
-use flatbed_documents::Uploading;
+use flatbed_documents::StreamedUpload;
 use flatbed_http::multipart::Parts;
 use flatbed_layer::StagedUpload;
 use flatbed_service::Uploads;
@@ -14,7 +14,7 @@ pub(crate) async fn upload_part(
     kind: &str,
     is_gzip: bool,
 ) -> Result<StagedUpload> {
-    let mut uploading = Uploading::new(kind, is_gzip);
+    let mut uploading = StreamedUpload::new(kind, is_gzip);
     while let Some(bytes) = parts.data().await? {
         uploading.add(bytes, &parts.request().body, uploads).await?;
         uploads.renew().await?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use flatbed_revtree::RevId;
 use flatbed_store::error::Refusal;
 
-use crate::confirmed::{SecurityOf, SettingsState};
+use crate::confirmed::{DatabaseSecurity, SettingsState};
 
 /// The actor of a write. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ pub trait Gate: Send + Sync + Debug {
     ///
     /// # Errors
     /// [`Refusal::Unauthorized`], [`Refusal::Forbidden`] if the user may not write, or not any more.
-    fn judge(&self, security: &SecurityOf) -> Result<(), Refusal>;
+    fn judge(&self, security: &DatabaseSecurity) -> Result<(), Refusal>;
 }
 
 /// A user with the gate of their request.

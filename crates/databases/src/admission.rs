@@ -22,7 +22,7 @@ use foundationdb::options::ConflictRangeType;
 use futures_util::future::join_all;
 
 use crate::actor::{Actor, SettingFence, UserFence};
-use crate::confirmed::{RecordState, SecurityOf};
+use crate::confirmed::{DatabaseSecurity, RecordState};
 use crate::instance::Instance;
 use crate::server::Inner;
 
@@ -170,7 +170,7 @@ pub struct Admissions {
 impl Admissions {
     /// Returns whether an actor may write. If so, adds read conflicts, so that the commit fails if that changes; the
     /// database's record is a read conflict already.
-    pub fn admit(&mut self, trx: &Transaction, actor: &Actor, security: &SecurityOf) -> Result<Admission> {
+    pub fn admit(&mut self, trx: &Transaction, actor: &Actor, security: &DatabaseSecurity) -> Result<Admission> {
         let Actor::User(entrant) = actor else { return Ok(Ok(())) };
         let said = self.said.entry(Arc::as_ptr(entrant).addr()).or_insert_with(|| entrant.gate().judge(security));
         if let Err(refusal) = said {
@@ -211,7 +211,7 @@ impl Writer<'_> {
     }
 
     /// As `admitted`, by the `_security` of a record that was read separately.
-    pub async fn admitted_by(self, trx: &Transaction, security: &SecurityOf) -> Result<()> {
+    pub async fn admitted_by(self, trx: &Transaction, security: &DatabaseSecurity) -> Result<()> {
         Ok(self.arriving.arrived(trx).await?.admit(trx, self.actor, security)??)
     }
 }

@@ -15,7 +15,7 @@ pub mod sweep;
 
 pub use crate::asker::ReadPrincipal;
 pub use crate::held::HeldRights;
-pub use changed::{UsersChanged, UsersPosition};
+pub use changed::{UserChanges, UsersPosition};
 pub use flatbed_channels::{PrincipalKind, is_principal};
 pub use principals::{
     ADMIN_NAMES_BYTES_MAX, Principal, PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome, SignsIn,

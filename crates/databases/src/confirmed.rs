@@ -88,21 +88,21 @@ impl SettingsState {
 
 /// The newest value that this process has read.
 #[derive(Debug)]
-pub struct Confirmed {
+pub struct VersionCache {
     began: Instant,
     newest: Mutex<Arc<ConfirmedVersion>>,
     /// Held by the request that confirms for all waiting ones: the error of the last failure, and its start.
     pub in_line: tokio::sync::Mutex<Option<(u64, flatbed_store::error::Error)>>,
 }
 
-impl Confirmed {
+impl VersionCache {
     /// Creates it without a confirmed value.
-    pub fn new(clock: &Clock) -> Confirmed {
+    pub fn new(clock: &Clock) -> VersionCache {
         let nothing = ConfirmedVersion { version: Box::default(), as_of_us: AtomicU64::new(0) };
         // An hour in the past, so that an unconfirmed value is not recent.
         let now = clock.now();
         let began = now.checked_sub(Duration::from_secs(3600)).unwrap_or(now);
-        Confirmed { began, newest: Mutex::new(Arc::new(nothing)), in_line: tokio::sync::Mutex::default() }
+        VersionCache { began, newest: Mutex::new(Arc::new(nothing)), in_line: tokio::sync::Mutex::default() }
     }
 
     /// Returns a moment of the process's clock in microseconds.
@@ -160,7 +160,7 @@ impl ClosedReasons {
 }
 
 /// A database's `_security` with its cached parsed form; shared while neither it nor the database changes.
-pub struct SecurityOf {
+pub struct DatabaseSecurity {
     bytes: Option<Vec<u8>>,
     incarnation: u64,
     has_channels: bool,
@@ -169,29 +169,29 @@ pub struct SecurityOf {
     parsed: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
-impl fmt::Debug for SecurityOf {
+impl fmt::Debug for DatabaseSecurity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SecurityOf").field("incarnation", &self.incarnation).finish_non_exhaustive()
     }
 }
 
-impl SecurityOf {
+impl DatabaseSecurity {
     /// Creates it from a database's record, whose empty bytes mean that none was set.
-    pub fn new(bytes: &[u8], incarnation: u64) -> SecurityOf {
+    pub fn new(bytes: &[u8], incarnation: u64) -> DatabaseSecurity {
         let bytes = Some(bytes.to_vec()).filter(|bytes| !bytes.is_empty());
         let (has_channels, is_replicator, closed) = Default::default();
-        SecurityOf { bytes, incarnation, has_channels, is_replicator, closed, parsed: OnceLock::new() }
+        DatabaseSecurity { bytes, incarnation, has_channels, is_replicator, closed, parsed: OnceLock::new() }
     }
 
     /// Sets whether the database is a replicator database.
     #[must_use]
-    pub fn of_replicator(self, is_replicator: bool) -> SecurityOf {
-        SecurityOf { is_replicator, ..self }
+    pub fn of_replicator(self, is_replicator: bool) -> DatabaseSecurity {
+        DatabaseSecurity { is_replicator, ..self }
     }
 
     /// Sets whether the database has channels, and the reasons for which it is closed to its users.
-    pub fn with_channels(self, has_channels: bool, closed: ClosedReasons) -> SecurityOf {
-        SecurityOf { has_channels, closed, ..self }
+    pub fn with_channels(self, has_channels: bool, closed: ClosedReasons) -> DatabaseSecurity {
+        DatabaseSecurity { has_channels, closed, ..self }
     }
 
     /// Returns the reasons for which the database is closed to all but its administrators.
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn what_is_cached_under_one_value_is_confirmed_together() {
         let clock = Clock::system();
-        let confirmed = Confirmed::new(&clock);
+        let confirmed = VersionCache::new(&clock);
         let second = Duration::from_secs(1);
         let first = confirmed.see(b"1", 5_000_000);
         assert!(Arc::ptr_eq(&first, &confirmed.see(b"1", 5_500_000)));
@@ -259,16 +259,16 @@ mod tests {
         // A read of the past, or after a restore, is not shared.
         assert!(!Arc::ptr_eq(&confirmed.see(b"1", 8_000_000), &first));
         assert!(Arc::ptr_eq(&next, &confirmed.newest()));
-        let unseen = Confirmed::new(&clock);
+        let unseen = VersionCache::new(&clock);
         assert!(!unseen.newest().is_confirmed(unseen.us(clock.now()), second));
     }
 
     #[test]
     fn what_is_made_of_it_is_made_once() {
-        let security = SecurityOf::new(b"{}", 7);
+        let security = DatabaseSecurity::new(b"{}", 7);
         let first = security.parsed(|bytes| bytes.map(<[u8]>::len));
         assert!(Arc::ptr_eq(&first, &security.parsed(|_| Some(9))));
         assert_eq!((*first, *security.parsed(|_| "another type")), (Some(2), "another type"));
-        assert_eq!((SecurityOf::new(b"", 7).bytes(), security.incarnation()), (None, 7));
+        assert_eq!((DatabaseSecurity::new(b"", 7).bytes(), security.incarnation()), (None, 7));
     }
 }

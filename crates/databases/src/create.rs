@@ -15,7 +15,7 @@ use flatbed_store::updated::{note_event, note_replicator, touch_last_seq};
 use prost::Message;
 
 use crate::actor::Actor;
-use crate::confirmed::SecurityOf;
+use crate::confirmed::DatabaseSecurity;
 use crate::instance::first_incarnation;
 use crate::server::Inner;
 
@@ -98,7 +98,7 @@ impl Operation for Create<'_> {
         let writer = self.inner.writer(trx, self.actor);
         let (writer, epoch) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
         // A new database has no `_security` yet.
-        writer.admitted_by(trx, &SecurityOf::new(&[], 0)).await?;
+        writer.admitted_by(trx, &DatabaseSecurity::new(&[], 0)).await?;
         if found.await?.is_some() {
             return Err(Error::DatabaseExists);
         }
@@ -165,7 +165,7 @@ impl Operation for Delete<'_> {
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let record = proto::DatabaseRecord::decode(&*bytes)?;
         check_record(&record, self.inner.collation)?;
-        writer.admitted_by(trx, &SecurityOf::new(&record.security, record.incarnation)).await?;
+        writer.admitted_by(trx, &DatabaseSecurity::new(&record.security, record.incarnation)).await?;
         let all = self.inner.keys.namespace(record.namespace).all();
         trx.clear(&key);
         trx.clear_range(&all.begin, &all.end);

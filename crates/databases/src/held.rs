@@ -100,9 +100,11 @@ impl HeldRights {
     }
 
     /// Requests the versions again, as snapshots, for a writer that was judged by these rights.
-    pub fn begin_fence(&self, trx: &Transaction) -> Fencing {
+    pub fn begin_fence(&self, trx: &Transaction) -> RightsFence {
         let known = self.versions.iter().map(|(_, _, stamp)| *stamp);
-        Fencing(self.keys.iter().zip(known).map(|(key, known)| (Box::pin(trx.get(key, true)) as _, known)).collect())
+        RightsFence(
+            self.keys.iter().zip(known).map(|(key, known)| (Box::pin(trx.get(key, true)) as _, known)).collect(),
+        )
     }
 
     /// Adds read conflicts on the versions, so that the commit fails if they change.
@@ -128,12 +130,12 @@ impl Deref for HeldRights {
     }
 }
 
-pub type Reading = Pin<Box<dyn Future<Output = FdbResult<Option<FdbSlice>>> + Send + Sync>>;
+pub type VersionRead = Pin<Box<dyn Future<Output = FdbResult<Option<FdbSlice>>> + Send + Sync>>;
 
 /// Pending reads of the versions that judged a principal, with their values then.
-pub struct Fencing(Vec<(Reading, Option<Stamp>)>);
+pub struct RightsFence(Vec<(VersionRead, Option<Stamp>)>);
 
-impl Fencing {
+impl RightsFence {
     pub async fn holds(self) -> Result<bool> {
         let (reads, known): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
         let found = try_join_all(reads).await?;

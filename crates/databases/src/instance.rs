@@ -11,7 +11,7 @@ use flatbed_store::transaction::Transaction;
 use flatbed_store::updated::{UpdatedKeys, touch_last_seq};
 use tokio::time::Instant;
 
-use crate::confirmed::{ClosedReasons, ConfirmedVersion, SecurityOf};
+use crate::confirmed::{ClosedReasons, ConfirmedVersion, DatabaseSecurity};
 use crate::field_names::Fields;
 use crate::slots::Slots;
 
@@ -98,7 +98,7 @@ pub struct Instance {
     pub fields: Arc<Fields>,
     pub size: Arc<RangeSize>,
     /// The `_security`, shared by all versions of the record with the same one.
-    pub security: Arc<SecurityOf>,
+    pub security: Arc<DatabaseSecurity>,
     /// The states of subsystems that all databases of the name share, one after the other.
     pub of_name: Arc<Slots<Instance>>,
     /// The states of subsystems that all versions of the record of one database share.

@@ -9,7 +9,7 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
 use crate::actor::Actor;
-use crate::confirmed::SecurityOf;
+use crate::confirmed::DatabaseSecurity;
 use crate::server::Inner;
 
 /// Byte limit of the whole record after a change that makes it larger. The record is one value, of at most 100,000
@@ -49,7 +49,7 @@ impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F>
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let before = proto::DatabaseRecord::decode(&*bytes)?;
         check_record(&before, self.inner.collation)?;
-        writer.admitted_by(trx, &SecurityOf::new(&before.security, before.incarnation)).await?;
+        writer.admitted_by(trx, &DatabaseSecurity::new(&before.security, before.incarnation)).await?;
         let mut record = before.clone();
         (self.change)(&mut record);
         if record == before {

@@ -25,7 +25,7 @@ use futures_util::future::BoxFuture;
 use prost::Message;
 use tokio::sync::watch;
 
-use crate::confirmed::{ClosedReasons, Confirmed, SecurityOf};
+use crate::confirmed::{ClosedReasons, DatabaseSecurity, VersionCache};
 use crate::instance::{CachedDatabase, Instance, InstanceId};
 use crate::size_bounds::SizeBounds;
 use crate::slots::{self, Slots, State};
@@ -184,7 +184,7 @@ pub struct Inner {
     pub writer: Writer,
     pub databases: DashMap<String, CachedDatabase>,
     /// The time up to which `databases` is known to be current.
-    pub confirmed: Confirmed,
+    pub confirmed: VersionCache,
     /// Work to be scheduled.
     pub due: DueNotes,
     pub epoch: Mutex<u64>,
@@ -237,7 +237,7 @@ impl Inner {
                 });
                 let security = same.map(|known| known.security.clone());
                 let of_record = || {
-                    let security = SecurityOf::new(&record.security, record.incarnation);
+                    let security = DatabaseSecurity::new(&record.security, record.incarnation);
                     let security = security.of_replicator(is_replicator(&record));
                     security.with_channels(has_channels, ClosedReasons::of(record.closed))
                 };

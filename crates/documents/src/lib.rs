@@ -32,4 +32,4 @@ pub use open_revs::{Form, ListOptions, open_revs};
 pub use read::read_document;
 pub use related::{MultipartRelated, header_text, related};
 pub use revocation::while_allowed;
-pub use uploading::Uploading;
+pub use uploading::StreamedUpload;

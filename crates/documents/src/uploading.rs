@@ -9,30 +9,30 @@ use crate::error::Result;
 
 /// An upload whose data arrives in pieces. Data up to [`FREE_BYTES`] stays in memory until it is complete and needs no
 /// upload room.
-pub struct Uploading {
+pub struct StreamedUpload {
     content_type: String,
     is_gzip: bool,
     beginning: Vec<u8>,
     under_way: Option<(Upload, UploadRoom)>,
 }
 
-impl Uploading {
+impl StreamedUpload {
     /// Creates an upload without data.
-    pub fn new(content_type: &str, is_gzip: bool) -> Uploading {
-        Uploading { content_type: content_type.to_owned(), is_gzip, beginning: Vec::new(), under_way: None }
+    pub fn new(content_type: &str, is_gzip: bool) -> StreamedUpload {
+        StreamedUpload { content_type: content_type.to_owned(), is_gzip, beginning: Vec::new(), under_way: None }
     }
 
     /// Uploads the rest of a request's body.
     ///
     /// # Errors
-    /// 408 and 400 of the body; those of [`Uploading::add`].
+    /// 408 and 400 of the body; those of [`StreamedUpload::add`].
     pub async fn receive(
         content_type: &str,
         is_gzip: bool,
         request: &mut Request,
         uploads: &mut Uploads,
     ) -> Result<StagedUpload> {
-        let mut uploading = Uploading::new(content_type, is_gzip);
+        let mut uploading = StreamedUpload::new(content_type, is_gzip);
         while let Some(piece) = request.next_piece().await? {
             uploading.add(piece, &request.body, uploads).await?;
         }

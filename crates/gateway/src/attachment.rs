@@ -1,6 +1,6 @@
 //! `/{db}/{id}/{attachment}`
 
-use flatbed_documents::{BaseError, BaseRevision, DEFAULT_TYPE, Uploading, check_name};
+use flatbed_documents::{BaseError, BaseRevision, DEFAULT_TYPE, StreamedUpload, check_name};
 use flatbed_http::Reply;
 use flatbed_layer::{AttachmentEdit, Error as LayerError, Refusal, RevId};
 use flatbed_service::{Read, Uploads, Write};
@@ -71,7 +71,7 @@ async fn put(mut request: Request, db: &str, id: &str, name: &str) -> Result<Rep
         return request.refuse(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported Content-Encoding")).await;
     }
     let mut uploads = Uploads::new(&database);
-    let data = Uploading::receive(&content_type, false, &mut request, &mut uploads).await?;
+    let data = StreamedUpload::receive(&content_type, false, &mut request, &mut uploads).await?;
     let edit = base.edit(id, name, Some(AttachmentEdit::Data { content_type, revpos: None, data }));
     uploads.stage().await?;
     let (rev, mut reply) = write(&request, db, &edit).await?;

@@ -44,7 +44,7 @@ pub use database::{DatabaseInfo, REVS_LIMIT_MAX, SECURITY_BYTES_MAX};
 pub use database_names::NameRange;
 pub use flatbed_channels::check_channel;
 pub use flatbed_databases::actor::{Actor, Authority, Gate, GatedUser, ServerActor, SettingFence, User, UserFence};
-pub use flatbed_databases::confirmed::{ClosedReasons, RecordState, SecurityOf, SettingsState};
+pub use flatbed_databases::confirmed::{ClosedReasons, DatabaseSecurity, RecordState, SettingsState};
 pub use flatbed_databases::document::attachments::{Attachment, AttachmentEdit, AttachmentReader, Revpos, check_list};
 pub use flatbed_databases::document::coding::InflationBound;
 pub use flatbed_databases::document::edit::{
@@ -128,7 +128,7 @@ pub mod waits {
 pub mod channels {
     pub use flatbed_databases::channels::{
         ADMIN_NAMES_BYTES_MAX, HeldRights, Principal, PrincipalKind, PrincipalSession, PrincipalWithRights,
-        PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal, SessionHash, SignInUser, SignsIn, UsersChanged,
+        PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal, SessionHash, SignInUser, SignsIn, UserChanges,
         UsersPosition, is_principal,
     };
 }

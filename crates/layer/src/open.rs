@@ -6,7 +6,7 @@ use async_recursion::async_recursion as boxed;
 use dashmap::DashMap;
 use flatbed_clock::Clock;
 use flatbed_databases::actor::Authority;
-use flatbed_databases::confirmed::Confirmed;
+use flatbed_databases::confirmed::VersionCache;
 use flatbed_databases::document::upload::ATTACHMENT_BYTES_MAX;
 use flatbed_databases::instance::RUN_BYTES_MAX;
 use flatbed_databases::limits;
@@ -85,7 +85,7 @@ impl Layer {
             process: random_id()?,
             writer,
             databases: DashMap::new(),
-            confirmed: Confirmed::new(&clock),
+            confirmed: VersionCache::new(&clock),
             due: DueNotes::default(),
             epoch: Mutex::new(epoch),
             clock,

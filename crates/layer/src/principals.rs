@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flatbed_channels::PrincipalKind;
-use flatbed_databases::channels::changed::{self, UsersChanged, UsersPosition};
+use flatbed_databases::channels::changed::{self, UserChanges, UsersPosition};
 use flatbed_databases::channels::principals::{PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome};
 use flatbed_databases::channels::sessions::{PrincipalSession, SessionHash, SignInUser};
 use flatbed_databases::held::HeldRights;
@@ -21,10 +21,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage).
-    pub async fn users_changed(
-        &self,
-        asked: &[(Arc<str>, Option<UsersPosition>)],
-    ) -> Result<Vec<Option<UsersChanged>>> {
+    pub async fn users_changed(&self, asked: &[(Arc<str>, Option<UsersPosition>)]) -> Result<Vec<Option<UserChanges>>> {
         changed::users_changed(&self.inner, asked).await
     }
 }

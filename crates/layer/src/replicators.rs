@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
     use crate::tests::fenced::{layer_at, open_at};
-    use crate::{ChannelsOptions, CreateOptions, Error, Refusal, SecurityOf};
+    use crate::{ChannelsOptions, CreateOptions, DatabaseSecurity, Error, Refusal};
 
     async fn names(databases: &mut ReplicatorDatabases) -> Vec<String> {
         databases.names().await.unwrap().iter().map(|name| name.to_string()).collect()
@@ -153,7 +153,7 @@ mod tests {
         // Changed settings do not change the kind of database.
         of("a/b/_replicator").set_revs_limit(7).await.unwrap();
         of("a/b/_replicator").set_security(b"{}").await.unwrap();
-        let security: Arc<SecurityOf> = elsewhere.security("a/b/_replicator").await.unwrap();
+        let security: Arc<DatabaseSecurity> = elsewhere.security("a/b/_replicator").await.unwrap();
         assert!(security.is_replicator());
         elsewhere.shutdown();
         assert_eq!(soon(databases.wait()).await.unwrap(), WaitOutcome::Shutdown);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_databases::confirmed::{RecordState, SecurityOf};
+use flatbed_databases::confirmed::{DatabaseSecurity, RecordState};
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
 use flatbed_store::error::{Error, Result};
@@ -24,7 +24,7 @@ impl Layer {
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), [`Storage`](crate::Error::Storage).
     #[boxed]
-    pub async fn security(&self, name: &str) -> Result<Arc<SecurityOf>> {
+    pub async fn security(&self, name: &str) -> Result<Arc<DatabaseSecurity>> {
         let inner = &*self.inner;
         if let Some(security) = known(inner, name) {
             return Ok(security);
@@ -66,10 +66,10 @@ impl Layer {
     /// # Errors
     /// [`Storage`](crate::Error::Storage).
     #[boxed]
-    pub async fn securities(&self, names: &[Arc<str>]) -> Result<(RecordState, Vec<Option<Arc<SecurityOf>>>)> {
+    pub async fn securities(&self, names: &[Arc<str>]) -> Result<(RecordState, Vec<Option<Arc<DatabaseSecurity>>>)> {
         struct Securities<'a>(&'a Inner, &'a [Arc<str>]);
         impl Operation for Securities<'_> {
-            type Output = (RecordState, Vec<Option<Arc<SecurityOf>>>);
+            type Output = (RecordState, Vec<Option<Arc<DatabaseSecurity>>>);
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
                 let Securities(inner, names) = *self;
                 let version = trx.get(METADATA_VERSION, true).await?;
@@ -88,7 +88,7 @@ impl Layer {
     }
 }
 
-fn known(inner: &Inner, name: &str) -> Option<Arc<SecurityOf>> {
+fn known(inner: &Inner, name: &str) -> Option<Arc<DatabaseSecurity>> {
     let cached = inner.databases.get(name)?;
     // After the lookup, since the entry may have been confirmed meanwhile.
     let now_us = inner.confirmed.us(inner.clock.now());
@@ -96,11 +96,11 @@ fn known(inner: &Inner, name: &str) -> Option<Arc<SecurityOf>> {
 }
 
 /// Reads it in a transaction, which confirms all entries that are cached under the same value.
-async fn read(inner: &Inner, name: &str) -> Result<Arc<SecurityOf>> {
+async fn read(inner: &Inner, name: &str) -> Result<Arc<DatabaseSecurity>> {
     struct Security<'a>(&'a Inner, &'a str);
     impl Operation for Security<'_> {
-        type Output = Arc<SecurityOf>;
-        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<SecurityOf>> {
+        type Output = Arc<DatabaseSecurity>;
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<DatabaseSecurity>> {
             Ok(Arc::clone(&self.0.resolve(trx, self.1).await?.security))
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_databases::actor::Actor;
-use flatbed_databases::confirmed::{SecurityOf, SettingsState};
+use flatbed_databases::confirmed::{DatabaseSecurity, SettingsState};
 use flatbed_databases::server::Inner;
 use flatbed_feeds::feed::hub::SAFETY_REREAD;
 use flatbed_feeds::feed::watches::arm;
@@ -205,7 +205,7 @@ where
         let writer = self.inner.writer(trx, self.by);
         let (writer, _) = futures_util::try_join!(writer, epoch_for_write(trx, keys))?;
         // Settings do not depend on a database's `_security`.
-        writer.admitted_by(trx, &SecurityOf::new(&[], 0)).await?;
+        writer.admitted_by(trx, &DatabaseSecurity::new(&[], 0)).await?;
         let mut root = proto::Instance::decode(&*root.await?.ok_or(Error::StoreNotFound)?)?;
         let before = all(trx, keys, false).await?;
         let mut after = before.clone();

@@ -5,7 +5,7 @@
 use async_recursion::async_recursion as boxed;
 use flatbed_databases::actor::Actor;
 use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::confirmed::{ClosedReasons, SecurityOf};
+use flatbed_databases::confirmed::{ClosedReasons, DatabaseSecurity};
 use flatbed_databases::document::edit::{Edit, GetOptions};
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::instance::Instance;
@@ -196,7 +196,7 @@ impl Operation for SetFunction<'_> {
         let before = proto::DatabaseRecord::decode(&*bytes)?;
         check_record(&before, self.inner.collation)?;
         check_has_channels(self.name, is_replicator(&before))?;
-        writer.admitted_by(trx, &SecurityOf::new(&before.security, before.incarnation)).await?;
+        writer.admitted_by(trx, &DatabaseSecurity::new(&before.security, before.incarnation)).await?;
         let keys = self.inner.keys.namespace(before.namespace);
         if before.channels > 0 {
             let stored = trx.get(&keys.sync_function(), false).await?;

@@ -8,8 +8,8 @@ use flatbed_javascript::{
 };
 use flatbed_layer::json::{self, Object, Value};
 use flatbed_layer::{
-    Attachment, AttachmentEdit, DesignFault, Document, Edit, Error as LayerError, Judge, Judgement, NotJudged, Reader,
-    Refusal, RevId, Room, Rule, SecurityOf, USERS, User, Verdict, WORKER, Writing,
+    Attachment, AttachmentEdit, DatabaseSecurity, DesignFault, Document, Edit, Error as LayerError, Judge, Judgement,
+    NotJudged, Reader, Refusal, RevId, Room, Rule, USERS, User, Verdict, WORKER, Writing,
 };
 
 use crate::function_limit::unless_ended;
@@ -93,7 +93,7 @@ impl Judge for Functions {
         })
     }
 
-    fn note_security(&self, database: &str, security: &SecurityOf) {
+    fn note_security(&self, database: &str, security: &DatabaseSecurity) {
         self.runner.set_owner(database, owner_number(&security.parsed(parsed)));
     }
 

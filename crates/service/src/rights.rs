@@ -10,8 +10,8 @@ use flatbed_auth::security::{self, Access, Security};
 use flatbed_auth::{ADMIN_ROLE, AuthError, AuthErrorKind, Principal};
 use flatbed_layer::channels::{ReadPrincipal, SignInUser, SignsIn};
 use flatbed_layer::{
-    Actor, Database, DatabaseKind, Error as LayerError, Gate, Layer, NotFound, REPLICATOR, Reader, Refusal, SecurityOf,
-    USERS, User, is_replicator_name,
+    Actor, Database, DatabaseKind, DatabaseSecurity, Error as LayerError, Gate, Layer, NotFound, REPLICATOR, Reader,
+    Refusal, USERS, User, is_replicator_name,
 };
 use tokio::time::Instant;
 
@@ -85,7 +85,7 @@ impl Needs {
         standing: &Standing,
         principal: &Principal,
         name: &str,
-        security: &SecurityOf,
+        security: &DatabaseSecurity,
     ) -> Result<(), AuthError> {
         if !principal.is_admin && was_replicator != is_replicator(name, security) {
             return Err(security::not_a_member(principal));
@@ -107,7 +107,7 @@ impl Needs {
     }
 
     /// Checks whether this access meets the requirement. A closed database admits its administrators only.
-    fn are_met(self, principal: &Principal, access: Access, security: &SecurityOf) -> Result<(), AuthError> {
+    fn are_met(self, principal: &Principal, access: Access, security: &DatabaseSecurity) -> Result<(), AuthError> {
         self.suffices(principal, access, security.has_channels())?;
         match access {
             Access::Member | Access::Nobody if security.closed().is_any() && !principal.is_admin => {
@@ -153,7 +153,7 @@ pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> 
 }
 
 /// True for a replicator database: its documents have owners, and other users see no credentials in them.
-fn is_replicator(name: &str, security: &SecurityOf) -> bool {
+fn is_replicator(name: &str, security: &DatabaseSecurity) -> bool {
     name == REPLICATOR || security.is_replicator()
 }
 
@@ -435,7 +435,7 @@ struct CommitGate {
 }
 
 impl Gate for CommitGate {
-    fn judge(&self, security: &SecurityOf) -> Result<(), Refusal> {
+    fn judge(&self, security: &DatabaseSecurity) -> Result<(), Refusal> {
         let principal = self.standing.principal();
         // Even for an administrator: the server would run a document without an owner with its own rights.
         if self.as_replicator.is_some_and(|as_replicator| as_replicator != security.is_replicator()) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::Principal;
 use flatbed_layer::{
-    CompactionProgress, DatabaseUpdates, DatabaseUpdatesQuery, Error, Gate, IndexBuild, IndexWait, Layer, NameRange,
-    Refusal, Result, ResyncTask, SecurityOf, Seq, ViewTask, ViewWait,
+    CompactionProgress, DatabaseSecurity, DatabaseUpdates, DatabaseUpdatesQuery, Error, Gate, IndexBuild, IndexWait,
+    Layer, NameRange, Refusal, Result, ResyncTask, Seq, ViewTask, ViewWait,
 };
 
 use crate::accounts::{Accounts, Freshness};
@@ -43,7 +43,7 @@ impl Databases<'_> {
 struct ServerAdminGate(Principal);
 
 impl Gate for ServerAdminGate {
-    fn judge(&self, _: &SecurityOf) -> std::result::Result<(), Refusal> {
+    fn judge(&self, _: &DatabaseSecurity) -> std::result::Result<(), Refusal> {
         Needs::Server.in_server(&self.0).map_err(refusal)
     }
 }

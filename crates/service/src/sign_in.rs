@@ -21,7 +21,7 @@ use flatbed_auth::{
 };
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits, Value};
-use flatbed_layer::{Edit, Gate, GetOptions, Layer, Refusal, RevId, SecurityOf, SigningSecret, USERS, User};
+use flatbed_layer::{DatabaseSecurity, Edit, Gate, GetOptions, Layer, Refusal, RevId, SigningSecret, USERS, User};
 use flatbed_metrics::Family;
 
 use crate::accounts::{AccountLookup, Accounts, Freshness};
@@ -424,7 +424,7 @@ impl SignIn {
 struct RehashGate;
 
 impl Gate for RehashGate {
-    fn judge(&self, _: &SecurityOf) -> Result<(), Refusal> {
+    fn judge(&self, _: &DatabaseSecurity) -> Result<(), Refusal> {
         Ok(())
     }
 }

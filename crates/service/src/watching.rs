@@ -21,7 +21,7 @@ use flatbed_auth::AuthError;
 use flatbed_auth::security::Access;
 use flatbed_clock::Clock;
 use flatbed_layer::channels::HeldRights;
-use flatbed_layer::{Error as LayerError, Layer, Reader, RecordState, SecurityOf};
+use flatbed_layer::{DatabaseSecurity, Error as LayerError, Layer, Reader, RecordState};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -58,7 +58,7 @@ enum KnownSecurity {
     Unread,
     /// Missing when it was read; it may have been created since.
     Missing,
-    Present(Arc<SecurityOf>),
+    Present(Arc<DatabaseSecurity>),
 }
 
 /// The state that all watches share.
@@ -110,7 +110,7 @@ impl Watching {
     }
 
     /// Reads a database's `_security` before the first poll: as of now, or of less than a second ago.
-    async fn read_security(&self, name: &Arc<str>, is_now: bool) -> Option<Arc<SecurityOf>> {
+    async fn read_security(&self, name: &Arc<str>, is_now: bool) -> Option<Arc<DatabaseSecurity>> {
         if !is_now {
             return self.layer.security(name).await.ok();
         }

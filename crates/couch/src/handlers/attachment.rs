@@ -11,7 +11,7 @@ use crate::handlers::partition::{refuse_in_partitioned, without_partition};
 use crate::json_out;
 use crate::query::{encode, revision};
 use crate::request::Request;
-use flatbed_documents::{BaseError, BaseRevision, DEFAULT_TYPE, DocumentError, Uploading, base64, check_name};
+use flatbed_documents::{BaseError, BaseRevision, DEFAULT_TYPE, DocumentError, StreamedUpload, base64, check_name};
 
 pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
     match request.method.as_str() {
@@ -55,7 +55,7 @@ async fn put(database: Writer, mut request: Request, db: &str, id: &str, name: &
     };
     let expected_md5 = request.header(hyper::header::HeaderName::from_static("content-md5")).map(str::to_owned);
     let mut uploads = Uploads::new(&database);
-    let data = Uploading::receive(&content_type, is_gzip, &mut request, &mut uploads).await?;
+    let data = StreamedUpload::receive(&content_type, is_gzip, &mut request, &mut uploads).await?;
     if expected_md5.is_some_and(|expected| expected.trim() != base64(&data.sent_md5)) {
         return Err(DocumentError::WrongDigest.into());
     }

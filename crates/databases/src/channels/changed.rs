@@ -23,7 +23,7 @@ pub struct UsersPosition(Seq);
 
 /// The changes of users in one database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UsersChanged {
+pub struct UserChanges {
     /// The start of the next look.
     pub place: UsersPosition,
     /// Users by name; the guest's is empty. `None`: possibly all.
@@ -35,7 +35,7 @@ pub struct UsersChanged {
 pub async fn users_changed(
     inner: &Inner,
     asked: &[(Arc<str>, Option<UsersPosition>)],
-) -> Result<Vec<Option<UsersChanged>>> {
+) -> Result<Vec<Option<UserChanges>>> {
     let mut look = ReadChanges { inner, asked };
     transaction::read(&inner.db, &inner.metrics, &mut look).await
 }
@@ -46,7 +46,7 @@ struct ReadChanges<'a> {
 }
 
 impl Operation for ReadChanges<'_> {
-    type Output = Vec<Option<UsersChanged>>;
+    type Output = Vec<Option<UserChanges>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let version = u64::try_from(trx.get_read_version().await?).unwrap_or_default();
@@ -65,7 +65,7 @@ async fn look_at(
     name: &str,
     before: Option<UsersPosition>,
     stamp: [u8; STAMP_BYTES],
-) -> Result<Option<UsersChanged>> {
+) -> Result<Option<UserChanges>> {
     let instance = match inner.resolve(trx, name).await {
         Ok(instance) if instance.channels() > 0 => instance,
         Ok(_) => return Ok(None),
@@ -74,7 +74,7 @@ async fn look_at(
         Err(_) => return Ok(None),
     };
     let place = UsersPosition(Seq::new(instance.incarnation(), stamp));
-    let all = Some(UsersChanged { place, names: None });
+    let all = Some(UserChanges { place, names: None });
     // A restored database has another order of commits.
     let is_same = |before: &UsersPosition| before.0.incarnation() == instance.incarnation() && before.0 <= place.0;
     let Some(UsersPosition(before)) = before.filter(is_same) else { return Ok(all) };
@@ -90,5 +90,5 @@ async fn look_at(
             names.push(name.into());
         }
     }
-    Ok(Some(UsersChanged { place, names: Some(names) }))
+    Ok(Some(UserChanges { place, names: Some(names) }))
 }

@@ -18,7 +18,7 @@ use futures_util::future::{OptionFuture, try_join_all};
 
 use crate::channels::holding::periods_of;
 use crate::channels::sweep;
-use crate::held::Reading;
+use crate::held::VersionRead;
 use crate::instance::Instance;
 
 /// The stamp of the transaction itself, with the least user version: its grants precede everything else that it writes.
@@ -32,7 +32,7 @@ type GrantSource = Option<String>;
 
 /// The grants and revocations of a transaction, of all its documents.
 #[derive(Default)]
-pub struct Shared {
+pub struct GrantChanges {
     things: BTreeMap<Entitlement, GrantChange>,
     /// Further principals that have changed.
     touched: BTreeSet<(PrincipalKind, String)>,
@@ -43,7 +43,7 @@ pub struct Shared {
 #[derive(Default)]
 struct GrantChange {
     /// The periods in which it is held, requested early.
-    periods: Option<Reading>,
+    periods: Option<VersionRead>,
     /// The ways that the transaction adds.
     made: BTreeSet<GrantSource>,
     takes: bool,
@@ -60,23 +60,23 @@ pub fn thing_of(grant: &Grant) -> Option<Entitlement> {
     means_something.then(|| (kind, name.clone(), grant.what.clone()))
 }
 
-/// Writes the rows of a document whose grants have changed. [`Shared::finish`] writes the rest.
+/// Writes the rows of a document whose grants have changed. [`GrantChanges::finish`] writes the rest.
 pub fn changed(
     trx: &Transaction,
     keys: &Keys,
     id: &str,
     old: &BTreeSet<Grant>,
     new: &BTreeSet<Grant>,
-    shared: &mut Shared,
+    shared: &mut GrantChanges,
 ) {
     old.difference(new).filter_map(thing_of).for_each(|thing| shared.take(trx, keys, thing, Some(id)));
     new.difference(old).filter_map(thing_of).for_each(|thing| shared.give(trx, keys, thing, Some(id)));
 }
 
-impl Shared {
+impl GrantChanges {
     /// Creates a change whose revocations leave no past period.
-    pub fn forgetting() -> Shared {
-        Shared { forgets: true, ..Shared::default() }
+    pub fn forgetting() -> GrantChanges {
+        GrantChanges { forgets: true, ..GrantChanges::default() }
     }
 
     /// Requests the reads for grants that a document may give, as snapshots, so that they are not awaited later.
@@ -109,10 +109,10 @@ impl Shared {
     }
 
     /// Writes the periods and versions once all grants are known, and returns whether any principal has changed. Waits
-    /// at most once, and not for reads of [`Shared::begin`].
+    /// at most once, and not for reads of [`GrantChanges::begin`].
     pub async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<bool> {
         let keys = &instance.keys;
-        let Shared { things, touched: mut changed, forgets } = self;
+        let GrantChanges { things, touched: mut changed, forgets } = self;
         let moved = things.into_iter().filter(|(_, moved)| moved.takes || !moved.made.is_empty());
         let reads = moved.map(|(thing, GrantChange { periods, made, .. })| {
             let (kind, name, what) = &thing;

@@ -17,7 +17,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use prost::Message;
 
 use crate::asker::ReadPrincipal;
-use crate::held::{Fencing, HeldCache, HeldRights, Reading, RightsHolder, RightsKey};
+use crate::held::{HeldCache, HeldRights, RightsFence, RightsHolder, RightsKey, VersionRead};
 use crate::instance::Instance;
 use crate::server::Inner;
 
@@ -34,39 +34,44 @@ const PAGE_ROWS: usize = 5_000;
 const ROLES_AT_ONCE: usize = 64;
 
 /// A read of a principal's rights.
-pub struct Holding<'a> {
+pub struct RightsRead<'a> {
     inner: &'a Inner,
     trx: &'a Transaction,
     instance: &'a Instance,
-    state: HoldingState,
+    state: RightsReadState,
 }
 
-enum HoldingState {
+enum RightsReadState {
     /// The database is closed to its users.
     Closed,
     /// No read is needed.
     Found(Arc<HeldRights>),
     /// The rights are cached with these versions.
-    Remembered(RightsKey, Arc<HeldRights>, Fencing),
+    Remembered(RightsKey, Arc<HeldRights>, RightsFence),
     Unknown(RightsKey, UserReading),
 }
 
 /// A pending read of a user's own rows.
 struct UserReading {
-    record: Reading,
-    version: Reading,
+    record: VersionRead,
+    version: VersionRead,
     periods: RowsReading,
 }
 
 /// A pending read of rows of a principal.
 struct RowsReading(BoxedPageRead);
 
-impl<'a> Holding<'a> {
+impl<'a> RightsRead<'a> {
     /// Requests the principal's rights, as snapshots; nothing if they are known.
-    pub fn begin(inner: &'a Inner, trx: &'a Transaction, instance: &'a Instance, asker: &ReadPrincipal) -> Holding<'a> {
-        let found = |held| HoldingState::Found(Arc::new(held));
+    pub fn begin(
+        inner: &'a Inner,
+        trx: &'a Transaction,
+        instance: &'a Instance,
+        asker: &ReadPrincipal,
+    ) -> RightsRead<'a> {
+        let found = |held| RightsReadState::Found(Arc::new(held));
         let state = match (asker, asker.principal()) {
-            _ if *asker != ReadPrincipal::All && instance.closed().is_any() => HoldingState::Closed,
+            _ if *asker != ReadPrincipal::All && instance.closed().is_any() => RightsReadState::Closed,
             // In a database without channels each member sees all documents.
             _ if instance.channels() == 0 => found(HeldRights::all()),
             (ReadPrincipal::All, _) => found(HeldRights::all()),
@@ -77,16 +82,16 @@ impl<'a> Holding<'a> {
                 match inner.state::<HeldCache>().get(&by) {
                     Some(held) => {
                         let versions = held.begin_fence(trx);
-                        HoldingState::Remembered(by, held, versions)
+                        RightsReadState::Remembered(by, held, versions)
                     }
                     None => {
                         let user = UserReading::begin(trx, &instance.keys, &by.1);
-                        HoldingState::Unknown(by, user)
+                        RightsReadState::Unknown(by, user)
                     }
                 }
             }
         };
-        Holding { inner, trx, instance, state }
+        RightsRead { inner, trx, instance, state }
     }
 
     /// Returns the cached rights of a principal: the caller must check their versions again.
@@ -97,11 +102,11 @@ impl<'a> Holding<'a> {
 
     /// Waits for the rights: once if the cached ones are current, else once more for those of roles.
     pub async fn held(self) -> Result<Arc<HeldRights>> {
-        let Holding { inner, trx, instance, state } = self;
+        let RightsRead { inner, trx, instance, state } = self;
         let (by, user) = match state {
-            HoldingState::Closed => return Err(Refusal::Closed.into()),
-            HoldingState::Found(held) => return Ok(held),
-            HoldingState::Remembered(by, held, versions) => {
+            RightsReadState::Closed => return Err(Refusal::Closed.into()),
+            RightsReadState::Found(held) => return Ok(held),
+            RightsReadState::Remembered(by, held, versions) => {
                 if versions.holds().await? {
                     if !trx.is_pinned() {
                         inner.state::<HeldCache>().confirm(&by, &held, trx.began());
@@ -111,7 +116,7 @@ impl<'a> Holding<'a> {
                 let user = UserReading::begin(trx, &instance.keys, &by.1);
                 (by, user)
             }
-            HoldingState::Unknown(by, user) => (by, user),
+            RightsReadState::Unknown(by, user) => (by, user),
         };
         let held = Arc::new(read(trx, &instance.keys, &by, user).await?);
         // A read of a pinned past version must not enter the cache.

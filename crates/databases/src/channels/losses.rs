@@ -9,7 +9,7 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use tokio::time::Instant;
 
 use crate::asker::ReadPrincipal;
-use crate::channels::holding::Holding;
+use crate::channels::holding::RightsRead;
 use crate::handles::ReadHandle;
 use crate::held::{HeldCache, HeldRights, RightsKey};
 use crate::server::Inner;
@@ -83,7 +83,7 @@ impl Operation for FindHeld<'_> {
             asker.admitted(&held)?;
             return Ok(Some(CurrentRights { by: by.clone(), held, is_versions: true }));
         }
-        let held = Holding::begin(inner, trx, &instance, asker).held().await?;
+        let held = RightsRead::begin(inner, trx, &instance, asker).held().await?;
         asker.admitted(&held)?;
         Ok(by.map(|by| CurrentRights { by, held, is_versions: false }))
     }

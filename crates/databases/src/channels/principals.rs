@@ -16,7 +16,7 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use foundationdb::options::MutationType;
 use prost::Message;
 
-use crate::channels::grants::Shared;
+use crate::channels::grants::GrantChanges;
 use crate::channels::holding::{held_by_role, held_by_user, stamp_of};
 use crate::handles::{ReadHandle, WriteHandle};
 use crate::instance::Instance;
@@ -196,14 +196,14 @@ impl WriteHandle {
     pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWriteOutcome> {
         write.check()?;
         let once = self.inner.once()?;
-        let mut put = Put { database: self, write, once, created: Vec::new() };
+        let mut put = PutPrincipal { database: self, write, once, created: Vec::new() };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await
     }
 
     /// Performs `Database::delete_principal` of the layer.
     #[boxed]
     pub async fn delete_principal(&self, kind: PrincipalKind, name: &str) -> Result<bool> {
-        let mut delete = Delete { database: self, kind, name, once: self.inner.once()? };
+        let mut delete = DeletePrincipal { database: self, kind, name, once: self.inner.once()? };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut delete).await
     }
 }
@@ -238,7 +238,7 @@ pub(super) fn set_record(trx: &Transaction, key: &[u8], record: proto::Principal
     trx.atomic_op(key, &operand, MutationType::SetVersionstampedValue);
 }
 
-pub struct Put<'a> {
+pub struct PutPrincipal<'a> {
     pub database: &'a WriteHandle,
     pub write: &'a PrincipalWrite,
     pub once: Once,
@@ -246,7 +246,7 @@ pub struct Put<'a> {
     pub created: Vec<PrincipalWriteOutcome>,
 }
 
-impl Operation for Put<'_> {
+impl Operation for PutPrincipal<'_> {
     type Output = PrincipalWriteOutcome;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<PrincipalWriteOutcome> {
@@ -302,7 +302,7 @@ impl Operation for Put<'_> {
             return Ok(written);
         }
         let (old, new) = (things_of(kind, name, &before), write.things());
-        let mut shared = Shared::default();
+        let mut shared = GrantChanges::default();
         for what in old.difference(&new) {
             shared.take(trx, &instance.keys, (kind, name.clone(), what.clone()), None);
         }
@@ -319,14 +319,14 @@ impl Operation for Put<'_> {
     }
 }
 
-pub struct Delete<'a> {
+pub struct DeletePrincipal<'a> {
     pub database: &'a WriteHandle,
     pub kind: PrincipalKind,
     pub name: &'a str,
     pub once: Once,
 }
 
-impl Operation for Delete<'_> {
+impl Operation for DeletePrincipal<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
@@ -343,8 +343,8 @@ impl Operation for Delete<'_> {
         let Some(before) = before.filter(|before| before.exists) else { return Ok(false) };
         // A later user of the name must not inherit past periods; those of a role belong to its users.
         let mut shared = match kind {
-            PrincipalKind::User => Shared::forgetting(),
-            PrincipalKind::Role => Shared::default(),
+            PrincipalKind::User => GrantChanges::forgetting(),
+            PrincipalKind::Role => GrantChanges::default(),
         };
         if kind == PrincipalKind::User {
             forget(trx, &instance.keys, name).await?;

@@ -14,7 +14,7 @@ use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::channels::grants::{self, Shared};
+use crate::channels::grants::{self, GrantChanges};
 use crate::channels::principals::{Principal, set_record, with_channels};
 use crate::channels::sweep;
 use crate::handles::{ReadHandle, WriteHandle};
@@ -210,7 +210,7 @@ impl Operation for EndAll<'_> {
         let key = instance.keys.principal(PrincipalKind::User, self.name);
         let record = trx.get(&key, false).await?.map(|bytes| proto::Principal::decode(&*bytes)).transpose()?;
         let Some(record) = record.filter(|record| record.exists) else { return Ok(false) };
-        let mut shared = Shared::default();
+        let mut shared = GrantChanges::default();
         shared.touch(PrincipalKind::User, self.name);
         shared.finish(trx, &instance).await?;
         let generation = record.generation + 1;

@@ -34,7 +34,7 @@ pub const ROW_OVERHEAD_OF_RECORDS: u64 = 1_500;
 
 /// A body ready to be written.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedBody {
     /// Paths and values in the order of keys; empty once the body is staged.
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     pub place: BodyPlace,
@@ -44,10 +44,10 @@ pub struct Prepared {
     pub stored_bytes: u64,
 }
 
-impl Prepared {
+impl PreparedBody {
     /// Flattens and packs a body with the names in the instance's cache. A body of more than [`STAGED_ABOVE_BYTES`] is
     /// packed into the largest runs, to be staged.
-    pub fn new(instance: &Instance, id: &str, body: &Value<'_>) -> Prepared {
+    pub fn new(instance: &Instance, id: &str, body: &Value<'_>) -> PreparedBody {
         let external_bytes = flatbed_flatten::json_len(body) as u64;
         let options = FlattenOptions { path_bytes_max: PATH_BYTES_MAX };
         let flat = flatbed_flatten::flatten(body, &instance.fields.view(), &options);
@@ -59,7 +59,7 @@ impl Prepared {
             rows = flatbed_flatten::pack(&flat, RUN_BYTES_MAX as usize);
             stored_bytes = stored(prefix_bytes, &rows);
         }
-        Prepared { rows, place: BodyPlace::Rows, must_be_staged, external_bytes, stored_bytes }
+        PreparedBody { rows, place: BodyPlace::Rows, must_be_staged, external_bytes, stored_bytes }
     }
 }
 
@@ -133,16 +133,16 @@ pub fn begin_read_of(
 }
 
 /// A range read whose future has a name, for structures that hold several.
-pub type Reading = RangeRead<BoxFuture<'static, FdbResult<FdbValues>>>;
+pub type BoxedRangeRead = RangeRead<BoxFuture<'static, FdbResult<FdbValues>>>;
 
 /// [`begin_read`], boxed.
-pub fn begin_reading(trx: &Transaction, range: KeyRange) -> Reading {
+pub fn begin_reading(trx: &Transaction, range: KeyRange) -> BoxedRangeRead {
     begin_read(trx, range).boxed()
 }
 
 impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
     /// Names the future's type by boxing it.
-    pub fn boxed(self) -> Reading
+    pub fn boxed(self) -> BoxedRangeRead
     where
         F: 'static,
     {
@@ -240,7 +240,7 @@ pub async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> Result<
 }
 
 /// As [`to_json`], for a body that is not written yet.
-pub async fn prepared_to_json(inner: &Inner, instance: &Instance, body: &Prepared) -> Result<Vec<u8>> {
+pub async fn prepared_to_json(inner: &Inner, instance: &Instance, body: &PreparedBody) -> Result<Vec<u8>> {
     let rows = || body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
     match members_with_cache(instance, rows()) {
         Err(DecodeError::UnknownFieldId(_)) => instance.reload_names(inner).boxed().await?,

@@ -147,18 +147,18 @@ fn check(inflated: u64, bytes_max: u64) -> Result<()> {
 pub enum Coding {
     /// The bytes are stored as sent.
     Identity,
-    Running(Running),
+    Running(ActiveCoding),
     /// A write failed or was dropped, so the coder is lost.
     Broken,
 }
 
-pub struct Running {
+pub struct ActiveCoding {
     coder: Coder,
     request: InflationBound,
 }
 
 /// The end of a [`Coding`].
-pub struct Coded {
+pub struct CodingEnd {
     /// The last bytes to store.
     pub rest: Vec<u8>,
     /// The length of the plain bytes, if it is not that of the bytes sent.
@@ -186,13 +186,16 @@ impl Coding {
     pub fn compress() -> Coding {
         let encoder = GzBuilder::new().operating_system(GZIP_SYSTEM);
         let encoder = encoder.write(Vec::new(), Compression::new(GZIP_LEVEL));
-        Coding::Running(Running { coder: Coder::Compress(Box::new(encoder)), request: InflationBound::default() })
+        Coding::Running(ActiveCoding { coder: Coder::Compress(Box::new(encoder)), request: InflationBound::default() })
     }
 
     /// The client sends gzip.
     pub fn compressed() -> Coding {
         let decoder = MultiGzDecoder::new(Count::default());
-        Coding::Running(Running { coder: Coder::Compressed(Box::new(decoder)), request: InflationBound::default() })
+        Coding::Running(ActiveCoding {
+            coder: Coder::Compressed(Box::new(decoder)),
+            request: InflationBound::default(),
+        })
     }
 
     /// Sets the bound that this shares with other attachments of its request. Precedes the first bytes.
@@ -257,23 +260,23 @@ impl Coding {
     ///
     /// # Errors
     /// As [`Coding::write`].
-    pub fn finish(&mut self, bytes_max: u64) -> Result<Coded> {
-        let Running { coder, request } = match std::mem::replace(self, Coding::Broken) {
-            Coding::Identity => return Ok(Coded { rest: Vec::new(), inflated: None, gzip: false }),
+    pub fn finish(&mut self, bytes_max: u64) -> Result<CodingEnd> {
+        let ActiveCoding { coder, request } = match std::mem::replace(self, Coding::Broken) {
+            Coding::Identity => return Ok(CodingEnd { rest: Vec::new(), inflated: None, gzip: false }),
             Coding::Running(running) => running,
             Coding::Broken => return Err(broken()),
         };
         match coder {
             Coder::Compress(encoder) => {
                 let rest = encoder.finish().map_err(|error| Error::Corrupt(error.to_string()))?;
-                Ok(Coded { rest, inflated: None, gzip: true })
+                Ok(CodingEnd { rest, inflated: None, gzip: true })
             }
             Coder::Compressed(decoder) => {
                 let had = decoder.get_ref().0;
                 let inflated = decoder.finish().map_err(|_| Refusal::InvalidAttachment)?.0;
                 check(inflated, bytes_max)?;
                 request.inflate(inflated.saturating_sub(had))?;
-                Ok(Coded { rest: Vec::new(), inflated: Some(inflated), gzip: true })
+                Ok(CodingEnd { rest: Vec::new(), inflated: Some(inflated), gzip: true })
             }
         }
     }
@@ -295,7 +298,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    fn running(coding: Coding) -> Running {
+    fn running(coding: Coding) -> ActiveCoding {
         match coding {
             Coding::Running(running) => running,
             Coding::Identity | Coding::Broken => panic!("not coded"),
@@ -303,7 +306,7 @@ mod tests {
     }
 
     /// Codes bytes in slices and returns their number.
-    fn slices(running: &mut Running, bytes: &[u8]) -> usize {
+    fn slices(running: &mut ActiveCoding, bytes: &[u8]) -> usize {
         let (mut coded, mut slices) = (0, 0);
         while coded < bytes.len() {
             let left = &bytes[coded..];

@@ -19,7 +19,7 @@ use prost::Message;
 use tokio::time::Instant;
 
 use crate::actor::Actor;
-use crate::document::body::{Prepared, row_bytes};
+use crate::document::body::{PreparedBody, row_bytes};
 use crate::document::release;
 use crate::handles::WriteHandle;
 use crate::instance::Instance;
@@ -36,7 +36,7 @@ const RENEWED_AT_ONCE: usize = 200;
 pub const LISTED_AT_ONCE: Limit<usize> = Limit::new(1_000, 5);
 
 /// Stages a body, and replaces it by a reference. Returns false if the database was replaced.
-pub async fn stage(database: &WriteHandle, instance: &Instance, body: &mut Prepared) -> Result<bool> {
+pub async fn stage(database: &WriteHandle, instance: &Instance, body: &mut PreparedBody) -> Result<bool> {
     let (inner, actor) = (&*database.inner, database.actor());
     let blob_id = random_id()?.to_vec();
     let created_at_ms = inner.clock.unix_ms();

@@ -382,7 +382,7 @@ pub fn are_too_large<'r>(leaves: impl ExactSizeIterator<Item = (&'r RevId, &'r [
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DroppedSizes {
     /// Bytes of bodies.
     pub body_bytes: i64,
     /// The part of them in bodies of revisions that are not leaves; set by operations that drop leaves as well.
@@ -415,8 +415,8 @@ pub async fn prune(
     id: &str,
     revs_limit: u64,
     room: &CleanupBudget,
-) -> Result<Dropped> {
-    let mut dropped = Dropped::default();
+) -> Result<DroppedSizes> {
+    let mut dropped = DroppedSizes::default();
     if room.is_empty() {
         return Ok(dropped);
     }
@@ -485,7 +485,7 @@ pub async fn drop_revision(
     record: &RevisionRecord,
     room: &CleanupBudget,
     listed: &mut Vec<(RevId, FdbSlice)>,
-    dropped: &mut Dropped,
+    dropped: &mut DroppedSizes,
 ) -> Result<()> {
     let key_bytes = keys.revision(rev).len();
     room.take(revision_bytes(key_bytes));

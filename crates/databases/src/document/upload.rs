@@ -12,7 +12,7 @@ use sha2::Sha256;
 use tokio::time::Instant;
 
 use crate::actor::Actor;
-use crate::document::coding::{Coded, Coding, CodingWriter, InflationBound};
+use crate::document::coding::{Coding, CodingEnd, CodingWriter, InflationBound};
 use crate::document::staging::{self, Stage};
 use crate::instance::{Instance, InstanceId};
 use crate::server::Inner;
@@ -248,7 +248,7 @@ impl Upload {
     /// As [`Upload::write`].
     #[boxed]
     pub async fn complete(mut self) -> Result<(StagedUpload, Option<SmallUpload>)> {
-        let Coded { rest, inflated, gzip } = self.coding.finish(self.inner.sizes.attachment())?;
+        let CodingEnd { rest, inflated, gzip } = self.coding.finish(self.inner.sizes.attachment())?;
         self.pending.extend_from_slice(&rest);
         let length = inflated.unwrap_or(self.sent);
         let unstaged = if !self.is_staged && self.pending.len() <= SMALL_BYTES {

@@ -9,8 +9,9 @@ use std::time::Duration;
 use crate::support::{Layer, Store, assert_clean, create, get, put, soon};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    AttachmentEdit, ChangesQuery, CreateOptions, Database, Edit, Error, Gate, GetOptions, LayerOptions, LocalDocument,
-    LocalEdit, Refusal, Result, RevId, SecurityOf, SettingFence, Since, StoredSettings, USERS, User, UserFence,
+    AttachmentEdit, ChangesQuery, CreateOptions, Database, DatabaseSecurity, Edit, Error, Gate, GetOptions,
+    LayerOptions, LocalDocument, LocalEdit, Refusal, Result, RevId, SettingFence, Since, StoredSettings, USERS, User,
+    UserFence,
 };
 use flatbed_testkit::{pass, until};
 use futures_util::future::join_all;
@@ -20,7 +21,7 @@ use futures_util::future::join_all;
 struct Listed(String);
 
 impl Gate for Listed {
-    fn judge(&self, security: &SecurityOf) -> std::result::Result<(), Refusal> {
+    fn judge(&self, security: &DatabaseSecurity) -> std::result::Result<(), Refusal> {
         let names = security.parsed(|bytes| {
             let text = String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
             text.split(',').map(str::to_owned).collect::<HashSet<_>>()
@@ -69,7 +70,7 @@ async fn set(layer: &Layer, text: Option<&str>) {
 struct Everyone;
 
 impl Gate for Everyone {
-    fn judge(&self, _: &SecurityOf) -> std::result::Result<(), Refusal> {
+    fn judge(&self, _: &DatabaseSecurity) -> std::result::Result<(), Refusal> {
         Ok(())
     }
 }

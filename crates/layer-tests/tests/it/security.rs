@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Store, assert_clean, create, get, put, soon};
-use flatbed_layer::{Document, Error, Judge, Judgement, Refusal, Rule, SecurityOf, Verdict, Writing};
+use flatbed_layer::{DatabaseSecurity, Document, Error, Judge, Judgement, Refusal, Rule, Verdict, Writing};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
@@ -112,7 +112,7 @@ type NotedSecurity = (String, Option<Vec<u8>>);
 struct Notes(Arc<Mutex<Vec<NotedSecurity>>>);
 
 impl Judge for Notes {
-    fn note_security(&self, database: &str, security: &SecurityOf) {
+    fn note_security(&self, database: &str, security: &DatabaseSecurity) {
         self.0.lock().unwrap().push((database.to_owned(), security.bytes().map(<[u8]>::to_vec)));
     }
 

@@ -9,9 +9,9 @@ use fdb_embedded::VirtualClock;
 use flatbed_clock::ManualClock;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    Background, BackgroundOptions, ChangeRow, ChangesQuery, CreateOptions, Database, DatabaseUpdatesQuery, Edit,
-    EditParts, Gate, GetOptions, Judge, LayerOptions, Refusal, Result, RevId, SecurityOf, ServerActor, Since, User,
-    WrittenRevision, check,
+    Background, BackgroundOptions, ChangeRow, ChangesQuery, CreateOptions, Database, DatabaseSecurity,
+    DatabaseUpdatesQuery, Edit, EditParts, Gate, GetOptions, Judge, LayerOptions, Refusal, Result, RevId, ServerActor,
+    Since, User, WrittenRevision, check,
 };
 use flatbed_testkit::{Faults, Storage, number, until_wanted};
 pub use flatbed_testkit::{Random, pages_are_full, soon};
@@ -117,7 +117,7 @@ fn default_shards() -> Option<u32> {
 pub struct Open;
 
 impl Gate for Open {
-    fn judge(&self, _: &SecurityOf) -> std::result::Result<(), Refusal> {
+    fn judge(&self, _: &DatabaseSecurity) -> std::result::Result<(), Refusal> {
         Ok(())
     }
 }

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flatbed_channels::{Grant, GrantedItem, Grantee, PrincipalKind};
-use flatbed_databases::channels::holding::Holding;
+use flatbed_databases::channels::holding::RightsRead;
 use flatbed_databases::channels::sweep::{Swept, sweep_as_of};
 use flatbed_databases::channels::{
-    HeldRights, PrincipalSession, PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal, SignsIn, UsersChanged,
+    HeldRights, PrincipalSession, PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal, SignsIn, UserChanges,
 };
 use flatbed_databases::instance::Instance;
 use flatbed_databases::record_change::ChangeRecord;
@@ -90,7 +90,7 @@ async fn held_at(db: &Database, asker: &ReadPrincipal) -> Arc<HeldRights> {
     let inner = &*db.inner;
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
     let instance = inner.resolve(&trx, "db").await.unwrap();
-    Holding::begin(inner, &trx, &instance, asker).held().await.unwrap()
+    RightsRead::begin(inner, &trx, &instance, asker).held().await.unwrap()
 }
 
 fn channels_of(held: &HeldRights) -> Vec<String> {
@@ -293,9 +293,9 @@ async fn a_writer_is_fenced_by_versions() {
         (is_same, trx)
     };
     let instance: Arc<Instance> = here.inner.cached("db").unwrap();
-    assert!(Holding::cached(inner, &instance, &anna).is_none());
+    assert!(RightsRead::cached(inner, &instance, &anna).is_none());
     let held = held_at(here, &anna).await;
-    assert!(Holding::cached(inner, &instance, &anna).is_some_and(|cached| Arc::ptr_eq(&cached, &held)));
+    assert!(RightsRead::cached(inner, &instance, &anna).is_some_and(|cached| Arc::ptr_eq(&cached, &held)));
     let (is_same, trx) = write(&held).await;
     assert!(is_same && trx.commit().await.is_ok());
     // Gains of others do not matter to the writer; those of their role do.
@@ -389,7 +389,7 @@ async fn a_look_finds_which_users_have_changed() {
     let mut look = async || {
         let found = other.users_changed(&[("db".into(), place), ("none".into(), None)]).await.unwrap();
         assert_eq!(found[1], None);
-        let UsersChanged { place: next, names } = found.into_iter().next().unwrap().unwrap();
+        let UserChanges { place: next, names } = found.into_iter().next().unwrap().unwrap();
         place = Some(next);
         names.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>())
     };

@@ -81,7 +81,7 @@ pub(crate) fn user(name: &str) -> crate::Actor {
     struct Open;
 
     impl crate::Gate for Open {
-        fn judge(&self, _: &crate::SecurityOf) -> std::result::Result<(), crate::Refusal> {
+        fn judge(&self, _: &crate::DatabaseSecurity) -> std::result::Result<(), crate::Refusal> {
             Ok(())
         }
     }

@@ -3,8 +3,8 @@
 //! A write hands the old and the new state of each document to the maintainers of its database, in its own transaction:
 //! by-seq, `_all_docs` and the counters, which every database has, and one for each index in the database's record.
 
-use flatbed_databases::channels::grants::{self, Shared};
-use flatbed_databases::document::body::{self, Prepared, Rows};
+use flatbed_databases::channels::grants::{self, GrantChanges};
+use flatbed_databases::document::body::{self, PreparedBody, Rows};
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
@@ -41,7 +41,7 @@ pub struct Change<'c> {
     /// The state after. Its stamp is not set yet.
     pub new: &'c Info,
     /// The new winner's body, if the edit has it.
-    pub brought: Option<&'c Prepared>,
+    pub brought: Option<&'c PreparedBody>,
     /// The edit's revision, whether it wins or not, and the verdict of its judge.
     pub judged: Option<(&'c RevId, &'c Verdict)>,
     /// The effect on channels. `None` in a database without channels, and for builders.
@@ -57,7 +57,7 @@ pub struct Change<'c> {
 }
 
 pub enum NewRows<'c> {
-    Brought(&'c Prepared),
+    Brought(&'c PreparedBody),
     Known(&'c Rows),
     Read(Rows),
 }
@@ -183,7 +183,7 @@ pub struct Maintainers {
     /// The maintainers of every database come first.
     all: Vec<Box<dyn IndexMaintainer>>,
     definitions: Definitions,
-    grants: Option<Shared>,
+    grants: Option<GrantChanges>,
 }
 
 const COMMON: usize = 3;
@@ -202,7 +202,7 @@ impl Maintainers {
         }
         let apart = indexes_of(instance).filter(|index| !index.kind.is_of_by_seq());
         all.extend(apart.map(|index| index.maintainer(preparations)));
-        let grants = (instance.channels() > 0).then(Shared::default);
+        let grants = (instance.channels() > 0).then(GrantChanges::default);
         Maintainers { all, definitions: Definitions::default(), grants }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
 use flatbed_databases::actor::User;
-use flatbed_databases::confirmed::SecurityOf;
+use flatbed_databases::confirmed::DatabaseSecurity;
 use flatbed_databases::document::edit::{Document, Edit};
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::server::Inner;
@@ -25,7 +25,7 @@ pub trait Judge: Send + Sync {
 
     /// Notes the `_security` of a database that this process reads for the first time, or that has changed; `database`
     /// as of [`Judge::load`]. Must not block.
-    fn note_security(&self, _database: &str, _security: &SecurityOf) {}
+    fn note_security(&self, _database: &str, _security: &DatabaseSecurity) {}
 
     /// Returns a further rule for a database with special meaning to the program, in addition to its design documents.
     fn of_database(&self, _name: &str) -> Option<Arc<dyn Rule>> {

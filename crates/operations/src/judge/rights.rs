@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use flatbed_channels::require::Writer;
 use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::channels::holding::Holding;
+use flatbed_databases::channels::holding::RightsRead;
 use flatbed_databases::handles::{ReadHandle, WriteHandle};
-use flatbed_databases::held::{Fencing, HeldRights};
+use flatbed_databases::held::{HeldRights, RightsFence};
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
 use flatbed_store::error::{Refusal, Result};
@@ -26,7 +26,7 @@ pub async fn held(
     impl Operation for Read<'_> {
         type Output = Arc<HeldRights>;
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<HeldRights>> {
-            Holding::begin(self.0, trx, self.1, self.2).held().await
+            RightsRead::begin(self.0, trx, self.1, self.2).held().await
         }
     }
     let inner = &*database.inner;
@@ -36,7 +36,7 @@ pub async fn held(
     if instance.closed().is_any() {
         return Err(Refusal::Closed.into());
     }
-    if let Some(held) = Holding::cached(inner, instance, asker).filter(|_| !is_anew) {
+    if let Some(held) = RightsRead::cached(inner, instance, asker).filter(|_| !is_anew) {
         return Ok(Some(held));
     }
     // If another database has taken its place, the write begins again.
@@ -76,7 +76,7 @@ pub async fn admitted(database: &WriteHandle, instance: &Instance) -> Result<()>
 }
 
 pub struct Fences {
-    reads: Vec<(usize, Fencing)>,
+    reads: Vec<(usize, RightsFence)>,
     are_same: HashMap<usize, bool>,
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use flatbed_channels::{ALL, ChannelDeparture, Stamp};
 use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::channels::holding::Holding;
+use flatbed_databases::channels::holding::RightsRead;
 use flatbed_databases::document::body::begin_read;
 use flatbed_databases::document::edit::Document;
 use flatbed_databases::handles::only_for_administrators;
@@ -45,7 +45,7 @@ pub struct Viewer {
 
 /// A viewer whose rights are being read.
 pub struct PendingViewer<'a> {
-    holding: Holding<'a>,
+    holding: RightsRead<'a>,
     asker: &'a ReadPrincipal,
 }
 
@@ -57,7 +57,7 @@ impl<'a> PendingViewer<'a> {
         instance: &'a Instance,
         asker: &'a ReadPrincipal,
     ) -> PendingViewer<'a> {
-        PendingViewer { holding: Holding::begin(inner, trx, instance, asker), asker }
+        PendingViewer { holding: RightsRead::begin(inner, trx, instance, asker), asker }
     }
 
     /// Waits for the rights.

@@ -10,7 +10,7 @@ use async_recursion::async_recursion as boxed;
 use flatbed_databases::actor::Actor;
 use flatbed_databases::admission::PendingAdmissions;
 use flatbed_databases::document::attachments::{self, ListRead};
-use flatbed_databases::document::body::{self, Prepared, ROW_OVERHEAD_OF_RECORDS, Reading};
+use flatbed_databases::document::body::{self, BoxedRangeRead, PreparedBody, ROW_OVERHEAD_OF_RECORDS};
 use flatbed_databases::document::edit::{Edit, Outcome, WrittenRevision, check_document_id, check_partitioned_id};
 use flatbed_databases::document::staging;
 use flatbed_databases::document::tree::Leaves;
@@ -194,7 +194,7 @@ pub struct Item {
     at: usize,
     /// The writer.
     by: Actor,
-    body: Prepared,
+    body: PreparedBody,
     /// Identifies the edit in the revision's record, to detect an earlier commit with an unknown result.
     token: [u8; 16],
     /// The revision of the last attempt.
@@ -260,7 +260,7 @@ pub async fn prepare(
                 continue;
             }
         };
-        let mut body = Prepared::new(instance, &edit.id, &edit.body);
+        let mut body = PreparedBody::new(instance, &edit.id, &edit.body);
         if body.external_bytes > bytes_max {
             refused.push((at, Refusal::DocumentTooLarge { document_id: edit.id.to_string(), bytes_max }));
             continue;
@@ -431,8 +431,8 @@ pub async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
 
 /// Pending reads of the data that an edit supersedes.
 struct OldRead {
-    leaves: Reading,
-    body: Reading,
+    leaves: BoxedRangeRead,
+    body: BoxedRangeRead,
     list: Option<ListRead>,
 }
 
@@ -663,7 +663,7 @@ fn tombstone_below<'a>(trx: &Transaction, edit: &Edit<'_>, info: Option<&'a Info
 
 /// Returns the approximate bytes of a document in a transaction. Its id is in the keys and values of about ten records,
 /// and in a row for each new attachment.
-pub fn transaction_bytes(body: &Prepared, edit: &Edit<'_>) -> u64 {
+pub fn transaction_bytes(body: &PreparedBody, edit: &Edit<'_>) -> u64 {
     let rows = if body.rows.is_empty() { 0 } else { body.stored_bytes };
     rows + ROW_OVERHEAD_OF_RECORDS + 10 * edit.id.len() as u64 + attachments::edits_bytes(&edit.id, &edit.attachments)
 }

@@ -1,10 +1,10 @@
 //! Writes the plan of one document in a transaction: its tree, bodies and records.
 
 use flatbed_databases::document::attachments::{self, NewAttachments};
-use flatbed_databases::document::body::{self, BODY_BYTES_MAX, Prepared, Reading, Rows};
+use flatbed_databases::document::body::{self, BODY_BYTES_MAX, BoxedRangeRead, PreparedBody, Rows};
 use flatbed_databases::document::edit::{Edit, WrittenRevision};
 use flatbed_databases::document::staging;
-use flatbed_databases::document::tree::{Dropped, Leaf, decode_records, drop_revision, prune, put_leaf};
+use flatbed_databases::document::tree::{DroppedSizes, Leaf, decode_records, drop_revision, prune, put_leaf};
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
@@ -31,7 +31,7 @@ pub struct DocumentWrite<'a, 'e> {
     pub instance: &'a Instance,
     pub keys: &'a DocumentKeys,
     pub edit: &'a Edit<'e>,
-    pub body: &'a Prepared,
+    pub body: &'a PreparedBody,
     /// Identifies the edit in the revision's record.
     pub token: &'a [u8; 16],
     /// Unique among the documents of the transaction.
@@ -68,7 +68,7 @@ struct GrownTree {
 struct SupersededBodies {
     /// Bytes of the bodies that are kept.
     kept_bytes: i64,
-    dropped: Dropped,
+    dropped: DroppedSizes,
 }
 
 /// Returns whether an edit of the only branch drops revisions beyond the limit. Not every edit of a long history does:
@@ -96,7 +96,7 @@ impl DocumentWrite<'_, '_> {
         plan: Plan,
         attached: &NewAttachments,
         info: Option<Info>,
-        old_body: Option<Reading>,
+        old_body: Option<BoxedRangeRead>,
         maintainers: &mut Maintainers,
     ) -> Result<WrittenRevision> {
         // Before records are cleared.
@@ -146,7 +146,7 @@ impl DocumentWrite<'_, '_> {
                 let revs_limit = self.instance.revs_limit();
                 prune(self.trx, self.instance, self.keys, &self.edit.id, revs_limit, self.room).await?
             }
-            Trim::Nothing => Dropped::default(),
+            Trim::Nothing => DroppedSizes::default(),
         };
         added_bytes -= dropped.body_bytes + dropped.attachment_bytes;
         added_bytes -= superseded.dropped.body_bytes + superseded.dropped.attachment_bytes;
@@ -301,8 +301,8 @@ impl DocumentWrite<'_, '_> {
     }
 
     /// Drops the only branch's revisions up to a generation, oldest first and as many as there is room for.
-    async fn stem(&self, last: u64) -> Result<Dropped> {
-        let mut dropped = Dropped::default();
+    async fn stem(&self, last: u64) -> Result<DroppedSizes> {
+        let mut dropped = DroppedSizes::default();
         if self.room.is_empty() {
             return Ok(dropped);
         }

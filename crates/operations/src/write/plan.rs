@@ -2,7 +2,7 @@
 //! and edits are refused here.
 
 use flatbed_databases::document::attachments::{self, Attachment, ListRead, NewAttachments, Resolve, has_stubs};
-use flatbed_databases::document::body::{BODY_BYTES_MAX, Prepared, Reading};
+use flatbed_databases::document::body::{BODY_BYTES_MAX, BoxedRangeRead, PreparedBody};
 use flatbed_databases::document::edit::Edit;
 use flatbed_databases::document::staging;
 use flatbed_databases::document::tree::{Leaf, Leaves, Replacement, WholeTree, are_too_large};
@@ -93,7 +93,7 @@ pub struct Planner<'a, 'e> {
     pub instance: &'a Instance,
     pub keys: &'a DocumentKeys,
     pub edit: &'a Edit<'e>,
-    pub body: &'a Prepared,
+    pub body: &'a PreparedBody,
     /// The reason to refuse the edit, unless it would change nothing.
     pub refused: Option<&'a Refusal>,
     /// Limit of a document's leaves for revisions of other replicas.
@@ -108,7 +108,12 @@ impl Planner<'_, '_> {
     ///
     /// # Errors
     /// [`Error::Refused`] for this edit alone.
-    pub async fn plan(&self, info: Option<&Info>, leaves: Option<Reading>, list: Option<ListRead>) -> Result<EditPlan> {
+    pub async fn plan(
+        &self,
+        info: Option<&Info>,
+        leaves: Option<BoxedRangeRead>,
+        list: Option<ListRead>,
+    ) -> Result<EditPlan> {
         // With channels, a writer without the right must not learn what exists.
         let refused_first = self.refused.filter(|_| self.instance.channels() > 0);
         if let (Some(refusal), true) = (refused_first, self.held.is_some()) {
@@ -144,7 +149,7 @@ impl Planner<'_, '_> {
     async fn plan_edit(
         &self,
         info: Option<&Info>,
-        leaves: Option<Reading>,
+        leaves: Option<BoxedRangeRead>,
         list: Option<ListRead>,
     ) -> Result<EditPlan> {
         let parent = match (info, &self.edit.parent) {
@@ -289,7 +294,7 @@ impl Planner<'_, '_> {
     }
 
     /// Plans a revision of another replica.
-    async fn plan_history(&self, path: &[RevId], exists: bool, leaves: Option<Reading>) -> Result<EditPlan> {
+    async fn plan_history(&self, path: &[RevId], exists: bool, leaves: Option<BoxedRangeRead>) -> Result<EditPlan> {
         let Some((rev, ancestors)) = path.split_first() else { return Err(Refusal::InvalidRevision.into()) };
         let leaves = if exists { self.leaves(leaves).await? } else { Leaves::default() };
         let mut below = leaves.0.iter().filter_map(|leaf| {
@@ -358,7 +363,7 @@ impl Planner<'_, '_> {
         }
     }
 
-    async fn leaves(&self, reading: Option<Reading>) -> Result<Leaves> {
+    async fn leaves(&self, reading: Option<BoxedRangeRead>) -> Result<Leaves> {
         match reading {
             Some(reading) => Leaves::decode(self.keys, &reading.finish(self.trx, BODY_BYTES_MAX).await?),
             None => Leaves::read(self.trx, self.keys).await,

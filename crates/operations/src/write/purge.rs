@@ -15,7 +15,7 @@ use flatbed_databases::document::attachments;
 use flatbed_databases::document::body::{BODY_BYTES_MAX, Rows, begin_read};
 use flatbed_databases::document::release;
 use flatbed_databases::document::tree::{
-    Dropped, Leaves, WholeTree, decode_records, drop_revision, info, revision_bytes,
+    DroppedSizes, Leaves, WholeTree, decode_records, drop_revision, info, revision_bytes,
 };
 use flatbed_databases::handles::WriteHandle;
 use flatbed_databases::instance::Instance;
@@ -184,7 +184,7 @@ impl Purge<'_> {
             after.remove(rev);
         });
         let room = CleanupBudget::new(PURGE_BYTES_MAX);
-        let (mut dropped, mut listed) = (Dropped::default(), Vec::new());
+        let (mut dropped, mut listed) = (DroppedSizes::default(), Vec::new());
         // The data that only purged leaves have below them.
         let mut range = keys.revisions();
         if let Some(from) = self.from.as_ref().filter(|from| from.stamp == old.stamp) {
@@ -296,7 +296,7 @@ impl Purge<'_> {
         instance: &Instance,
         keys: &DocumentKeys,
         old: &Info,
-        dropped: Dropped,
+        dropped: DroppedSizes,
         listed: &[(RevId, foundationdb::future::FdbSlice)],
         room: &CleanupBudget,
         key: Vec<u8>,
@@ -326,7 +326,7 @@ impl Purge<'_> {
         (old, old_blob, before): (&Info, Option<Rows>, Option<Before>),
         whole: WholeTree,
         after: &Tree,
-        dropped: &Dropped,
+        dropped: &DroppedSizes,
         maintainers: &mut Maintainers,
     ) -> Result<()> {
         let Within { trx, instance, .. } = *within;

@@ -1,7 +1,7 @@
 //! The winner's body lies in the latest range, every other one in the range of its revision, so a change of the winner
 //! moves bodies. Plain reads use the latest range and the info alone.
 
-use flatbed_databases::document::body::{self, Prepared, Rows};
+use flatbed_databases::document::body::{self, PreparedBody, Rows};
 use flatbed_databases::document::tree::winner;
 use flatbed_databases::instance::Instance;
 use flatbed_revtree::RevId;
@@ -21,7 +21,7 @@ pub struct BodyFacts {
 }
 
 impl BodyFacts {
-    pub fn of(body: &Prepared, has_attachments: bool, attachment_bytes: u64) -> BodyFacts {
+    pub fn of(body: &PreparedBody, has_attachments: bool, attachment_bytes: u64) -> BodyFacts {
         let external_bytes = body.external_bytes.saturating_add(attachment_bytes);
         let (place, stored_bytes) = (body.place.clone(), body.stored_bytes);
         BodyFacts { place, external_bytes, stored_bytes, has_attachments, attachment_bytes }

@@ -1,6 +1,6 @@
 use flatbed_auth::AuthMethod;
 use flatbed_clock::ManualClock;
-use flatbed_layer::{CreateOptions, Edit, Gate, Refusal, SecurityOf, User};
+use flatbed_layer::{CreateOptions, DatabaseSecurity, Edit, Gate, Refusal, User};
 use flatbed_testkit::{soon, until};
 
 use super::*;
@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Open;
 
 impl Gate for Open {
-    fn judge(&self, _: &SecurityOf) -> std::result::Result<(), Refusal> {
+    fn judge(&self, _: &DatabaseSecurity) -> std::result::Result<(), Refusal> {
         Ok(())
     }
 }

@@ -87,7 +87,7 @@ fn what_was_granted_is_judged_again() {
         access,
         as_replicator: None,
     };
-    let judged = |held: &CommitGate, security: &[u8]| held.judge(&SecurityOf::new(security, 1));
+    let judged = |held: &CommitGate, security: &[u8]| held.judge(&DatabaseSecurity::new(security, 1));
     let member = held(user(&[]), Needs::Member, Access::Member);
     assert_eq!(judged(&member, b"{}"), Ok(()));
     assert!(matches!(judged(&member, closed), Err(Refusal::Forbidden(_))));
@@ -122,14 +122,14 @@ fn what_was_granted_in_one_kind_of_database_is_not_in_another() {
             let standing = Standing::new(principal.clone(), RightsBasis::Nothing);
             let (needs, name, access) = (Needs::Member, "a/_replicator".to_owned(), Access::Member);
             let held = CommitGate { standing, needs, name, access, as_replicator };
-            let judged = held.judge(&SecurityOf::new(b"{}", 1).of_replicator(is_replicator));
+            let judged = held.judge(&DatabaseSecurity::new(b"{}", 1).of_replicator(is_replicator));
             let expected = if is_let { Ok(()) } else { Err(Refusal::UserChanged) };
             assert_eq!(judged, expected, "{as_replicator:?} {is_replicator}");
         }
     }
     // A reader of one kind does not continue to read the other.
     let standing = Standing::new(user(&[]), RightsBasis::Nothing);
-    let security = |is_replicator| SecurityOf::new(b"{}", 1).of_replicator(is_replicator);
+    let security = |is_replicator| DatabaseSecurity::new(b"{}", 1).of_replicator(is_replicator);
     for (was, is) in [(false, false), (true, true), (false, true), (true, false)] {
         let (before, principal) = ((Access::Member, was), user(&[]));
         let still = Needs::Member.in_database_as(before, &standing, &principal, "a/_replicator", &security(is));

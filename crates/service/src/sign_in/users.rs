@@ -8,7 +8,7 @@ use std::time::Duration;
 use flatbed_auth::lockout::locked_out;
 use flatbed_auth::{AuthError, AuthMethod, Credentials, PasswordHash, digest};
 use flatbed_layer::channels::{PrincipalSession, SessionHash, SignInUser, SignsIn};
-use flatbed_layer::{Gate, Refusal, SecurityOf, User};
+use flatbed_layer::{DatabaseSecurity, Gate, Refusal, User};
 
 use super::audit::{RefusalReason, SignInMethod};
 use super::checks::CheckOutcome;
@@ -85,7 +85,7 @@ enum SessionLookup {
 struct ProvedGate;
 
 impl Gate for ProvedGate {
-    fn judge(&self, _: &SecurityOf) -> Result<(), Refusal> {
+    fn judge(&self, _: &DatabaseSecurity) -> Result<(), Refusal> {
         Ok(())
     }
 }

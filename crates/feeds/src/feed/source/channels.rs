@@ -18,7 +18,7 @@ use flatbed_channels::{
     ALL, DocumentQuestion, FeedRow, FeedScope, GUEST, HeldChannels, Merge, MergeStep, Position, PrincipalKind, Stamp,
 };
 use flatbed_databases::asker::ReadPrincipal;
-use flatbed_databases::channels::holding::Holding;
+use flatbed_databases::channels::holding::RightsRead;
 use flatbed_databases::held::HeldRights;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::limits::Limit;
@@ -339,7 +339,7 @@ impl Channels {
         if page.before > 0 && under_way.is_none() {
             return Ok(nothing(page));
         }
-        let holding = Holding::begin(page.inner, trx, instance, &self.asker);
+        let holding = RightsRead::begin(page.inner, trx, instance, &self.asker);
         let most = page
             .rows_max()
             .min(ROWS_MAX.get())

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flatbed_channels::{Grant, GrantedItem, Grantee, PERIODS_MAX, Period, Periods, PrincipalKind, Stamp};
-use flatbed_databases::channels::grants::{self, Shared};
-use flatbed_databases::channels::holding::{Holding, periods_of, read_anew};
-use flatbed_databases::channels::principals::{Delete, Put};
+use flatbed_databases::channels::grants::{self, GrantChanges};
+use flatbed_databases::channels::holding::{RightsRead, periods_of, read_anew};
+use flatbed_databases::channels::principals::{DeletePrincipal, PutPrincipal};
 use flatbed_databases::channels::{Principal, PrincipalWrite, ReadPrincipal};
 use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
@@ -46,8 +46,8 @@ pub(super) struct Logged<'a> {
 pub(super) enum What<'a> {
     /// Grants of documents lie in the place of their infos, and conflict likewise.
     Documents(&'a [(String, BTreeSet<Grant>)]),
-    Put(Put<'a>),
-    Delete(Delete<'a>),
+    Put(PutPrincipal<'a>),
+    Delete(DeletePrincipal<'a>),
 }
 
 pub(super) fn log_key(db: &Database) -> Vec<u8> {
@@ -84,7 +84,7 @@ impl Operation for Logged<'_> {
         let is_done = match &mut self.what {
             What::Documents(documents) => {
                 let instance = inner.resolve_for_write(trx, "db").await?;
-                let mut shared = Shared::default();
+                let mut shared = GrantChanges::default();
                 for (id, new) in documents.iter() {
                     if self.number.is_multiple_of(2) {
                         shared.begin(trx, &instance.keys, new);
@@ -154,8 +154,8 @@ impl Done {
         let (inner, once) = (&*db.inner, db.inner.once().unwrap());
         let what = match self {
             Done::Documents(documents) => What::Documents(documents),
-            Done::Put(write) => What::Put(Put { database: &db.handle, write, once, created: Vec::new() }),
-            Done::Delete(kind, name) => What::Delete(Delete { database: &db.handle, kind: *kind, name, once }),
+            Done::Put(write) => What::Put(PutPrincipal { database: &db.handle, write, once, created: Vec::new() }),
+            Done::Delete(kind, name) => What::Delete(DeletePrincipal { database: &db.handle, kind: *kind, name, once }),
         };
         let mut logged = Logged { db, number, what };
         transaction::write(&inner.db, &inner.metrics, &mut logged).await.unwrap();
@@ -316,7 +316,7 @@ async fn look(inner: &Inner, asker: &ReadPrincipal) {
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
             let Look(inner, asker) = *self;
             let instance = inner.resolve(trx, "db").await?;
-            let held = Holding::begin(inner, trx, &instance, asker).held().await?;
+            let held = RightsRead::begin(inner, trx, &instance, asker).held().await?;
             let anew = read_anew(trx, &instance, asker).await.unwrap().unwrap();
             assert!(held.is_as(&anew), "{asker:?}: {held:?} is {anew:?}");
             Ok(())

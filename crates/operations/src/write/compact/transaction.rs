@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use flatbed_databases::document::attachments;
 use flatbed_databases::document::body::{begin_read, begin_reading};
 use flatbed_databases::document::tree::{
-    Dropped, Leaves, WholeTree, decode_leaves_and_records, decode_records, drop_revision,
+    DroppedSizes, Leaves, WholeTree, decode_leaves_and_records, decode_records, drop_revision,
 };
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
@@ -92,7 +92,7 @@ impl Operation for Compact<'_> {
             })
             .collect();
         let room = CleanupBudget::new(COMPACTION_BYTES_MAX);
-        let (mut dropped, mut documents, mut from) = (Dropped::default(), 0, self.from.clone());
+        let (mut dropped, mut documents, mut from) = (DroppedSizes::default(), 0, self.from.clone());
         for (id, (keys, info, tree)) in self.ids.iter().zip(reads) {
             if room.is_empty() {
                 break;
@@ -146,7 +146,7 @@ impl Compact<'_> {
         document: Document<'_>,
         from: Option<CompactPosition>,
         room: &CleanupBudget,
-        dropped: &mut Dropped,
+        dropped: &mut DroppedSizes,
     ) -> Result<Option<CompactPosition>> {
         let Document { id, keys, info, whole: read } = document;
         let (stamp, revs_limit) = (info.stamp, instance.revs_limit());

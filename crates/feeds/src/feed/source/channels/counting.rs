@@ -1,6 +1,6 @@
 //! Counts the rows of a feed of channels behind a position, in as many bounded transactions as needed.
 
-use flatbed_databases::channels::holding::Holding;
+use flatbed_databases::channels::holding::RightsRead;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::limits::Limit;
 use flatbed_databases::server::Inner;
@@ -44,7 +44,7 @@ impl Channels {
         let is_known = behind.counting.as_ref().is_some_and(|known| known.under_way.incarnation == incarnation);
         let last_seq = async || instance.buckets.begin_last_seq(trx, incarnation).await;
         let until = async { if is_known { Ok(None) } else { last_seq().await.map(Some) } };
-        let (held, until) = try_join(Holding::begin(inner, trx, instance, &self.asker).held(), until).await?;
+        let (held, until) = try_join(RightsRead::begin(inner, trx, instance, &self.asker).held(), until).await?;
         self.asker.admitted(&held)?;
         let counting = match &mut behind.counting {
             Some(known) if is_known && held.is_as(&known.under_way.held) => known,
