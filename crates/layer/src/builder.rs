@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use flatbed_databases::server::Inner;
-use flatbed_operations::index::build::{Pace, Step, StepOutcome, unbuilt};
+use flatbed_operations::index::build::{BuildPace, Step, StepOutcome, unbuilt};
 use flatbed_operations::index::definitions::reorder_alone;
 use flatbed_operations::index::kinds::KINDS;
 use flatbed_operations::index_builds::{IndexBuild, IndexBuilds};
@@ -36,7 +36,7 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
         let (number, shown) = (index.number, IndexBuild::of(name, index, total, inner.clock.unix_ms()));
         // A process builds an index once at a time.
         let running = inner.state::<IndexBuilds>().begin(namespace, shown)?;
-        Some((number, running, inner.metrics.index_builds_running.hold(), Pace::default()))
+        Some((number, running, inner.metrics.index_builds_running.hold(), BuildPace::default()))
     };
     let Some(mut builds) = indexes.into_iter().map(begin).collect::<Option<VecDeque<_>>>() else { return Ok(None) };
     let mut failed = None;

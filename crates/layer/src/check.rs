@@ -23,7 +23,7 @@ use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
 use flatbed_operations::index::groups::is_group;
 use flatbed_operations::index::kinds::{DefinedIndex, indexes_of};
-use flatbed_operations::index::maintainers::Within;
+use flatbed_operations::index::maintainers::IndexContext;
 use flatbed_operations::index::partitions::{COUNTED, PartitionSums};
 use flatbed_operations::index::{all_docs, by_seq, channels};
 use flatbed_store::error::{Error, Result};
@@ -635,7 +635,7 @@ impl IndexPage<'_> {
             IndexKind::Channels => channels::check_entry(trx, self.instance, key, value).await,
             IndexKind::Principals => channels::check_principal(trx, self.instance, key, value).await,
             IndexKind::Defined(index) => {
-                let within = Within { inner: self.inner, trx, instance: self.instance };
+                let within = IndexContext { inner: self.inner, trx, instance: self.instance };
                 index.check_entry(&within, key, value).await
             }
         }

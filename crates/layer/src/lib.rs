@@ -75,7 +75,7 @@ pub use flatbed_operations::find::query::{Find, FindOptions, QueryDocument, Quer
 pub use flatbed_operations::index::selector::definition::IndexName;
 pub use flatbed_operations::index_builds::IndexBuild;
 pub use flatbed_operations::index_waits::IndexWait;
-pub use flatbed_operations::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
+pub use flatbed_operations::judge::judgement::{Judge, Judgement, ProposedWrite, Room, Rule};
 pub use flatbed_operations::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use flatbed_operations::read::get::{GetOutcome, OpenRevs};
 pub use flatbed_operations::read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};

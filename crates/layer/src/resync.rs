@@ -24,7 +24,7 @@ use flatbed_databases::server::Inner;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_operations::index::channels;
 use flatbed_operations::index::compiled::compile_within;
-use flatbed_operations::index::maintainers::{Change, Maintainers, Within};
+use flatbed_operations::index::maintainers::{Change, IndexContext, Maintainers};
 use flatbed_operations::index::prepare::Preparations;
 use flatbed_operations::judge::ask::routed;
 use flatbed_operations::write::winner::Bodies;
@@ -455,7 +455,7 @@ impl Operation for Step<'_> {
             return Ok(StepOutcome::On);
         }
         let mut state = self.state.clone();
-        let within = Within { inner: self.inner, trx, instance: &instance };
+        let within = IndexContext { inner: self.inner, trx, instance: &instance };
         compile_within(&within).await?;
         let mut maintainers = Maintainers::of(&instance, &self.preparations);
         let documents = self.found.documents.iter().zip(self.answers);
@@ -509,13 +509,13 @@ struct Rewritten {
 impl Step<'_> {
     async fn rewrite(
         &self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         maintainers: &mut Maintainers,
         found: &ScannedDocument,
         answers: &Answers,
         user_version: u16,
     ) -> Result<Rewritten> {
-        let Within { trx, instance, .. } = *within;
+        let IndexContext { trx, instance, .. } = *within;
         let (keys, old) = (instance.keys.document(&found.id), &found.info);
         let mut rewritten = Rewritten::default();
         let of_winner =

@@ -11,7 +11,7 @@ use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::record_change::{ChangeRecord, check_room};
 use flatbed_databases::server::Inner;
-use flatbed_operations::judge::ask::{Replaced, named_by, replaced, routed};
+use flatbed_operations::judge::ask::{ReplacedRevision, named_by, replaced, routed};
 use flatbed_operations::judge::judgement::NO_FUNCTIONS;
 use flatbed_operations::judge::judgement::judge_of;
 use flatbed_operations::judge::rights;
@@ -136,13 +136,17 @@ impl Database {
         let held = rights::held(&self.handle, &instance, asker, true).await?;
         let writer = held.as_ref().map(|held| rights::writer(asker, held)).transpose()?;
         let old = match replaced(&self.handle, edit, None, None).await? {
-            Replaced::Revision(old) => Some(*old),
-            Replaced::Itself | Replaced::Nothing if edit.history.is_some() || edit.parent.is_some() => None,
-            Replaced::Itself | Replaced::Nothing => match self.get(&edit.id, &GetOptions::default()).await {
-                Ok(old) => Some(old),
-                Err(Error::Refused(Refusal::DocumentNotFound(_))) => None,
-                Err(error) => return Err(error),
-            },
+            ReplacedRevision::Revision(old) => Some(*old),
+            ReplacedRevision::Itself | ReplacedRevision::Nothing if edit.history.is_some() || edit.parent.is_some() => {
+                None
+            }
+            ReplacedRevision::Itself | ReplacedRevision::Nothing => {
+                match self.get(&edit.id, &GetOptions::default()).await {
+                    Ok(old) => Some(old),
+                    Err(Error::Refused(Refusal::DocumentNotFound(_))) => None,
+                    Err(error) => return Err(error),
+                }
+            }
         };
         Ok(routed(&self.handle, &instance, edit, old.as_ref(), writer.as_ref()).await??)
     }

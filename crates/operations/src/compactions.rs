@@ -41,7 +41,7 @@ struct Progress {
 
 /// A running compaction. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningCompaction {
     namespace: u64,
     progress: Arc<Progress>,
     all: Arc<Mutex<HashMap<u64, Arc<Progress>>>>,
@@ -60,14 +60,14 @@ impl Compactions {
     }
 
     /// Registers a compaction. `None`: this process already runs one for the namespace.
-    pub fn begin(&self, namespace: u64, database: &str) -> Option<Running> {
+    pub fn begin(&self, namespace: u64, database: &str) -> Option<RunningCompaction> {
         let mut all = lock(&self.all);
         let Entry::Vacant(place) = all.entry(namespace) else { return None };
         let (now, database) = (self.clock.unix_seconds(), database.to_owned());
         let (done, total, updated) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(now));
         let progress = Arc::new(Progress { database, done, total, started: now, updated });
         place.insert(progress.clone());
-        Some(Running { namespace, progress, all: self.all.clone(), clock: self.clock.clone() })
+        Some(RunningCompaction { namespace, progress, all: self.all.clone(), clock: self.clock.clone() })
     }
 
     pub fn is_running(&self, namespace: u64) -> bool {
@@ -86,7 +86,7 @@ impl Compactions {
     }
 }
 
-impl Running {
+impl RunningCompaction {
     pub fn expect(&self, changes: u64) {
         self.progress.total.store(changes, Ordering::Relaxed);
     }
@@ -97,7 +97,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCompaction {
     fn drop(&mut self) {
         lock(&self.all).remove(&self.namespace);
     }

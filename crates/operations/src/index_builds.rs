@@ -56,7 +56,7 @@ impl IndexBuild {
 type Builds = HashMap<(u64, u64), IndexBuild>;
 
 #[derive(Debug)]
-struct Failing {
+struct BuildFailure {
     since: Instant,
     last: Instant,
     reason: String,
@@ -67,12 +67,12 @@ pub struct IndexBuilds {
     clock: Clock,
     builds: Arc<Mutex<Builds>>,
     /// By namespace and number.
-    failing: Mutex<HashMap<(u64, u64), Failing>>,
+    failing: Mutex<HashMap<(u64, u64), BuildFailure>>,
 }
 
 /// A running build. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningBuild {
     id: (u64, u64),
     clock: Clock,
     all: Arc<Mutex<Builds>>,
@@ -89,13 +89,13 @@ impl IndexBuilds {
         IndexBuilds { clock: clock.clone(), builds: Arc::default(), failing: Mutex::default() }
     }
 
-    pub fn begin(&self, namespace: u64, build: IndexBuild) -> Option<Running> {
+    pub fn begin(&self, namespace: u64, build: IndexBuild) -> Option<RunningBuild> {
         let id = (namespace, build.number);
         match lock(&self.builds).entry(id) {
             Entry::Occupied(_) => None,
             Entry::Vacant(place) => {
                 place.insert(build);
-                Some(Running { id, clock: self.clock.clone(), all: self.builds.clone() })
+                Some(RunningBuild { id, clock: self.clock.clone(), all: self.builds.clone() })
             }
         }
     }
@@ -109,7 +109,7 @@ impl IndexBuilds {
     pub fn record_failure(&self, namespace: u64, number: u64, reason: &str) {
         let (mut failing, now) = (lock(&self.failing), self.clock.now());
         failing.retain(|_, failing| self.clock.since(failing.last) < FORGOTTEN_AFTER);
-        let begins = || Failing { since: now, last: now, reason: String::new() };
+        let begins = || BuildFailure { since: now, last: now, reason: String::new() };
         let found = failing.entry((namespace, number)).or_insert_with(begins);
         (found.last, found.reason) = (now, reason.to_owned());
     }
@@ -127,7 +127,7 @@ impl IndexBuilds {
     }
 }
 
-impl Running {
+impl RunningBuild {
     pub fn set_entered(&self, entered: u64) {
         if let Some(build) = lock(&self.all).get_mut(&self.id) {
             build.entered = entered.max(build.entered);
@@ -137,7 +137,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningBuild {
     fn drop(&mut self) {
         lock(&self.all).remove(&self.id);
     }

@@ -102,7 +102,7 @@ pub type CheckRecord<'a> = &'a (dyn Fn() -> BoxFuture<'a, Result<Unbuilt>> + Syn
 
 /// A waiting query, until this is dropped.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingQuery {
     database: String,
     number: u64,
     looks: Arc<SharedChecks>,
@@ -129,7 +129,7 @@ impl IndexWaits {
     ///
     /// # Errors
     /// [`IndexFailure::TooManyWaiting`].
-    pub fn begin(&self, database: &str, number: u64, design_document: &str, name: &str) -> Result<Waiting> {
+    pub fn begin(&self, database: &str, number: u64, design_document: &str, name: &str) -> Result<WaitingQuery> {
         let begins = || IndexWait {
             database: database.to_owned(),
             number,
@@ -150,7 +150,7 @@ impl IndexWaits {
         *lock(&at.looks.pause) = PAUSE;
         let (looks, seen) = (at.looks.clone(), at.looks.newest.borrow().count);
         let (all, clock, stuck_max) = (Arc::clone(&self.all), self.clock.clone(), self.stuck_max);
-        Ok(Waiting { database: database.to_owned(), number, looks, seen, all, clock, stuck_max })
+        Ok(WaitingQuery { database: database.to_owned(), number, looks, seen, all, clock, stuck_max })
     }
 
     pub fn count(&self) -> u64 {
@@ -178,7 +178,7 @@ impl IndexWaits {
     }
 }
 
-impl Waiting {
+impl WaitingQuery {
     /// Waits about half a second, and returns whether the index is readable or gone. The queries that wait at the
     /// database take turns in calling `look` for all.
     ///
@@ -226,7 +226,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingQuery {
     fn drop(&mut self) {
         let mut all = lock(&self.all);
         all.count = all.count.saturating_sub(1);

@@ -9,7 +9,7 @@ use flatbed_javascript::{
 use flatbed_layer::json::{self, Object, Value};
 use flatbed_layer::{
     Attachment, AttachmentEdit, DatabaseSecurity, DesignFault, Document, Edit, Error as LayerError, Judge, Judgement,
-    NotJudged, Reader, Refusal, RevId, Room, Rule, USERS, User, Verdict, WORKER, Writing,
+    NotJudged, ProposedWrite, Reader, Refusal, RevId, Room, Rule, USERS, User, Verdict, WORKER,
 };
 
 use crate::function_limit::unless_ended;
@@ -135,14 +135,17 @@ struct SyncFunctionRule {
 }
 
 impl Rule for SyncFunctionRule {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move {
             let route = self.runner.route(&self.function, self.sync_input(&write));
             to_judgement(unless_ended(route).await)
         })
     }
 
-    fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> Pin<Box<dyn Future<Output = Vec<Judgement>> + Send + 'a>> {
+    fn judge_all<'a>(
+        &'a self,
+        writes: Vec<ProposedWrite<'a>>,
+    ) -> Pin<Box<dyn Future<Output = Vec<Judgement>> + Send + 'a>> {
         Box::pin(async move {
             let asked: Vec<SyncWrite> = writes.iter().map(|write| self.sync_input(write)).collect();
             match unless_ended(async { Ok(self.runner.route_all(&self.function, asked).await) }).await {
@@ -154,7 +157,7 @@ impl Rule for SyncFunctionRule {
 }
 
 impl SyncFunctionRule {
-    fn sync_input(&self, write: &Writing<'_>) -> SyncWrite {
+    fn sync_input(&self, write: &ProposedWrite<'_>) -> SyncWrite {
         SyncWrite {
             document: self.routed_text(write.edit),
             old: write.old.filter(|_| self.function.may_read_old()).map(replaced_text),
@@ -209,15 +212,20 @@ struct DesignRule {
 }
 
 impl Rule for DesignRule {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move {
             self.judge_all(vec![write]).await.pop().unwrap_or_else(|| Err(to_refusal(Error::OutOfResources)))
         })
     }
 
-    fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> Pin<Box<dyn Future<Output = Vec<Judgement>> + Send + 'a>> {
+    fn judge_all<'a>(
+        &'a self,
+        writes: Vec<ProposedWrite<'a>>,
+    ) -> Pin<Box<dyn Future<Output = Vec<Judgement>> + Send + 'a>> {
         Box::pin(async move {
-            let Some(Writing { user, database, caller, security, .. }) = writes.first() else { return Vec::new() };
+            let Some(ProposedWrite { user, database, caller, security, .. }) = writes.first() else {
+                return Vec::new();
+            };
             let context = WriteContext {
                 user: user_context(user, database).into(),
                 security: String::from_utf8_lossy(security.unwrap_or(SECURITY_DEFAULT)).into(),
@@ -235,7 +243,7 @@ impl Rule for DesignRule {
     }
 }
 
-fn write_texts(write: &Writing<'_>) -> WriteTexts {
+fn write_texts(write: &ProposedWrite<'_>) -> WriteTexts {
     let old = |old: &Document| {
         let mut out = Vec::new();
         json_out::document(old, &mut out);
@@ -336,8 +344,8 @@ mod tests {
             body: json::parse(body.as_bytes(), &Limits::default()).unwrap(),
         });
         let user = User::default();
-        let writes = |count: usize| -> Vec<Writing<'_>> {
-            let write = |edit| Writing {
+        let writes = |count: usize| -> Vec<ProposedWrite<'_>> {
+            let write = |edit| ProposedWrite {
                 edit,
                 old: None,
                 user: &user,

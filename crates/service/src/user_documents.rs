@@ -14,8 +14,8 @@ use flatbed_auth::{ADMIN_ROLE, AuthError, AuthMethod, Principal, SALT_BYTES};
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{
-    DESIGN, Document, DocumentFilter, DocumentId, Edit, Error, Judgement, NotJudged, Refusal, Result, Rule, Verdict,
-    Writing,
+    DESIGN, Document, DocumentFilter, DocumentId, Edit, Error, Judgement, NotJudged, ProposedWrite, Refusal, Result,
+    Rule, Verdict,
 };
 
 use crate::configuration::Configuration;
@@ -220,12 +220,12 @@ impl DocumentFilter for UsersReader {
 pub(crate) struct UsersRule;
 
 impl Rule for UsersRule {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> std::pin::Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> std::pin::Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move { validate(&write).map(|()| Verdict::default()) })
     }
 }
 
-fn validate(write: &Writing<'_>) -> std::result::Result<(), Refusal> {
+fn validate(write: &ProposedWrite<'_>) -> std::result::Result<(), Refusal> {
     let roles = write.user.roles.clone();
     let principal = match &write.user.name {
         Some(name) => Principal::user(name, roles, AuthMethod::Password),

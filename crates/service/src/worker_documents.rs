@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use flatbed_layer::json;
-use flatbed_layer::{DocumentId, Judgement, Refusal, Rule, Verdict, Writing};
+use flatbed_layer::{DocumentId, Judgement, ProposedWrite, Refusal, Rule, Verdict};
 
 /// Checks a document of `_worker` by its id and its text, a JSON object without members that begin with an
 /// underscore.
@@ -16,13 +16,13 @@ pub type DocumentCheck = fn(&str, &[u8]) -> Result<(), String>;
 pub(crate) struct WorkerRule(pub(crate) Option<DocumentCheck>);
 
 impl Rule for WorkerRule {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move { self.check(&write).map(|()| Verdict::default()) })
     }
 }
 
 impl WorkerRule {
-    fn check(&self, write: &Writing<'_>) -> Result<(), Refusal> {
+    fn check(&self, write: &ProposedWrite<'_>) -> Result<(), Refusal> {
         let edit = write.edit;
         if edit.deleted || DocumentId::of(&edit.id).is_design() {
             return Ok(());

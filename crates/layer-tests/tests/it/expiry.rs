@@ -10,7 +10,7 @@ use flatbed_layer::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
     BackgroundOptions, ChannelsOptions, CreateOptions, Database, Document, Edit, Error, GetOptions, Judge, Judgement,
-    LayerOptions, NotFound, Refusal, RevId, Rule, User, Verdict, Writing, WrittenRevision,
+    LayerOptions, NotFound, ProposedWrite, Refusal, RevId, Rule, User, Verdict, WrittenRevision,
 };
 use flatbed_testkit::until;
 use futures_util::future::BoxFuture;
@@ -135,7 +135,7 @@ impl Judge for KeyGives {
 }
 
 impl Rule for KeyGives {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         let channel = "A".to_owned();
         // A resync judges a tombstone, too, before or after the expiry.
         let verdict = match &*write.edit.id {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{Store, assert_clean, create, put, soon};
-use flatbed_layer::{Document, Error, Judge, Judgement, NotJudged, Refusal, Room, Rule, Verdict, Writing};
+use flatbed_layer::{Document, Error, Judge, Judgement, NotJudged, ProposedWrite, Refusal, Room, Rule, Verdict};
 use flatbed_testkit::until;
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
@@ -61,7 +61,7 @@ impl Judge for Counting {
 }
 
 impl Rule for Counting {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         let bytes = write.old.map_or(0, |old| old.body.len());
         self.most.fetch_max(self.held.fetch_add(bytes, Ordering::Relaxed) + bytes, Ordering::Relaxed);
         Box::pin(async move {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Store, assert_clean, create, get, put, soon};
-use flatbed_layer::{DatabaseSecurity, Document, Error, Judge, Judgement, Refusal, Rule, Verdict, Writing};
+use flatbed_layer::{DatabaseSecurity, Document, Error, Judge, Judgement, ProposedWrite, Refusal, Rule, Verdict};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
@@ -35,7 +35,7 @@ impl Judge for Gate {
 }
 
 impl Rule for Gate {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         let is_closed = write.security.is_some_and(|security| security == CLOSED);
         let user = write.user.name.clone().unwrap_or_default();
         Box::pin(async move {

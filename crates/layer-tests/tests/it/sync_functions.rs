@@ -8,8 +8,8 @@ use flatbed_channels::PrincipalKind;
 use flatbed_layer::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    ChannelsOptions, CreateOptions, Database, DesignFault, Document, Edit, Error, Judge, Judgement, Refusal, Result,
-    RevId, Rule, SYNC_FUNCTION_BYTES_MAX, SyncFunctionInfo, User, Verdict, Writing,
+    ChannelsOptions, CreateOptions, Database, DesignFault, Document, Edit, Error, Judge, Judgement, ProposedWrite,
+    Refusal, Result, RevId, Rule, SYNC_FUNCTION_BYTES_MAX, SyncFunctionInfo, User, Verdict,
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
@@ -59,7 +59,7 @@ impl Judge for Functions {
 }
 
 impl Rule for Function {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         let rejected = |status, reason: String| Err(Refusal::Rejected { status, reason });
         Box::pin(async move {
             let Function(functions, source) = self;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::support::{Layer, Random, Store, assert_clean, create, get, put, soon};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
-    Database, Document, Edit, Error, GetOptions, Judge, Judgement, LayerOptions, Refusal, Result, RevId, Rule, Verdict,
-    Writing, WrittenRevision, waits,
+    Database, Document, Edit, Error, GetOptions, Judge, Judgement, LayerOptions, ProposedWrite, Refusal, Result, RevId,
+    Rule, Verdict, WrittenRevision, waits,
 };
 use flatbed_testkit::pass;
 use futures_util::future::{BoxFuture, join_all};
@@ -85,7 +85,7 @@ impl Judge for NotBob {
 }
 
 impl Rule for NotBob {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         let (id, is_bob) = (write.edit.id.to_string(), write.user.name.as_deref() == Some("bob"));
         Box::pin(async move { if is_bob { Err(Refusal::Forbidden(id)) } else { Ok(Verdict::default()) } })
     }

@@ -9,9 +9,9 @@ use flatbed_databases::document::tree::{Leaf, Segments};
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
 use flatbed_flatten::DecodeError;
-use flatbed_operations::index::channels::LeftOf;
+use flatbed_operations::index::channels::ChannelDepartures;
 use flatbed_operations::index::kinds::DefinedIndex;
-use flatbed_operations::index::maintainers::Within;
+use flatbed_operations::index::maintainers::IndexContext;
 use flatbed_operations::index::partitions::{self, PartitionSums};
 use flatbed_operations::index::{all_docs, by_seq, channels};
 use flatbed_revtree::{DocumentId, RevId, Tree};
@@ -317,10 +317,10 @@ impl DocumentCheck<'_> {
     async fn entries(&self, info: &Info, parts: &Parts, wrong: &mut Vec<String>) -> Result<()> {
         let (trx, instance) = (self.trx, self.instance);
         let leaves: HashSet<RevId> = parts.leaves.iter().map(|(_, rev, _)| rev.clone()).collect();
-        let left = match LeftOf::read(trx, instance, self.id, info).await {
+        let left = match ChannelDepartures::read(trx, instance, self.id, info).await {
             Err(Error::Corrupt(reason)) => {
                 wrong.push(reason);
-                LeftOf::default()
+                ChannelDepartures::default()
             }
             left => left?,
         };
@@ -329,7 +329,7 @@ impl DocumentCheck<'_> {
         let said = parts.records.get(&info.winner).and_then(|record| record.verdict.as_ref());
         wrong.extend(channels::check_document(trx, instance, self.id, info, said, self.has_channels, &left).await?);
         for index in self.indexes {
-            let within = Within { inner: self.inner, trx, instance };
+            let within = IndexContext { inner: self.inner, trx, instance };
             wrong.extend(index.check_document(&within, self.id, info).await?);
         }
         Ok(())

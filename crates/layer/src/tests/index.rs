@@ -18,9 +18,9 @@ use flatbed_databases::instance::Instance;
 use flatbed_databases::server::CreateOptions;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_jobs::Leases;
-use flatbed_operations::index::build::{Pace, Step, StepOutcome, unbuilt};
+use flatbed_operations::index::build::{BuildPace, Step, StepOutcome, unbuilt};
 use flatbed_operations::index::prepare::Preparations;
-use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, Writing};
+use flatbed_operations::judge::judgement::{Judge, Judgement, ProposedWrite, Rule};
 use flatbed_operations::write::batch::{Work, WriteBatch, instance_of, prepare, resolved};
 use flatbed_operations::write::purge::Purge;
 use flatbed_revtree::RevId;
@@ -114,7 +114,7 @@ async fn recomputed(db: &Database, member: &str) -> Vec<(String, String)> {
 }
 
 async fn step(db: &Database, number: u64) -> StepOutcome {
-    let mut step = Step::new(&db.inner, &db.name, number, Pace::default());
+    let mut step = Step::new(&db.inner, &db.name, number, BuildPace::default());
     transaction::write(&db.inner.db, &db.inner.metrics, &mut step).await.unwrap()
 }
 
@@ -237,7 +237,7 @@ async fn a_builder_that_is_killed_at_any_step_is_resumed() {
         // Killed before its commit: nothing of it remains.
         let before = entries(&db, 1).await;
         let killed = begin(&db);
-        let mut attempt = Step::new(&db.inner, "db", 1, Pace::default());
+        let mut attempt = Step::new(&db.inner, "db", 1, BuildPace::default());
         attempt.attempt(&killed, FIRST).await.unwrap();
         drop(killed);
         assert_eq!(entries(&db, 1).await, before);
@@ -272,7 +272,7 @@ async fn a_purge_and_an_edit_meet_a_builder() {
         let db = db.clone();
         async move { db.get(id, &GetOptions::default()).await.unwrap().rev }
     };
-    let mut attempt = Step::new(&db.inner, "db", 1, Pace::default());
+    let mut attempt = Step::new(&db.inner, "db", 1, BuildPace::default());
     // Purged or edited since the builder read it.
     let building = begin(&db);
     attempt.attempt(&building, FIRST).await.unwrap();
@@ -392,7 +392,7 @@ async fn a_renewal_meets_a_builder() {
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     assert_eq!(step(&db, 1).await, StepOutcome::On);
     let building = begin(&db);
-    let mut attempt = Step::new(&db.inner, "db", 1, Pace::default());
+    let mut attempt = Step::new(&db.inner, "db", 1, BuildPace::default());
     attempt.attempt(&building, FIRST).await.unwrap();
     renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
     assert!(building.commit().await.is_err(), "it read another epoch");
@@ -416,7 +416,7 @@ impl Judge for ByChannels {
 }
 
 impl Rule for ByChannels {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         let channels = match write.edit.body.get("channels") {
             Some(Value::String(channels)) => channels.split(',').map(str::to_owned).collect(),
             _ => Default::default(),

@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 use crate::find::query::{Query, Stop};
 use crate::index::json::key::special;
-use crate::index::maintainers::Within;
-use crate::read::get::{Known, read_ahead, shown};
+use crate::index::maintainers::IndexContext;
+use crate::read::get::{KnownDocument, read_ahead, shown};
 
 /// The least number of concurrent reads of documents, so that a page of an answer takes one round trip.
 const READ_AHEAD_MIN: usize = 64;
@@ -49,7 +49,7 @@ pub struct PausedMatch {
 }
 
 pub struct Matcher<'a> {
-    within: &'a Within<'a>,
+    within: &'a IndexContext<'a>,
     selector: &'a Selector,
     rows: RowSelector<'a>,
     /// True if the selector tests members beside the body.
@@ -64,7 +64,12 @@ pub struct Matcher<'a> {
 
 impl<'a> Matcher<'a> {
     /// `paused`: the match of an earlier transaction to resume.
-    pub fn new(within: &'a Within<'a>, selector: &'a Selector, query: &'a Query, paused: Option<PausedMatch>) -> Self {
+    pub fn new(
+        within: &'a IndexContext<'a>,
+        selector: &'a Selector,
+        query: &'a Query,
+        paused: Option<PausedMatch>,
+    ) -> Self {
         let rows = selector.for_rows(&within.instance.fields.view());
         let asks_beside = BESIDE.iter().any(|member| selector.asks_about(member));
         let turn = within.trx.clock().now();
@@ -116,7 +121,7 @@ impl<'a> Matcher<'a> {
         let pauses = self.has_waiters.is_some() && restarts < RESTARTS_MAX;
         let mut is_reloaded = false;
         let document = if self.asks_beside && (info.has_attachments || self.conflicts && info.leaf_count > 1) {
-            let Within { inner, trx, instance } = *self.within;
+            let IndexContext { inner, trx, instance } = *self.within;
             let document = Box::pin(shown(found, trx, inner, instance, id, self.conflicts.into())).await?;
             Some(whole(&document)?)
         } else {
@@ -133,7 +138,7 @@ impl<'a> Matcher<'a> {
             };
             match self.slice(info, of_slice) {
                 Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) if !is_reloaded => {
-                    let Within { inner, instance, .. } = *self.within;
+                    let IndexContext { inner, instance, .. } = *self.within;
                     Box::pin(instance.reload_names(inner)).await?;
                     self.rows = self.selector.for_rows(&instance.fields.view());
                     is_reloaded = true;
@@ -215,17 +220,17 @@ fn stub(attachment: &Attachment) -> Value<'static> {
 
 /// Reads documents in order and ahead, except those that are already known.
 pub struct Documents<'a> {
-    within: &'a Within<'a>,
+    within: &'a IndexContext<'a>,
     ids: &'a [&'a str],
-    known: Vec<Known>,
+    known: Vec<KnownDocument>,
     ahead: usize,
     reads: VecDeque<(usize, LatestRead<BoxFuture<'static, FdbResult<FdbValues>>>)>,
     bytes: usize,
 }
 
 impl<'a> Documents<'a> {
-    pub fn new(within: &'a Within<'a>, ids: &'a [&'a str], mut known: Vec<Known>) -> Self {
-        known.resize_with(ids.len(), Known::default);
+    pub fn new(within: &'a IndexContext<'a>, ids: &'a [&'a str], mut known: Vec<KnownDocument>) -> Self {
+        known.resize_with(ids.len(), KnownDocument::default);
         Documents { within, ids, known, ahead: 0, reads: VecDeque::new(), bytes: 0 }
     }
 
@@ -235,11 +240,11 @@ impl<'a> Documents<'a> {
 
     /// Returns the document at `at`, which must be behind all earlier calls.
     pub async fn get(&mut self, at: usize) -> Result<Option<(Info, Rows)>> {
-        let Within { trx, instance, .. } = *self.within;
+        let IndexContext { trx, instance, .. } = *self.within;
         let found = match self.known.get_mut(at).map(std::mem::take).unwrap_or_default() {
-            Known::Absent => None,
-            Known::Found(info, rows) => Some(Box::pin(whole_body(trx, instance, *info, rows)).await?),
-            Known::Unread => {
+            KnownDocument::Absent => None,
+            KnownDocument::Found(info, rows) => Some(Box::pin(whole_body(trx, instance, *info, rows)).await?),
+            KnownDocument::Unread => {
                 if self.ahead <= at {
                     self.reads.clear();
                     self.ahead = at;
@@ -251,7 +256,7 @@ impl<'a> Documents<'a> {
                 while self.reads.len() < width
                     && let Some(id) = self.ids.get(self.ahead)
                 {
-                    if matches!(self.known.get(self.ahead), Some(Known::Unread)) {
+                    if matches!(self.known.get(self.ahead), Some(KnownDocument::Unread)) {
                         let read = begin_latest_of(trx, instance, id, target_bytes).boxed();
                         self.reads.push_back((self.ahead, read));
                     }

@@ -21,8 +21,8 @@ use crate::find::query::{Query, QueryDocument};
 use crate::find::ranges::{self, behind, of_source};
 use crate::index::json::entry::says_over;
 use crate::index::json::key::catch_up;
-use crate::index::maintainers::Within;
-use crate::read::all_docs::{PAGE_ROWS_MAX, Pace, read_ranges};
+use crate::index::maintainers::IndexContext;
+use crate::read::all_docs::{PAGE_ROWS_MAX, ScanPace, read_ranges};
 use crate::read::get::{READ_BYTES_MAX, shown};
 
 /// The most rows of a page whose documents are read one by one.
@@ -53,7 +53,7 @@ pub struct PagePosition {
     /// Rows that are skipped without reading their documents.
     skip: u64,
     rows_max: usize,
-    pace: Pace,
+    pace: ScanPace,
     paused: Option<PausedMatch>,
 }
 
@@ -65,10 +65,10 @@ impl PagePosition {
         let rows_max = match (is_keys, query.residual.is_none()) {
             (true, true) => wanted,
             (true, false) => wanted.saturating_mul(2).max(FIRST_DOCUMENTS.get()),
-            (false, _) => Pace::first().rows_max,
+            (false, _) => ScanPace::first().rows_max,
         };
         let skip = if is_keys && query.residual.is_none() { skip } else { 0 };
-        PagePosition { behind: None, skip, rows_max: rows_max.max(1), pace: Pace::first(), paused: None }
+        PagePosition { behind: None, skip, rows_max: rows_max.max(1), pace: ScanPace::first(), paused: None }
     }
 
     /// Returns whether a page read from there equals one read from here.
@@ -81,7 +81,7 @@ impl PagePosition {
         self.rows_max >= AHEAD_ROWS_MIN.get()
     }
 
-    fn next(&self, behind: Vec<u8>, examined: u64, pace: Pace) -> PagePosition {
+    fn next(&self, behind: Vec<u8>, examined: u64, pace: ScanPace) -> PagePosition {
         let rows_max = self.rows_max.saturating_mul(2);
         PagePosition { behind: Some(behind), skip: self.skip.saturating_sub(examined), rows_max, pace, paused: None }
     }
@@ -99,7 +99,7 @@ pub struct SelectedRow {
     pub is_dropped: bool,
 }
 
-pub struct PageRead {
+pub struct SelectorPage {
     pub instance: InstanceId,
     pub examined: u64,
     pub found: Vec<SelectedRow>,
@@ -118,9 +118,9 @@ pub struct QueryPage<'a> {
 }
 
 impl Operation for QueryPage<'_> {
-    type Output = Option<PageRead>;
+    type Output = Option<SelectorPage>;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PageRead>> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<SelectorPage>> {
         let began = trx.clock().now();
         let instance = self.inner.resolve(trx, self.name).await?;
         let (query, place) = (self.query, self.place);
@@ -138,7 +138,7 @@ impl Operation for QueryPage<'_> {
                 Some(_) => {}
             }
         }
-        let within = Within { inner: self.inner, trx, instance: &instance };
+        let within = IndexContext { inner: self.inner, trx, instance: &instance };
         let mut matcher = None;
         if let Some(residual) = &query.residual {
             let new = || Matcher::new(&within, residual, query, place.paused.clone());
@@ -163,7 +163,7 @@ impl Operation for QueryPage<'_> {
             (false, _) => place.pace.rows_max,
         };
         let read = ranges::read(trx, &ranges, place.rows_max.min(most), query.reverse).await?;
-        let mut page = PageRead { instance: instance.id(), examined: 0, found: Vec::new(), next: None };
+        let mut page = SelectorPage { instance: instance.id(), examined: 0, found: Vec::new(), next: None };
         if let (Some(listed), true, Some((last, _))) = (self.listed.take(), read.more, read.rows.last()) {
             // The reader may be gone.
             let _ = listed.send(place.next(last.clone(), read.rows.len() as u64, place.pace.behind()));
@@ -264,7 +264,7 @@ enum RowOutcome {
 
 struct ExaminedRow<'a> {
     query: &'a Query,
-    within: &'a Within<'a>,
+    within: &'a IndexContext<'a>,
     /// True if it is skipped whatever it contains.
     passes: bool,
     is_dropped: bool,
@@ -327,7 +327,7 @@ impl ExaminedRow<'_> {
             return Ok(RowOutcome::Selected(Value::Null, None));
         }
         let key = shown_key(key().await?);
-        let Within { inner, trx, instance } = *within;
+        let IndexContext { inner, trx, instance } = *within;
         let document = shown(&found, trx, inner, instance, id, query.conflicts.into()).await?;
         Ok(RowOutcome::Selected(key, Some(QueryDocument::Whole(Box::new(document)))))
     }

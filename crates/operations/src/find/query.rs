@@ -17,11 +17,11 @@ use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use crate::find::catalog::JsonIndexes;
-use crate::find::page::{PagePosition, PageRead, QueryPage, SelectedRow};
+use crate::find::page::{PagePosition, QueryPage, SelectedRow, SelectorPage};
 use crate::find::wait::{begin_to_wait, wait_for};
 use crate::index::json::place::Among;
-use crate::index::maintainers::Within;
-use crate::index_waits::Waiting;
+use crate::index::maintainers::IndexContext;
+use crate::index_waits::WaitingQuery;
 
 /// Returns true if the client has stopped waiting.
 pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -95,7 +95,7 @@ pub struct Query {
 }
 
 impl Query {
-    pub fn among<'a>(&'a self, within: &'a Within<'a>, number: u64) -> Among<'a> {
+    pub fn among<'a>(&'a self, within: &'a IndexContext<'a>, number: u64) -> Among<'a> {
         let places = RowPlaces(self.partition.as_deref());
         Among { within, number, index: &self.index, places, snapshot: true, written: None }
     }
@@ -110,7 +110,7 @@ pub struct Find {
     limit: u64,
     exact_stats: bool,
     is_alone: bool,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingQuery>,
     /// True after a wait, until it has checked the index again.
     has_waited: bool,
     next: Option<PagePosition>,
@@ -119,19 +119,19 @@ pub struct Find {
     /// The rows examined since the last selected one.
     pending: u64,
     last: Option<Bookmark>,
-    ahead: VecDeque<Ahead>,
+    ahead: VecDeque<QueryPageAhead>,
 }
 
 /// A page that a task reads ahead. The task ends when this is dropped.
-struct Ahead {
+struct QueryPageAhead {
     place: PagePosition,
-    task: JoinHandle<Result<Option<PageRead>>>,
+    task: JoinHandle<Result<Option<SelectorPage>>>,
     /// Receives the beginning of the page behind it, unless this one is cut off; `None` once received.
     listed: Option<oneshot::Receiver<PagePosition>>,
     _room: OwnedSemaphorePermit,
 }
 
-impl Drop for Ahead {
+impl Drop for QueryPageAhead {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -270,8 +270,8 @@ impl Find {
     ///
     /// As in CouchDB a selected row accounts for the rows examined since the one before it, and for those examined at
     /// the end of the query. A selected design document is dropped together with the rows that it accounts for.
-    fn take(&mut self, page: PageRead) -> Vec<QueryRow> {
-        let PageRead { examined, found, .. } = page;
+    fn take(&mut self, page: SelectorPage) -> Vec<QueryRow> {
+        let SelectorPage { examined, found, .. } = page;
         let mut rows = Vec::new();
         let mut counted = 0;
         for SelectedRow { ordinal, id, key, document, is_dropped } in found {
@@ -319,7 +319,7 @@ impl Find {
 
     /// Returns a page that was read ahead, once it is complete. The page behind it begins as soon as its position is
     /// known.
-    async fn taken(&mut self, mut ahead: Ahead) -> Result<PageRead> {
+    async fn taken(&mut self, mut ahead: QueryPageAhead) -> Result<SelectorPage> {
         let own = ahead.listed.take();
         let mut own = std::pin::pin!(async move {
             match own {
@@ -371,7 +371,7 @@ impl Find {
         let Ok(room) = self.database.inner.turns.queries_ahead.clone().try_acquire_owned() else { return };
         let (sender, listed) = oneshot::channel();
         let task = tokio::spawn(self.read(place.clone(), false, Some(sender)).in_current_span());
-        self.ahead.push_back(Ahead { place, task, listed: Some(listed), _room: room });
+        self.ahead.push_back(QueryPageAhead { place, task, listed: Some(listed), _room: room });
     }
 
     /// Reads a page; `None`: its index is still being built.
@@ -380,7 +380,7 @@ impl Find {
         place: PagePosition,
         is_first: bool,
         listed: Option<oneshot::Sender<PagePosition>>,
-    ) -> impl Future<Output = Result<Option<PageRead>>> + Send + use<> {
+    ) -> impl Future<Output = Result<Option<SelectorPage>>> + Send + use<> {
         let (database, query) = (self.database.clone(), self.query.clone());
         async move {
             let ReadHandle { inner, name, .. } = &database;

@@ -10,14 +10,14 @@ use flatbed_store::proto;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use crate::index_waits::{IndexWaits, Unbuilt, Waiting};
+use crate::index_waits::{IndexWaits, Unbuilt, WaitingQuery};
 
-pub(super) fn begin_to_wait(database: &ReadHandle, number: u64, index: &Index) -> Result<Waiting> {
+pub(super) fn begin_to_wait(database: &ReadHandle, number: u64, index: &Index) -> Result<WaitingQuery> {
     let design = index.ddoc().unwrap_or_default();
     database.inner.state::<IndexWaits>().begin(&database.name, number, design, index.name())
 }
 
-pub(super) async fn wait_for(database: &ReadHandle, waiting: &mut Waiting) -> Result<bool> {
+pub(super) async fn wait_for(database: &ReadHandle, waiting: &mut WaitingQuery) -> Result<bool> {
     let ReadHandle { inner, name, .. } = database;
     let look = || async { database.read(&mut ReadUnbuilt { inner, name }).await }.boxed();
     waiting.wait(inner.state(), &look).await

@@ -5,14 +5,14 @@ use flatbed_store::error::Result;
 use flatbed_store::records::{ById, Info};
 use flatbed_store::transaction::{Quiet, Transaction};
 
-use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument, is_of_document};
 
 /// Maintains the ids of documents that are not deleted.
-pub struct AllDocs;
+pub struct AllDocsIndex;
 
-impl IndexMaintainer for AllDocs {
-    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
-        let Within { trx, instance, .. } = *within;
+impl IndexMaintainer for AllDocsIndex {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        let IndexContext { trx, instance, .. } = *within;
         let key = instance.keys.all_docs_entry(change.id);
         if change.new.deleted {
             if change.old.is_some_and(|old| !old.deleted) {
@@ -24,8 +24,8 @@ impl IndexMaintainer for AllDocs {
         Ok(None)
     }
 
-    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
-        let Within { trx, instance, .. } = *within;
+    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
+        let IndexContext { trx, instance, .. } = *within;
         if !purged.old.deleted {
             Quiet(trx).clear(&instance.keys.all_docs_entry(purged.id))?;
         }

@@ -11,7 +11,7 @@ use flatbed_store::error::Result;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 
-use crate::index::maintainers::Within;
+use crate::index::maintainers::IndexContext;
 
 /// Filters are matched within an attempt up to this age if a turn is free: each takes some tenths of a second.
 pub const ASKED_WITHIN: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub fn add(digest: &mut Sha256, bytes: &[u8]) {
 /// # Errors
 /// The error of an attempt that begins again; [`Error::BrokenOff`](flatbed_store::error::Error::BrokenOff).
 pub async fn in_turn<T: Clone + Send + Sync + 'static>(
-    within: &Within<'_>,
+    within: &IndexContext<'_>,
     of: Sha256,
     within_max: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -52,12 +52,12 @@ pub async fn in_turn<T: Clone + Send + Sync + 'static>(
 /// # Errors
 /// As there.
 pub async fn in_slices<T: Clone + Send + Sync + 'static>(
-    within: &Within<'_>,
+    within: &IndexContext<'_>,
     of: Sha256,
     within_max: Duration,
     mut work: impl FnMut(&dyn Fn() -> bool) -> Option<T> + Send + 'static,
 ) -> Result<T> {
-    let Within { inner, trx, instance } = *within;
+    let IndexContext { inner, trx, instance } = *within;
     let (of, apart): (Digest, _) = (of.finalize().into(), trx.apart());
     if let Some(made) = apart.get(&of) {
         return Ok(made);
@@ -77,11 +77,11 @@ pub async fn in_slices<T: Clone + Send + Sync + 'static>(
 
 /// Held while this process runs slow selectors of a database's indexes.
 #[derive(Default)]
-struct Selecting(Arc<Mutex<()>>);
+struct SelectorLock(Arc<Mutex<()>>);
 
-impl State<Instance> for Selecting {
-    fn new_of(_: &Instance) -> Selecting {
-        Selecting::default()
+impl State<Instance> for SelectorLock {
+    fn new_of(_: &Instance) -> SelectorLock {
+        SelectorLock::default()
     }
 
     fn is_used(&self) -> bool {
@@ -91,5 +91,5 @@ impl State<Instance> for Selecting {
 
 /// Returns the lock of a database's slow selectors. Databases of one name share it: selectors go on behind a deletion.
 pub fn selecting(instance: &Instance) -> &Arc<Mutex<()>> {
-    &instance.of_name.get::<Selecting>(instance).0
+    &instance.of_name.get::<SelectorLock>(instance).0
 }

@@ -28,7 +28,7 @@ use sha2::{Digest, Sha256};
 use crate::index::compiled::compile_within;
 use crate::index::definitions::{renew_worn_out, write_record};
 use crate::index::kinds::indexes_of;
-use crate::index::maintainers::{Change, Within};
+use crate::index::maintainers::{Change, IndexContext};
 use crate::index::prepare::Preparations;
 
 /// The most documents that a step enters. Tests have a small limit, so that there are several steps.
@@ -52,11 +52,11 @@ const RANGE_BYTES: u64 = 300_000;
 const CONFLICTS_BYTES: u64 = 100;
 
 /// Returns the last document of the initial walk that is in the index; `None`: none yet.
-pub async fn progress(within: &Within<'_>, number: u64, snapshot: bool) -> Result<Option<String>> {
+pub async fn progress(within: &IndexContext<'_>, number: u64, snapshot: bool) -> Result<Option<String>> {
     Ok(read_progress(within, number, snapshot).await?.map(|progress| progress.built_until))
 }
 
-async fn read_progress(within: &Within<'_>, number: u64, snapshot: bool) -> Result<Option<proto::IndexProgress>> {
+async fn read_progress(within: &IndexContext<'_>, number: u64, snapshot: bool) -> Result<Option<proto::IndexProgress>> {
     let found = within.trx.get(&within.instance.keys.index_progress(number), snapshot).await?;
     Ok(found.map(|bytes| proto::IndexProgress::decode(&*bytes)).transpose()?)
 }
@@ -71,26 +71,26 @@ pub fn unbuilt(record: proto::DatabaseRecord) -> impl Iterator<Item = proto::Ind
 
 /// The size of the next step, derived from the last one.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct BuildPace {
     documents: usize,
     /// The mean bytes read for a document.
     average_bytes: u64,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { documents: FIRST_DOCUMENTS.get(), average_bytes: 1_000 }
+impl Default for BuildPace {
+    fn default() -> BuildPace {
+        BuildPace { documents: FIRST_DOCUMENTS.get(), average_bytes: 1_000 }
     }
 }
 
-impl Pace {
+impl BuildPace {
     /// Adjusts the pace after a step that began with `begun` documents and entered `entered` of `bytes`.
-    fn after(self, begun: usize, entered: usize, bytes: u64) -> Pace {
+    fn after(self, begun: usize, entered: usize, bytes: u64) -> BuildPace {
         let average_bytes = bytes.checked_div(entered as u64).unwrap_or(self.average_bytes).max(100);
         let by_bytes = usize::try_from(READ_BYTES_MAX / average_bytes).unwrap_or(usize::MAX);
         // Under concurrent writes steps shrink to the last committed size, and grow again.
         let documents = begun.saturating_mul(2).min(by_bytes).clamp(1, STEP_DOCUMENTS_MAX.get());
-        Pace { documents, average_bytes }
+        BuildPace { documents, average_bytes }
     }
 
     fn of_range(self) -> usize {
@@ -116,12 +116,12 @@ pub struct Step<'a> {
     pub entered: u64,
     /// The documents entered, including those of earlier steps.
     pub entered_in_all: u64,
-    pub pace: Pace,
-    pub next_pace: Pace,
+    pub pace: BuildPace,
+    pub next_pace: BuildPace,
 }
 
 impl<'a> Step<'a> {
-    pub fn new(inner: &'a Inner, name: &'a str, number: u64, pace: Pace) -> Step<'a> {
+    pub fn new(inner: &'a Inner, name: &'a str, number: u64, pace: BuildPace) -> Step<'a> {
         let preparations = Preparations::default();
         Step { inner, name, number, attempts: 0, preparations, entered: 0, entered_in_all: 0, pace, next_pace: pace }
     }
@@ -138,7 +138,7 @@ impl Operation for Step<'_> {
         if !self.preparations.fit(&instance) {
             self.preparations = Preparations::of(&instance);
         }
-        let within = Within { inner: self.inner, trx, instance: &instance };
+        let within = IndexContext { inner: self.inner, trx, instance: &instance };
         let Some(found) = indexes_of(&instance).find(|found| found.index.number == self.number) else {
             return Ok(StepOutcome::Gone);
         };
@@ -281,7 +281,7 @@ impl Operation for Step<'_> {
 }
 
 impl Step<'_> {
-    fn built(&self, within: &Within<'_>) -> StepOutcome {
+    fn built(&self, within: &IndexContext<'_>) -> StepOutcome {
         let mut record = within.instance.record.clone();
         let is_it = |index: &&mut proto::Index| index.number == self.number;
         record.indexes.iter_mut().filter(is_it).for_each(|index| index.readable = true);

@@ -13,9 +13,9 @@ use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 use prost::Message;
 
-use crate::index::channels::{LeftOf, Rerouted};
-use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
-use crate::index::selector::selecting::{Selecting, entry_of_document};
+use crate::index::channels::{ChannelDepartures, RoutingChange};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument, is_of_document};
+use crate::index::selector::selecting::{SelectorUpdates, entry_of_document};
 
 /// A by-seq entry names up to this many leaves of a document; feed readers look up the leaves of other documents.
 const LEAVES_IN_ENTRY_MAX: usize = 8;
@@ -24,16 +24,16 @@ const LEAVES_IN_ENTRY_MAX: usize = 8;
 /// and the mark that the database has changed.
 pub struct BySeq {
     greatest_user_version: Option<u16>,
-    selecting: Selecting,
+    selecting: SelectorUpdates,
 }
 
 impl BySeq {
     pub fn new(instance: &Instance) -> BySeq {
-        BySeq { greatest_user_version: None, selecting: Selecting::of(instance) }
+        BySeq { greatest_user_version: None, selecting: SelectorUpdates::of(instance) }
     }
 
-    fn leave(&self, within: &Within<'_>, old: &Info) -> Result<()> {
-        let Within { trx, instance, .. } = *within;
+    fn leave(&self, within: &IndexContext<'_>, old: &Info) -> Result<()> {
+        let IndexContext { trx, instance, .. } = *within;
         let (quiet, seq) = (Quiet(trx), Seq::new(instance.incarnation(), old.stamp));
         quiet.clear(&entry_of(instance, old)?)?;
         // It may not have been there: only the old body would tell.
@@ -41,8 +41,8 @@ impl BySeq {
     }
 
     /// Writes the entries of a document's new state. `selected`: the numbers of the selector indexes that match it.
-    fn enter(&mut self, within: &Within<'_>, change: &Change<'_>, selected: Vec<u64>) -> Result<()> {
-        let Within { trx, instance, .. } = *within;
+    fn enter(&mut self, within: &IndexContext<'_>, change: &Change<'_>, selected: Vec<u64>) -> Result<()> {
+        let IndexContext { trx, instance, .. } = *within;
         let (quiet, new) = (Quiet(trx), change.new);
         let leaves = match change.leaves.len() {
             2..=LEAVES_IN_ENTRY_MAX => {
@@ -59,7 +59,7 @@ impl BySeq {
             leaf_count: new.leaf_count,
             leaves,
             channels: new.routed.channels.clone(),
-            left: change.rerouted.and_then(Rerouted::left),
+            left: change.rerouted.and_then(RoutingChange::left),
             before: match (change.old, change.rerouted) {
                 (Some(old), Some(rerouted)) if rerouted.had_left(&new.routed) => old.stamp.to_vec(),
                 _ => Vec::new(),
@@ -80,11 +80,11 @@ impl BySeq {
 }
 
 impl IndexMaintainer for BySeq {
-    fn begin(&mut self, within: &Within<'_>, _: &str) {
+    fn begin(&mut self, within: &IndexContext<'_>, _: &str) {
         self.selecting.begin(within);
     }
 
-    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
         if let Some(old) = change.old {
             self.leave(within, old)?;
         }
@@ -98,14 +98,14 @@ impl IndexMaintainer for BySeq {
         })))
     }
 
-    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
         self.leave(within, purged.old)?;
         self.greatest_user_version = self.greatest_user_version.max(Some(purged.user_version));
         Ok(None)
     }
 
-    fn finish(&mut self, within: &Within<'_>) -> Result<()> {
-        let Within { trx, instance, .. } = *within;
+    fn finish(&mut self, within: &IndexContext<'_>) -> Result<()> {
+        let IndexContext { trx, instance, .. } = *within;
         let Some(last) = self.greatest_user_version else { return Ok(()) };
         instance.touch(trx, last)
     }
@@ -123,7 +123,7 @@ pub async fn check_document(
     id: &str,
     info: &Info,
     leaves: &HashSet<RevId>,
-    left: &LeftOf,
+    left: &ChannelDepartures,
 ) -> Result<Option<String>> {
     let seq = Seq::new(instance.incarnation(), info.stamp);
     let Ok(key) = entry_of(instance, info) else {

@@ -1,7 +1,7 @@
 //! Channels: which documents are and were in them, by sequence and by id, and when documents expire.
 //!
 //! The effect of a change is found in two steps, since a document's info says which channels its winner is in:
-//! [`before`], before anything of the document is written, and [`Before::becomes`], which adds the channels to the new
+//! [`before`], before anything of the document is written, and [`OldRouting::becomes`], which adds the channels to the new
 //! info. The maintainer makes keys of the result. [`flatbed_channels::moves`] decides the changes of entries;
 //! design/channels.md has the layout.
 
@@ -25,9 +25,9 @@ use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
 
-use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument};
 
-pub use check::{LeftOf, check_document, check_entry, check_principal};
+pub use check::{ChannelDepartures, check_document, check_entry, check_principal};
 
 /// The most names of channels in an info and in a by-seq entry, and their total bytes.
 const NAMED_MAX: usize = 16;
@@ -49,14 +49,14 @@ const LEFT_BYTES_MAX: u64 = 8_000_000;
 const STAMP_FIRST: [u8; 4] = [0; 4];
 
 #[derive(Debug, Default)]
-pub struct Before {
+pub struct OldRouting {
     /// The verdict on the winner. `None`: the document does not exist, or has not been entered.
     said: Option<Verdict>,
 }
 
 /// The effect of a document's change on channels.
 #[derive(Debug, Default)]
-pub struct Rerouted {
+pub struct RoutingChange {
     old: Option<Verdict>,
     new: Option<Verdict>,
     moves: Moves,
@@ -69,12 +69,12 @@ pub struct Rerouted {
 
 /// Reads the channels before a change, unless the info has them. `None`: the database has no channels. The caller must
 /// not have written anything of the document, or cleared its record.
-pub async fn before(within: &Within<'_>, keys: &DocumentKeys, old: Option<&Info>) -> Result<Option<Before>> {
+pub async fn before(within: &IndexContext<'_>, keys: &DocumentKeys, old: Option<&Info>) -> Result<Option<OldRouting>> {
     if within.instance.channels() == 0 {
         return Ok(None);
     }
-    let Some(old) = old else { return Ok(Some(Before::default())) };
-    Ok(Some(Before { said: said_of_winner(within.trx, keys, old).await? }))
+    let Some(old) = old else { return Ok(Some(OldRouting::default())) };
+    Ok(Some(OldRouting { said: said_of_winner(within.trx, keys, old).await? }))
 }
 
 /// Returns the verdict on an entered document's winner, read if the info lacks it.
@@ -104,18 +104,18 @@ async fn said_of(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<
     }
 }
 
-impl Before {
+impl OldRouting {
     /// Changes the document to `new`, and fills in the channels of `new`. `judged`: the verdict on the new winner, if
     /// the change has it.
     pub async fn becomes(
         self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         id: &str,
         keys: &DocumentKeys,
         old: Option<&Info>,
         new: &mut Info,
         judged: Option<&Verdict>,
-    ) -> Result<Rerouted> {
+    ) -> Result<RoutingChange> {
         let said = match (judged, old) {
             (Some(judged), _) => Some(judged.clone()),
             (None, Some(old)) if old.winner == new.winner => self.said.clone(),
@@ -124,15 +124,15 @@ impl Before {
         self.becomes_said(within, id, old, new, said).await
     }
 
-    /// Like [`Before::becomes`], with a known verdict on the new winner; `None`: it is not entered.
+    /// Like [`OldRouting::becomes`], with a known verdict on the new winner; `None`: it is not entered.
     pub async fn becomes_said(
         self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         id: &str,
         old: Option<&Info>,
         new: &mut Info,
         said: Option<Verdict>,
-    ) -> Result<Rerouted> {
+    ) -> Result<RoutingChange> {
         let (empty, seq) = (BTreeSet::new(), Stamp(old.map_or([0; STAMP_BYTES], |old| old.stamp)));
         let after = said.as_ref().map_or(&empty, |said| &said.channels);
         let was_in = self.said.as_ref().map_or(&empty, |said| &said.channels);
@@ -169,16 +169,16 @@ impl Before {
         let was_since = old.into_iter().flat_map(|old| since_each(old, was_in));
         let was_since = was_since.filter(|(channel, _)| !after.contains(*channel));
         let was_since = was_since.filter_map(|(channel, since)| Some((channel.to_owned(), since?))).collect();
-        Ok(Rerouted { old: self.said, new: said, moves, forgotten, was_since, stays })
+        Ok(RoutingChange { old: self.said, new: said, moves, forgotten, was_since, stays })
     }
 
     /// Removes the document without a trace. The maintainer reads and clears the channels that it has left.
-    pub fn goes(self) -> Rerouted {
-        Rerouted { old: self.said, ..Rerouted::default() }
+    pub fn goes(self) -> RoutingChange {
+        RoutingChange { old: self.said, ..RoutingChange::default() }
     }
 }
 
-impl Rerouted {
+impl RoutingChange {
     /// Returns the channels that it leaves, as the by-seq entry has them.
     pub fn left(&self) -> Option<proto::ChannelNames> {
         (!self.moves.left.is_empty()).then(|| names(self.moves.left.iter()))
@@ -210,7 +210,7 @@ fn names<'c>(channels: impl ExactSizeIterator<Item = &'c String> + Clone) -> pro
 }
 
 async fn left_of_these(
-    within: &Within<'_>,
+    within: &IndexContext<'_>,
     id: &str,
     channels: impl Iterator<Item = &String>,
 ) -> Result<BTreeMap<String, (ChannelDeparture, Periods)>> {
@@ -240,7 +240,12 @@ pub async fn all_left(trx: &Transaction, instance: &Instance, id: &str) -> Resul
 
 /// Returns the oldest `count` channels that a document has left and that are to be forgotten, within the transaction's
 /// limit.
-async fn oldest_left(within: &Within<'_>, id: &str, count: usize, returned: &[String]) -> Result<Vec<(String, Stamp)>> {
+async fn oldest_left(
+    within: &IndexContext<'_>,
+    id: &str,
+    count: usize,
+    returned: &[String],
+) -> Result<Vec<(String, Stamp)>> {
     let all = all_left(within.trx, within.instance, id).await?;
     let left = all.into_iter().map(|(channel, left)| (channel, left.seq));
     let mut left: Vec<_> = left.filter(|(channel, _)| !returned.contains(channel)).collect();
@@ -303,13 +308,13 @@ impl Writer<'_> {
 }
 
 impl IndexMaintainer for Channels {
-    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
-        let Within { trx, instance, .. } = *within;
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+        let IndexContext { trx, instance, .. } = *within;
         let Some(rerouted) = change.rerouted else { return Ok(None) };
         let mut writer = Writer { quiet: Quiet(trx), written: &mut self.written };
         let (keys, id, new) = (&instance.keys, change.id, change.new);
         let seq_of = |stamp: &Stamp| Seq::new(instance.incarnation(), stamp.0);
-        let Rerouted { moves, forgotten, was_since, stays, .. } = rerouted;
+        let RoutingChange { moves, forgotten, was_since, stays, .. } = rerouted;
         for (channel, seq) in moves.cleared.iter().chain(forgotten) {
             writer.clear(&keys.channel_entry(channel, &seq_of(seq)))?;
         }
@@ -345,8 +350,8 @@ impl IndexMaintainer for Channels {
         Ok(None)
     }
 
-    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
-        let Within { trx, instance, .. } = *within;
+    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
+        let IndexContext { trx, instance, .. } = *within;
         let Some(rerouted) = purged.rerouted else { return Ok(None) };
         let (keys, id, old) = (&instance.keys, purged.id, purged.old);
         let mut writer = Writer { quiet: Quiet(trx), written: &mut self.written };
@@ -383,7 +388,7 @@ pub fn entry_of<'a>(
 
 /// Returns the approximate bytes of added and removed grants: a row for each, its periods, a version, and the mark of a
 /// change.
-fn grants_bytes(id: &str, rerouted: &Rerouted) -> u64 {
+fn grants_bytes(id: &str, rerouted: &RoutingChange) -> u64 {
     let [old, new] = rerouted.grants();
     let bytes_of = |grant: &Grant| {
         let (Grantee::User(name) | Grantee::Role(name)) = &grant.to;
@@ -398,7 +403,7 @@ fn by_id(
     writer: &mut Writer<'_>,
     instance: &Instance,
     id: &str,
-    rerouted: &Rerouted,
+    rerouted: &RoutingChange,
     old: Option<&Info>,
     new: Option<&Info>,
 ) -> Result<()> {

@@ -13,7 +13,7 @@ use flatbed_store::proto;
 use crate::index::apart::selecting;
 use crate::index::apart::{digest_in, in_turn};
 use crate::index::kinds::{DefinedIndex, with_kinds};
-use crate::index::maintainers::Within;
+use crate::index::maintainers::IndexContext;
 
 /// The most cached definitions of a kind, and the most weight of their selectors. A regular expression weighs 1 per kB.
 const COUNT_MAX: usize = 10_000;
@@ -134,7 +134,7 @@ pub async fn compile_all(inner: &Inner, instance: &Instance) -> Result<()> {
 ///
 /// # Errors
 /// The error of an attempt that begins again.
-pub async fn compile_within(within: &Within<'_>) -> Result<()> {
+pub async fn compile_within(within: &IndexContext<'_>) -> Result<()> {
     let uncompiled: Vec<DefinedIndex> = uncompiled(within.instance).collect();
     if uncompiled.is_empty() {
         return Ok(());

@@ -21,7 +21,7 @@ use crate::index::apart::{add, digest_in, in_turn};
 use crate::index::build::unbuilt;
 use crate::index::groups::{self, group_named_by, groups_of, is_group, name_group};
 use crate::index::kinds::KINDS;
-use crate::index::maintainers::{Change, Purged, Within};
+use crate::index::maintainers::{Change, IndexContext, PurgedDocument};
 use crate::index::selector::definition::MEMBER;
 
 /// The most indexes of one database. A write costs the entries of the indexes that the document is in, and a check of
@@ -69,7 +69,7 @@ impl DesignChange {
 
 impl Definitions {
     /// Takes the definitions of a document's new winner, whether an edit or a replication wrote it.
-    pub async fn document(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
+    pub async fn document(&mut self, within: &IndexContext<'_>, change: &Change<'_>) -> Result<()> {
         self.has_verdicts |= change.judged.is_some_and(|(_, verdict)| !verdict.is_empty());
         if !DocumentId::of(change.id).is_design() {
             return Ok(());
@@ -91,7 +91,7 @@ impl Definitions {
         Ok(())
     }
 
-    pub fn purged(&mut self, _within: &Within<'_>, purged: &Purged<'_>) {
+    pub fn purged(&mut self, _within: &IndexContext<'_>, purged: &PurgedDocument<'_>) {
         if DocumentId::of(purged.id).is_design() {
             self.changed.push(DesignChange::nothing(purged.id));
         }
@@ -100,8 +100,8 @@ impl Definitions {
     /// Writes the database's record if the list of indexes or the rules of writes have changed. Every write has the
     /// record as a read conflict, so no write that used the old list commits later. `worn_out`: the numbers of indexes
     /// to rebuild.
-    pub fn finish(&self, within: &Within<'_>, changes_rules: bool, worn_out: &[u64]) -> Result<()> {
-        let Within { inner, trx, instance } = *within;
+    pub fn finish(&self, within: &IndexContext<'_>, changes_rules: bool, worn_out: &[u64]) -> Result<()> {
+        let IndexContext { inner, trx, instance } = *within;
         if is_outdated(&instance.record, inner.collation) {
             return Err(Error::Corrupt("a write met an index of an older collation".to_owned()));
         }
@@ -126,7 +126,7 @@ impl Definitions {
 
     /// Logs definitions beyond the limits. The design document is written nevertheless, and the log explains why a
     /// query does not find them.
-    fn log_left_out(&self, within: &Within<'_>, record: &proto::DatabaseRecord) {
+    fn log_left_out(&self, within: &IndexContext<'_>, record: &proto::DatabaseRecord) {
         for DesignChange { id, indexes, group, left_out, is_of_fields } in &self.changed {
             let is_kept = |defined: &&Definition| {
                 let is_it = |index: &proto::Index| (&*index.kind, &index.definition) == (defined.0, &defined.1);
@@ -167,8 +167,8 @@ fn change_rules(instance: &Instance, trx: &Transaction) {
 }
 
 /// Writes a record with a new list of indexes, clears removed indexes, and marks new ones to be built.
-fn replace_indexes(within: &Within<'_>, record: proto::DatabaseRecord) -> Result<()> {
-    let Within { trx, instance, .. } = *within;
+fn replace_indexes(within: &IndexContext<'_>, record: proto::DatabaseRecord) -> Result<()> {
+    let IndexContext { trx, instance, .. } = *within;
     for gone in &instance.record.indexes {
         if !record.indexes.iter().any(|index| index.number == gone.number) {
             Quiet(trx).clear_range(&instance.keys.index(gone.number))?;
@@ -184,7 +184,7 @@ fn replace_indexes(within: &Within<'_>, record: proto::DatabaseRecord) -> Result
 
 /// Replaces an index by a new one with another number, as its labels have no room. Entries written by this transaction
 /// are cleared, too.
-pub fn renew_worn_out(within: &Within<'_>, number: u64) -> Result<()> {
+pub fn renew_worn_out(within: &IndexContext<'_>, number: u64) -> Result<()> {
     let mut record = within.instance.record.clone();
     renumber(&mut record, &[number]);
     replace_indexes(within, record)
@@ -192,17 +192,17 @@ pub fn renew_worn_out(within: &Within<'_>, number: u64) -> Result<()> {
 
 /// Held while this process replaces a database's indexes of another collation.
 #[derive(Default)]
-struct Reordering(tokio::sync::Mutex<()>);
+struct ReorderGuard(tokio::sync::Mutex<()>);
 
-impl State<Instance> for Reordering {
-    fn new_of(_: &Instance) -> Reordering {
-        Reordering::default()
+impl State<Instance> for ReorderGuard {
+    fn new_of(_: &Instance) -> ReorderGuard {
+        ReorderGuard::default()
     }
 }
 
 /// Returns the lock of [`reorder_alone`].
 pub fn reordering(instance: &Instance) -> &tokio::sync::Mutex<()> {
-    &instance.of_version.get::<Reordering>(instance).0
+    &instance.of_version.get::<ReorderGuard>(instance).0
 }
 
 /// Replaces a database's indexes of another collation by this program's, one call at a time in each process.
@@ -252,12 +252,12 @@ impl Operation for Reorder<'_> {
         }
         renumber(&mut record, &numbers);
         tracing::info!(database = name, indexes = numbers.len(), "indexes of an older collation are rebuilt");
-        replace_indexes(&Within { inner, trx, instance: &instance }, record)
+        replace_indexes(&IndexContext { inner, trx, instance: &instance }, record)
     }
 }
 
 /// Writes a record with changed indexes, and notifies every process.
-pub fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecord) {
+pub fn write_record(within: &IndexContext<'_>, mut record: proto::DatabaseRecord) {
     let of_kinds = record.indexes.iter().filter_map(|index| {
         let kind = KINDS.iter().find(|kind| kind.name() == index.kind)?;
         kind.feature(index)
@@ -277,8 +277,8 @@ pub fn has_selectors(body: &Value<'_>) -> bool {
 
 /// Like [`defined_by`]; selectors that may take long to compile are compiled before the attempt. `text`: the body's
 /// text.
-async fn defined(within: &Within<'_>, body: &Value<'_>, text: &[u8]) -> Result<(Vec<Definition>, usize)> {
-    let Within { inner, instance, .. } = *within;
+async fn defined(within: &IndexContext<'_>, body: &Value<'_>, text: &[u8]) -> Result<(Vec<Definition>, usize)> {
+    let IndexContext { inner, instance, .. } = *within;
     let (is_partitioned, collation) = (instance.record.partitioned, inner.collation);
     if !has_selectors(body) {
         return Ok(defined_by(body, is_partitioned, collation, &|| false));

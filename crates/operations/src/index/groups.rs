@@ -15,7 +15,7 @@ use flatbed_store::view_definition::Signature;
 use prost::Message;
 
 use crate::index::definitions::{ENTRY_BYTES, RECORD_BYTES_MAX, write_record};
-use crate::index::maintainers::Within;
+use crate::index::maintainers::IndexContext;
 
 /// The name of groups in records, and in the feature `index:view`.
 pub const VIEW: &str = "view";
@@ -86,8 +86,8 @@ fn name_bytes(name: &str) -> usize {
 }
 
 /// Marks a database with groups on each write, so that some process checks whether they have followed.
-pub fn mark_followed(within: &Within<'_>) -> Result<()> {
-    let Within { trx, instance, .. } = *within;
+pub fn mark_followed(within: &IndexContext<'_>) -> Result<()> {
+    let IndexContext { trx, instance, .. } = *within;
     if groups_of(&instance.record).next().is_none() {
         return Ok(());
     }
@@ -95,7 +95,11 @@ pub fn mark_followed(within: &Within<'_>) -> Result<()> {
     due::mark(trx, &instance.root, Kind::Views, &instance.name, at_ms)
 }
 
-pub fn mark_changed(within: &Within<'_>, before: &proto::DatabaseRecord, after: &proto::DatabaseRecord) -> Result<()> {
+pub fn mark_changed(
+    within: &IndexContext<'_>,
+    before: &proto::DatabaseRecord,
+    after: &proto::DatabaseRecord,
+) -> Result<()> {
     let mark = |at_ms| due::mark(within.trx, &within.instance.root, Kind::Views, &within.instance.name, at_ms);
     for group in groups_of(after) {
         let known = before.indexes.iter().find(|index| index.number == group.number);
@@ -142,7 +146,7 @@ impl Operation for DropUnnamed<'_> {
         if gone.is_empty() {
             return Ok(gone);
         }
-        write_record(&Within { inner: self.inner, trx, instance: &instance }, record);
+        write_record(&IndexContext { inner: self.inner, trx, instance: &instance }, record);
         Ok(gone)
     }
 }

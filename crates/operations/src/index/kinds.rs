@@ -14,14 +14,14 @@ use flatbed_store::proto;
 use flatbed_store::records::Info;
 use futures_util::future::BoxFuture;
 
-use crate::index::maintainers::{IndexMaintainer, Within};
+use crate::index::maintainers::{IndexContext, IndexMaintainer};
 use crate::index::partitions::COUNTED;
 use crate::index::prepare::Preparations;
 
 /// All kinds. Each has a feature in `flatbed_store::features`, and lines in design/data-model.md.
 pub const KINDS: &[&dyn Kind] = &[
     &crate::index::json::kind::Json,
-    &crate::index::selector::kind::Selected,
+    &crate::index::selector::kind::SelectorIndexes,
     #[cfg(feature = "test-hooks")]
     &crate::index::member::Member,
 ];
@@ -108,7 +108,7 @@ pub trait Kind: Send + Sync {
     /// Checks a document's entries. `is_built`: they must exist; otherwise existing entries must be right.
     fn check_document<'a>(
         &'a self,
-        within: &'a Within<'a>,
+        within: &'a IndexContext<'a>,
         index: &'a proto::Index,
         id: &'a str,
         info: &'a Info,
@@ -117,7 +117,7 @@ pub trait Kind: Send + Sync {
 
     fn check_entry<'a>(
         &'a self,
-        within: &'a Within<'a>,
+        within: &'a IndexContext<'a>,
         index: &'a proto::Index,
         part: IndexPart,
         value: &'a [u8],
@@ -180,7 +180,7 @@ impl DefinedIndex {
 
     /// See [`Kind::check_document`].
     #[boxed]
-    pub async fn check_document(&self, within: &Within<'_>, id: &str, info: &Info) -> Result<Option<String>> {
+    pub async fn check_document(&self, within: &IndexContext<'_>, id: &str, info: &Info) -> Result<Option<String>> {
         let is_built = self.index.readable || {
             let progress = crate::index::build::progress(within, self.index.number, true).await?;
             progress.is_some_and(|until| *id <= *until)
@@ -190,7 +190,7 @@ impl DefinedIndex {
 
     /// See [`Kind::check_entry`].
     #[boxed]
-    pub async fn check_entry(&self, within: &Within<'_>, key: &[u8], value: &[u8]) -> Result<Option<String>> {
+    pub async fn check_entry(&self, within: &IndexContext<'_>, key: &[u8], value: &[u8]) -> Result<Option<String>> {
         match within.instance.keys.split_index(key) {
             Ok((number, _)) if number != self.index.number => Ok(Some("lies in another index".to_owned())),
             Ok((_, IndexPart::Progress)) if self.index.readable => {

@@ -15,9 +15,9 @@ use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
 use flatbed_store::transaction::Transaction;
 use futures_util::future::{BoxFuture, try_join_all};
 
-use crate::index::all_docs::AllDocs;
+use crate::index::all_docs::AllDocsIndex;
 use crate::index::by_seq::BySeq;
-use crate::index::channels::{Channels, Rerouted};
+use crate::index::channels::{Channels, RoutingChange};
 use crate::index::counters::Counters;
 use crate::index::definitions::Definitions;
 use crate::index::kinds::indexes_of;
@@ -25,7 +25,7 @@ use crate::index::partitions::Partitions;
 use crate::index::prepare::Preparations;
 
 #[derive(Clone, Copy)]
-pub struct Within<'a> {
+pub struct IndexContext<'a> {
     pub inner: &'a Inner,
     pub trx: &'a Transaction,
     pub instance: &'a Instance,
@@ -45,7 +45,7 @@ pub struct Change<'c> {
     /// The edit's revision, whether it wins or not, and the verdict of its judge.
     pub judged: Option<(&'c RevId, &'c Verdict)>,
     /// The effect on channels. `None` in a database without channels, and for builders.
-    pub rerouted: Option<&'c Rerouted>,
+    pub rerouted: Option<&'c RoutingChange>,
     /// All leaves after the change, as (deleted, revision).
     pub leaves: &'c [(bool, RevId)],
     /// The change in bytes of bodies and attachments, over all revisions of the document.
@@ -64,8 +64,8 @@ pub enum NewRows<'c> {
 
 impl Change<'_> {
     /// Returns the new winner's body as rows; see [`Change::new_body`].
-    pub async fn new_rows(&self, within: &Within<'_>) -> Result<NewRows<'_>> {
-        let Within { trx, instance, .. } = *within;
+    pub async fn new_rows(&self, within: &IndexContext<'_>) -> Result<NewRows<'_>> {
+        let IndexContext { trx, instance, .. } = *within;
         Ok(match (&self.new.place, self.brought, self.old_rows) {
             (BodyPlace::Rows, Some(brought), _) => NewRows::Brought(brought),
             (_, None, Some(rows)) if self.old.is_some_and(|old| old.winner == self.new.winner) => NewRows::Known(rows),
@@ -79,8 +79,8 @@ impl Change<'_> {
 
     /// Returns the new winner's body as JSON text of its members, without braces. It is read only if the edit lacks it
     /// because another revision wins, or if the body is in a blob.
-    pub async fn new_body(&self, within: &Within<'_>) -> Result<Vec<u8>> {
-        let Within { inner, trx, instance } = *within;
+    pub async fn new_body(&self, within: &IndexContext<'_>) -> Result<Vec<u8>> {
+        let IndexContext { inner, trx, instance } = *within;
         let read;
         let rows = match (&self.new.place, self.brought, self.old_rows) {
             (BodyPlace::Blob(blob_id), ..) => {
@@ -102,7 +102,7 @@ impl Change<'_> {
 
     /// Returns the old winner's body like [`Change::new_body`]; `None`: the document is new. Maintainers that call it
     /// return true from [`IndexMaintainer::wants_old_body`].
-    pub async fn old_body(&self, within: &Within<'_>) -> Result<Option<Vec<u8>>> {
+    pub async fn old_body(&self, within: &IndexContext<'_>) -> Result<Option<Vec<u8>>> {
         match (self.old, self.old_rows) {
             (Some(_), Some(rows)) => Ok(Some(body::to_json(within.inner, within.instance, rows).await?)),
             _ => Ok(None),
@@ -112,7 +112,7 @@ impl Change<'_> {
 
 impl Change<'_> {
     /// Returns the verdict on the new winner from when it was written. It is read if the edit lacks it.
-    pub async fn verdict(&self, within: &Within<'_>) -> Result<Verdict> {
+    pub async fn verdict(&self, within: &IndexContext<'_>) -> Result<Verdict> {
         if let Some((_, verdict)) = self.judged.filter(|(rev, _)| **rev == self.new.winner) {
             return Ok(verdict.clone());
         }
@@ -124,13 +124,13 @@ impl Change<'_> {
     }
 }
 
-pub struct Purged<'c> {
+pub struct PurgedDocument<'c> {
     pub id: &'c str,
     pub old: &'c Info,
     /// The old winner's body, if a maintainer wants it.
     pub old_rows: Option<&'c Rows>,
     /// See [`Change::rerouted`].
-    pub rerouted: Option<&'c Rerouted>,
+    pub rerouted: Option<&'c RoutingChange>,
     pub stored_bytes_delta: i64,
     pub superseded_bytes_delta: i64,
     pub user_version: u16,
@@ -144,16 +144,16 @@ pub type Later<'a> = Option<BoxFuture<'a, Result<()>>>;
 /// conflict on the document's info.
 pub trait IndexMaintainer: Send {
     /// Begins the maintainer's reads for a document that may be written, before the caller awaits anything.
-    fn begin(&mut self, _within: &Within<'_>, _id: &str) {}
+    fn begin(&mut self, _within: &IndexContext<'_>, _id: &str) {}
 
     /// Returns whether the maintainer needs the old winner's body even if it is in a blob.
     fn wants_old_body(&self) -> bool {
         false
     }
 
-    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>>;
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>>;
 
-    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>>;
+    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>>;
 
     /// Returns the bytes written beyond the kind's reservation since the last call.
     fn excess(&mut self) -> u64 {
@@ -174,7 +174,7 @@ pub trait IndexMaintainer: Send {
         false
     }
 
-    fn finish(&mut self, _within: &Within<'_>) -> Result<()> {
+    fn finish(&mut self, _within: &IndexContext<'_>) -> Result<()> {
         Ok(())
     }
 }
@@ -192,7 +192,7 @@ impl Maintainers {
     pub fn of(instance: &Instance, preparations: &Preparations) -> Maintainers {
         let mut all: Vec<Box<dyn IndexMaintainer>> = Vec::with_capacity(COMMON + instance.record.indexes.len());
         all.push(Box::new(BySeq::new(instance)));
-        all.push(Box::new(AllDocs));
+        all.push(Box::new(AllDocsIndex));
         all.push(Box::new(Counters::default()));
         if instance.record.partitioned {
             all.push(Box::new(Partitions::default()));
@@ -207,12 +207,12 @@ impl Maintainers {
     }
 
     /// See [`IndexMaintainer::begin`].
-    pub fn begin(&mut self, within: &Within<'_>, id: &str) {
+    pub fn begin(&mut self, within: &IndexContext<'_>, id: &str) {
         self.all.iter_mut().for_each(|maintainer| maintainer.begin(within, id));
     }
 
     /// Begins the reads of the grants for a document with this verdict.
-    pub fn begin_grants(&mut self, within: &Within<'_>, said: &Verdict) {
+    pub fn begin_grants(&mut self, within: &IndexContext<'_>, said: &Verdict) {
         if let Some(shared) = &mut self.grants {
             shared.begin(within.trx, &within.instance.keys, &said.grants);
         }
@@ -222,7 +222,7 @@ impl Maintainers {
         self.all.iter().skip(COMMON).any(|maintainer| maintainer.wants_old_body())
     }
 
-    pub async fn document(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
+    pub async fn document(&mut self, within: &IndexContext<'_>, change: &Change<'_>) -> Result<()> {
         self.definitions.document(within, change).await?;
         self.grants(within, change.id, change.rerouted);
         let mut later = Vec::new();
@@ -235,7 +235,7 @@ impl Maintainers {
         try_join_all(later).await.map(|_| ())
     }
 
-    pub async fn purged(&mut self, within: &Within<'_>, purged: &Purged<'_>) -> Result<()> {
+    pub async fn purged(&mut self, within: &IndexContext<'_>, purged: &PurgedDocument<'_>) -> Result<()> {
         self.definitions.purged(within, purged);
         self.grants(within, purged.id, purged.rerouted);
         let mut later = Vec::new();
@@ -245,7 +245,7 @@ impl Maintainers {
         try_join_all(later).await.map(|_| ())
     }
 
-    fn grants(&mut self, within: &Within<'_>, id: &str, rerouted: Option<&Rerouted>) {
+    fn grants(&mut self, within: &IndexContext<'_>, id: &str, rerouted: Option<&RoutingChange>) {
         if let (Some(shared), Some(rerouted)) = (&mut self.grants, rerouted) {
             let [old, new] = rerouted.grants();
             grants::changed(within.trx, &within.instance.keys, id, old, new, shared);
@@ -259,7 +259,7 @@ impl Maintainers {
 
     /// Finishes all maintainers, and writes the database's record if the list of indexes or the rules of writes have
     /// changed.
-    pub async fn finish(&mut self, within: &Within<'_>, changes_rules: bool) -> Result<()> {
+    pub async fn finish(&mut self, within: &IndexContext<'_>, changes_rules: bool) -> Result<()> {
         if let Some(shared) = self.grants.take() {
             shared.finish(within.trx, within.instance).await?;
         }

@@ -26,7 +26,7 @@ use foundationdb::options::MutationType;
 use futures_util::future::BoxFuture;
 
 use crate::index::kinds::Kind;
-use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument, is_of_document};
 use crate::index::prepare::Preparations;
 
 const VALUE_BYTES_MAX: usize = 200;
@@ -117,7 +117,7 @@ impl Kind for Member {
 
     fn check_document<'a>(
         &'a self,
-        within: &'a Within<'a>,
+        within: &'a IndexContext<'a>,
         index: &'a proto::Index,
         id: &'a str,
         info: &'a Info,
@@ -158,7 +158,7 @@ impl Kind for Member {
 
     fn check_entry<'a>(
         &'a self,
-        within: &'a Within<'a>,
+        within: &'a IndexContext<'a>,
         index: &'a proto::Index,
         part: IndexPart,
         value: &'a [u8],
@@ -213,12 +213,12 @@ fn begin_of(value: &[u8]) -> &[u8] {
 }
 
 impl Maintainer {
-    fn take(&mut self, within: &Within<'_>, id: &str) -> Old {
+    fn take(&mut self, within: &IndexContext<'_>, id: &str) -> Old {
         self.begin(within, id);
         self.old.remove(id).unwrap()
     }
 
-    fn replace(&self, within: &Within<'_>, id: &str, old: Option<&[u8]>, new: Option<&[u8]>) -> Result<()> {
+    fn replace(&self, within: &IndexContext<'_>, id: &str, old: Option<&[u8]>, new: Option<&[u8]>) -> Result<()> {
         let (keys, number, quiet) = (&within.instance.keys, self.index.number, Quiet(within.trx));
         if let Some(old) = old.filter(|old| Some(*old) != new) {
             quiet.clear(&keys.index_entry(number, RowPlaces::default(), old, id))?;
@@ -242,7 +242,7 @@ impl Maintainer {
 }
 
 impl IndexMaintainer for Maintainer {
-    fn begin(&mut self, within: &Within<'_>, id: &str) {
+    fn begin(&mut self, within: &IndexContext<'_>, id: &str) {
         let key = within.instance.keys.index_of_document(self.index.number, id);
         self.old.entry(id.to_owned()).or_insert_with(|| Box::pin(within.trx.get(&key, true)));
     }
@@ -251,7 +251,7 @@ impl IndexMaintainer for Maintainer {
         true
     }
 
-    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
         let old = self.take(within, change.id);
         Ok(Some(Box::pin(async move {
             let old = old.await?;
@@ -278,7 +278,7 @@ impl IndexMaintainer for Maintainer {
         })))
     }
 
-    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
         let old = self.take(within, purged.id);
         Ok(Some(Box::pin(async move {
             let old = old.await?;

@@ -7,7 +7,7 @@ use flatbed_store::error::Result;
 use flatbed_store::keys::Counter;
 use flatbed_store::records::Info;
 
-use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument};
 
 /// The counters of a partition. The size of bodies is not among them, as attachments may be shared by documents of
 /// several partitions.
@@ -39,17 +39,17 @@ impl Partitions {
 }
 
 impl IndexMaintainer for Partitions {
-    fn document<'a>(&'a mut self, _: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, _: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
         self.add(change.id, change.old, Some(change.new));
         Ok(None)
     }
 
-    fn purged<'a>(&'a mut self, _: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(&'a mut self, _: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
         self.add(purged.id, Some(purged.old), None);
         Ok(None)
     }
 
-    fn finish(&mut self, within: &Within<'_>) -> Result<()> {
+    fn finish(&mut self, within: &IndexContext<'_>) -> Result<()> {
         for (partition, deltas) in &self.deltas {
             for (counter, delta) in COUNTED.into_iter().zip(*deltas) {
                 if delta != 0 {

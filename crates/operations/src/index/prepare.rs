@@ -25,7 +25,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use crate::index::kinds::{DefinedIndex, with_kinds};
-use crate::index::maintainers::{Change, Within};
+use crate::index::maintainers::{Change, IndexContext};
 
 const AT_ONCE: usize = 8;
 
@@ -54,11 +54,11 @@ pub struct Preparations(Arc<PreparationState>);
 #[derive(Default)]
 struct PreparationState {
     indexes: Vec<DefinedIndex>,
-    known: Mutex<Known>,
+    known: Mutex<KnownValues>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownValues {
     made: HashMap<PreparedRevision, PreparedValues>,
     edits: usize,
     /// With the text of each body's members.
@@ -127,7 +127,7 @@ impl Preparations {
 
     /// Returns the result for an index of the new winner, which is neither a tombstone nor a design document. `None`:
     /// it is not prepared yet, and the attempt will end, so the maintainer does nothing.
-    pub async fn get(&self, number: u64, within: &Within<'_>, change: &Change<'_>) -> Result<Option<Arc<[u8]>>> {
+    pub async fn get(&self, number: u64, within: &IndexContext<'_>, change: &Change<'_>) -> Result<Option<Arc<[u8]>>> {
         let rev = change.brought.is_none().then(|| change.new.winner.clone());
         let of = (change.id.to_owned(), rev);
         if let Some(made) = self.known().made.get(&of) {
@@ -193,7 +193,7 @@ impl Preparations {
         Ok(made)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownValues> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

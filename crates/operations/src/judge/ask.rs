@@ -24,10 +24,10 @@ use futures_util::future::try_join;
 use tokio::sync::OnceCell;
 
 use crate::judge::judgement::judge_of;
-use crate::judge::judgement::{Judge, Judgement, NO_FUNCTIONS, Room, Rule, Writing};
+use crate::judge::judgement::{Judge, Judgement, NO_FUNCTIONS, ProposedWrite, Room, Rule};
 use crate::judge::rights;
 use crate::judge::routes::Routes;
-use crate::judge::several::Judging;
+use crate::judge::several::JudgeContext;
 use crate::read::all_docs::{AllDocs, AllDocsQuery};
 use crate::read::get;
 use crate::read::missing::missing_revs;
@@ -134,7 +134,7 @@ pub fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
     refusal
 }
 
-pub struct Asked<'a, 'e> {
+pub struct EditRequest<'a, 'e> {
     pub edit: &'a Edit<'e>,
     /// The tombstone on which an edit without a parent recreates a document, if known.
     pub upon: Option<&'a RevId>,
@@ -146,7 +146,7 @@ pub struct JudgedEdit {
     pub judgement: Judgement,
     /// True if the revision already existed, and no rule was run.
     pub was_there: bool,
-    /// See [`Asked::upon`].
+    /// See [`EditRequest::upon`].
     pub upon: Option<RevId>,
     /// The author's access, in a database with channels; `None`: unrestricted.
     pub held: Option<Arc<HeldRights>>,
@@ -164,12 +164,12 @@ impl JudgedEdit {
 pub async fn judge(
     database: &WriteHandle,
     instance: &Instance,
-    asked: &[Asked<'_, '_>],
+    asked: &[EditRequest<'_, '_>],
     (caller, of): (u64, usize),
     is_anew: bool,
 ) -> Result<Vec<JudgedEdit>> {
     let all_may = || vec![JudgedEdit::may(); asked.len()];
-    let is_design = |asked: &Asked<'_, '_>| DocumentId::of(&asked.edit.id).is_design();
+    let is_design = |asked: &EditRequest<'_, '_>| DocumentId::of(&asked.edit.id).is_design();
     // The server's own writes are not judged.
     let Some(user) = database.actor().user() else { return Ok(all_may()) };
     let has_rules = instance.record.rules > 0 || instance.channels() > 0;
@@ -184,7 +184,7 @@ pub async fn judge(
     let held = if routes.is_some() { rights::held(database, instance, database.asker(), is_anew).await? } else { None };
     let writer = held.as_ref().map(|held| rights::writer(database.asker(), held)).transpose();
     let judge = judge_of(&database.inner).map(|judge| &**judge);
-    let judging = Judging {
+    let judging = JudgeContext {
         database,
         instance,
         user,
@@ -224,7 +224,7 @@ pub async fn routed(
     let nobody = User::default();
     let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
     let (name, now_s) = (&instance.name, database.inner.clock.unix_seconds());
-    let write = Writing { edit, old, user: &nobody, database: name, caller: 0, security, writer, now_s };
+    let write = ProposedWrite { edit, old, user: &nobody, database: name, caller: 0, security, writer, now_s };
     Ok(routes.route(write).await)
 }
 
@@ -254,9 +254,9 @@ pub async fn with_room(
             _ => database.inner.turns.judged_reads.acquire().await.ok(),
         };
         let old = match replaced(database, edit, upon, eyes).await? {
-            Replaced::Itself => return Ok(None),
-            Replaced::Nothing => None,
-            Replaced::Revision(old) => Some(*old),
+            ReplacedRevision::Itself => return Ok(None),
+            ReplacedRevision::Nothing => None,
+            ReplacedRevision::Revision(old) => Some(*old),
         };
         drop(reading);
         let bytes = 2 * edit_bytes(edit) + 3 * old.as_ref().map_or(0, document_bytes);
@@ -295,7 +295,7 @@ fn text_bytes(value: &Value<'_>) -> usize {
     }
 }
 
-pub enum Replaced {
+pub enum ReplacedRevision {
     Itself,
     Nothing,
     /// The parent; for a replicated revision the nearest ancestor with a body.
@@ -310,7 +310,7 @@ pub async fn replaced(
     edit: &Edit<'_>,
     upon: Option<&RevId>,
     eyes: Option<&ReadPrincipal>,
-) -> Result<Replaced> {
+) -> Result<ReplacedRevision> {
     let candidates = match &edit.history {
         None => edit.parent.as_ref().or(upon).into_iter().cloned().collect(),
         Some(path) => {
@@ -327,7 +327,7 @@ pub async fn replaced(
             let mut there = path.iter().filter(|rev| !missing.contains(rev)).cloned().peekable();
             if path.first() == there.peek() {
                 if is_known {
-                    return Ok(Replaced::Itself);
+                    return Ok(ReplacedRevision::Itself);
                 }
                 there.next();
             }
@@ -338,8 +338,8 @@ pub async fn replaced(
         let options = GetOptions { rev: Some(rev), revs: true, ..GetOptions::default() };
         match get::document(database, &edit.id, &options).await {
             Err(Error::Refused(Refusal::DocumentNotFound(_))) => {}
-            found => return Ok(Replaced::Revision(Box::new(found?))),
+            found => return Ok(ReplacedRevision::Revision(Box::new(found?))),
         }
     }
-    Ok(Replaced::Nothing)
+    Ok(ReplacedRevision::Nothing)
 }

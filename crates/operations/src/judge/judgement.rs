@@ -93,18 +93,18 @@ pub trait Rule: Send + Sync {
     ///
     /// # Errors
     /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`], [`Refusal::Rejected`], [`Refusal::NotJudged`].
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement>;
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement>;
 
     /// Judges several small writes of one request, by one user to one state of a database: returns as many answers, in
     /// their order, each as if the write were judged alone.
-    fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> BoxFuture<'a, Vec<Judgement>> {
+    fn judge_all<'a>(&'a self, writes: Vec<ProposedWrite<'a>>) -> BoxFuture<'a, Vec<Judgement>> {
         Box::pin(join_all(writes.into_iter().map(|write| self.judge(write))))
     }
 }
 
 /// A write to be judged.
 #[derive(Debug, Clone, Copy)]
-pub struct Writing<'a> {
+pub struct ProposedWrite<'a> {
     /// The edit.
     pub edit: &'a Edit<'a>,
     /// The revision that it replaces, if any.

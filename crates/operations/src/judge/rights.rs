@@ -22,8 +22,8 @@ pub async fn held(
     asker: &ReadPrincipal,
     is_anew: bool,
 ) -> Result<Option<Arc<HeldRights>>> {
-    struct Read<'a>(&'a Inner, &'a Instance, &'a ReadPrincipal);
-    impl Operation for Read<'_> {
+    struct ReadRights<'a>(&'a Inner, &'a Instance, &'a ReadPrincipal);
+    impl Operation for ReadRights<'_> {
         type Output = Arc<HeldRights>;
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<HeldRights>> {
             RightsRead::begin(self.0, trx, self.1, self.2).held().await
@@ -40,7 +40,7 @@ pub async fn held(
         return Ok(Some(held));
     }
     // If another database has taken its place, the write begins again.
-    transaction::read(&inner.db, &inner.metrics, &mut Read(inner, instance, asker)).await.map(Some)
+    transaction::read(&inner.db, &inner.metrics, &mut ReadRights(inner, instance, asker)).await.map(Some)
 }
 
 /// Returns the author for a sync function. A member by `_security` who is no user of the database gets a name that no

@@ -14,7 +14,7 @@ use prost::Message;
 
 use crate::judge::ask::named;
 use crate::judge::judgement::judge_of;
-use crate::judge::judgement::{Judgement, NO_FUNCTIONS, Rule, Writing};
+use crate::judge::judgement::{Judgement, NO_FUNCTIONS, ProposedWrite, Rule};
 
 #[derive(Clone)]
 pub enum Routes {
@@ -39,7 +39,7 @@ impl Routes {
     }
 
     /// Routes an edit; without a `writer` all requirements are met.
-    pub(super) async fn route(&self, write: Writing<'_>) -> Judgement {
+    pub(super) async fn route(&self, write: ProposedWrite<'_>) -> Judgement {
         match self {
             Routes::Function(function) => completed(&write, function.judge(write).await?),
             Routes::Members => {
@@ -52,7 +52,7 @@ impl Routes {
         }
     }
 
-    pub(super) async fn route_all(&self, writes: Vec<Writing<'_>>) -> Vec<Judgement> {
+    pub(super) async fn route_all(&self, writes: Vec<ProposedWrite<'_>>) -> Vec<Judgement> {
         let Routes::Function(function) = self else {
             return join_all(writes.into_iter().map(|write| self.route(write))).await;
         };
@@ -62,7 +62,7 @@ impl Routes {
 }
 
 /// Adds the edit's own properties to its verdict.
-fn completed(write: &Writing<'_>, mut verdict: Verdict) -> Judgement {
+fn completed(write: &ProposedWrite<'_>, mut verdict: Verdict) -> Judgement {
     verdict.writer = write.writer.map(|writer| writer.mark.clone()).filter(|mark| !mark.is_empty());
     if let (None, Some(Expiry::At(second))) = (verdict.expires_at_ms, write.edit.expiry) {
         verdict.expires_at_ms = Some(second.saturating_mul(1_000));

@@ -18,9 +18,9 @@ use flatbed_store::error::{Error, Invalid, NotJudged, Refusal, Result};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};
 
-use crate::judge::ask::{Asked, JudgedEdit, WithRoom, cut, with_room};
+use crate::judge::ask::{EditRequest, JudgedEdit, WithRoom, cut, with_room};
 use crate::judge::design;
-use crate::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
+use crate::judge::judgement::{Judge, Judgement, ProposedWrite, Room, Rule};
 use crate::judge::routes::Routes;
 use crate::view_runtime::view_functions;
 
@@ -33,7 +33,7 @@ const BATCHES_AT_ONCE: usize = 2;
 /// The largest edit that counts as small, in bytes of its text and of the text that it replaces ([`with_room`]).
 pub const SMALL_BYTES: usize = 8_000;
 
-pub struct Judging<'a> {
+pub struct JudgeContext<'a> {
     pub(super) database: &'a WriteHandle,
     pub(super) instance: &'a Instance,
     pub(super) user: &'a User,
@@ -48,15 +48,15 @@ pub struct Judging<'a> {
     pub(super) of: usize,
 }
 
-enum Prepared {
+enum EditPreparation {
     /// No function remains to be run.
     Judged(JudgedEdit),
     /// The replaced revision is known; `bytes` is the size of the texts.
     Small { old: Option<Document>, bytes: usize },
 }
 
-impl Judging<'_> {
-    pub(super) async fn all(&self, asked: &[Asked<'_, '_>]) -> Result<Vec<JudgedEdit>> {
+impl JudgeContext<'_> {
+    pub(super) async fn all(&self, asked: &[EditRequest<'_, '_>]) -> Result<Vec<JudgedEdit>> {
         if let [asked] = asked {
             return Ok(vec![self.alone(asked).await?]);
         }
@@ -85,27 +85,27 @@ impl Judging<'_> {
         !self.validators.is_empty() || self.routes.is_some_and(Routes::is_function)
     }
 
-    async fn alone(&self, asked: &Asked<'_, '_>) -> Result<JudgedEdit> {
+    async fn alone(&self, asked: &EditRequest<'_, '_>) -> Result<JudgedEdit> {
         of_the_edit(match self.prepare(asked, false).await {
-            Ok(Prepared::Judged(judged)) => Ok(judged),
-            Ok(Prepared::Small { .. }) => Err(not_routed().into()),
+            Ok(EditPreparation::Judged(judged)) => Ok(judged),
+            Ok(EditPreparation::Small { .. }) => Err(not_routed().into()),
             Err(error) => Err(error),
         })
     }
 
     /// Judges a part together, after preparing up to `at_once` edits concurrently.
-    async fn part(&self, part: &[Asked<'_, '_>], at_once: usize) -> Result<Vec<JudgedEdit>> {
-        let prepared: Vec<BoxFuture<'_, Result<Prepared>>> =
+    async fn part(&self, part: &[EditRequest<'_, '_>], at_once: usize) -> Result<Vec<JudgedEdit>> {
+        let prepared: Vec<BoxFuture<'_, Result<EditPreparation>>> =
             part.iter().map(|asked| Box::pin(self.prepare(asked, true)) as _).collect();
-        let prepared: Vec<Result<Prepared>> = stream::iter(prepared).buffered(at_once).collect().await;
+        let prepared: Vec<Result<EditPreparation>> = stream::iter(prepared).buffered(at_once).collect().await;
         let mut judged = Vec::with_capacity(part.len());
         // Each with its index and the revision that it replaces.
-        let mut small: Vec<(usize, &Asked<'_, '_>, Option<Document>)> = Vec::new();
+        let mut small: Vec<(usize, &EditRequest<'_, '_>, Option<Document>)> = Vec::new();
         let mut bytes = 0;
         for (asked, prepared) in part.iter().zip(prepared) {
             let said = match prepared {
-                Ok(Prepared::Judged(judged)) => Ok(judged),
-                Ok(Prepared::Small { old, bytes: its }) => {
+                Ok(EditPreparation::Judged(judged)) => Ok(judged),
+                Ok(EditPreparation::Small { old, bytes: its }) => {
                     small.push((judged.len(), asked, old));
                     bytes += its;
                     // An edit without an answer is not written.
@@ -134,10 +134,10 @@ impl Judging<'_> {
     }
 
     /// Asks the function of the database, then each validator about the edits that nothing has refused yet.
-    async fn together(&self, edits: &[(&Asked<'_, '_>, Option<&Document>)]) -> Result<Vec<Judgement>> {
+    async fn together(&self, edits: &[(&EditRequest<'_, '_>, Option<&Document>)]) -> Result<Vec<Judgement>> {
         let mut said: Vec<Judgement> = match self.routes {
             Some(routes) => {
-                let writes: std::result::Result<Vec<Writing<'_>>, Refusal> =
+                let writes: std::result::Result<Vec<ProposedWrite<'_>>, Refusal> =
                     edits.iter().map(|(asked, old)| self.writing(asked.edit, *old)).collect();
                 routes.route_all(writes?).await
             }
@@ -170,13 +170,21 @@ impl Judging<'_> {
     }
 
     /// Returns the revision that an edit replaces for validators: as in CouchDB a recreated document replaces nothing.
-    fn replaced_for_validators<'d>(&self, asked: &Asked<'_, '_>, old: Option<&'d Document>) -> Option<&'d Document> {
+    fn replaced_for_validators<'d>(
+        &self,
+        asked: &EditRequest<'_, '_>,
+        old: Option<&'d Document>,
+    ) -> Option<&'d Document> {
         old.filter(|_| asked.upon.is_none() || self.routes.is_none())
     }
 
     /// Judges an edit, or prepares it if it is small and may be judged with others.
-    async fn prepare(&self, Asked { edit, upon }: &Asked<'_, '_>, is_together: bool) -> Result<Prepared> {
-        let Judging { database, instance, routes, .. } = self;
+    async fn prepare(
+        &self,
+        EditRequest { edit, upon }: &EditRequest<'_, '_>,
+        is_together: bool,
+    ) -> Result<EditPreparation> {
+        let JudgeContext { database, instance, routes, .. } = self;
         // As in CouchDB, a broken function must not prevent its own repair.
         if DocumentId::of(&edit.id).is_design() {
             if !edit.deleted {
@@ -185,13 +193,13 @@ impl Judging<'_> {
                     .await
                     .map_err(|refusal| cut(refusal, self.of))?;
             }
-            return Ok(Prepared::Judged(JudgedEdit::may()));
+            return Ok(EditPreparation::Judged(JudgedEdit::may()));
         }
         if routes.is_none() && edit.expiry.is_some() {
             return Err(Refusal::invalid(Invalid::Member, "Bad special document member: _exp").into());
         }
         if routes.is_none() && self.validators.is_empty() {
-            return Ok(Prepared::Judged(JudgedEdit::may()));
+            return Ok(EditPreparation::Judged(JudgedEdit::may()));
         }
         let writer = self.writer.map_err(Refusal::clone)?;
         let upon = upon.filter(|_| routes.is_some());
@@ -199,7 +207,7 @@ impl Judging<'_> {
         let eyes = writer.map(|_| database.asker());
         let found = with_room(database, edit, (upon, eyes), self.judge, &self.named).await?;
         let Some(WithRoom { mut old, room, bytes }) = found else {
-            return Ok(Prepared::Judged(JudgedEdit { was_there: true, ..JudgedEdit::may() }));
+            return Ok(EditPreparation::Judged(JudgedEdit { was_there: true, ..JudgedEdit::may() }));
         };
         if let (Some(old), true) = (&mut old, upon.is_some()) {
             // An expired document is a tombstone, whether or not that is written yet.
@@ -207,18 +215,23 @@ impl Judging<'_> {
             old.body.clear();
         }
         if is_together && bytes <= SMALL_BYTES {
-            return Ok(Prepared::Small { old, bytes });
+            return Ok(EditPreparation::Small { old, bytes });
         }
         let said = match routes {
             Some(routes) => routes.route(self.writing(edit, old.as_ref())?).await,
             None => Ok(Verdict::default()),
         };
-        let judged = self.validated(&Asked { edit, upon }, old.as_ref(), said).await;
+        let judged = self.validated(&EditRequest { edit, upon }, old.as_ref(), said).await;
         drop(room);
-        judged.map(Prepared::Judged)
+        judged.map(EditPreparation::Judged)
     }
 
-    async fn validated(&self, asked: &Asked<'_, '_>, old: Option<&Document>, routed: Judgement) -> Result<JudgedEdit> {
+    async fn validated(
+        &self,
+        asked: &EditRequest<'_, '_>,
+        old: Option<&Document>,
+        routed: Judgement,
+    ) -> Result<JudgedEdit> {
         let mut verdict = routed.map_err(|refusal| cut(refusal, self.of))?;
         let old = self.replaced_for_validators(asked, old);
         for rule in &self.validators {
@@ -232,9 +245,9 @@ impl Judging<'_> {
         &'w self,
         edit: &'w Edit<'w>,
         old: Option<&'w Document>,
-    ) -> std::result::Result<Writing<'w>, Refusal> {
+    ) -> std::result::Result<ProposedWrite<'w>, Refusal> {
         let security = Some(self.instance.record.security.as_slice()).filter(|security| !security.is_empty());
-        Ok(Writing {
+        Ok(ProposedWrite {
             edit,
             old,
             user: self.user,

@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use crate::read::get::{
-    Known, READ_AHEAD, READ_BYTES_MAX, ShowsDocument, latest_document, show_documents_to, shown_to,
+    KnownDocument, READ_AHEAD, READ_BYTES_MAX, ShowsDocument, latest_document, show_documents_to, shown_to,
 };
 use crate::read::merged_ids::merged_page;
 use crate::read::seen::winners_of;
@@ -110,7 +110,7 @@ struct ScanPosition {
     rest: Option<KeyRange>,
     skip: u64,
     limit: u64,
-    pace: Pace,
+    pace: ScanPace,
 }
 
 impl ScanPosition {
@@ -137,7 +137,7 @@ impl Drop for PageAhead {
 
 /// Size estimates from the documents of a scan so far.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct ScanPace {
     /// Bytes in the documents' range for each shown document.
     range_bytes: u64,
     /// Bytes for each shown document as FoundationDB counts them against a reply's limit: more than keys and values.
@@ -148,11 +148,11 @@ pub struct Pace {
     pub rows_max: usize,
 }
 
-impl Pace {
+impl ScanPace {
     /// The estimate before the first page: documents of 1 kB without a history.
-    pub fn first() -> Pace {
+    pub fn first() -> ScanPace {
         let (reply_bytes, rows_max) = (FIRST_REPLY_BYTES.get(), FIRST_PAGE_DOCUMENTS.get());
-        Pace { range_bytes: 1_100, reply_bytes, by_document: 0, rows_max }
+        ScanPace { range_bytes: 1_100, reply_bytes, by_document: 0, rows_max }
     }
 
     /// Returns the number of ranges to read this many documents by. Each range takes several replies, because its last
@@ -171,13 +171,13 @@ impl Pace {
     }
 
     /// Returns the estimate for the page behind one that is being read.
-    pub fn behind(self) -> Pace {
-        Pace { by_document: self.by_document.saturating_sub(1), ..self }
+    pub fn behind(self) -> ScanPace {
+        ScanPace { by_document: self.by_document.saturating_sub(1), ..self }
     }
 
     /// Returns the estimate after a page of `rows` documents with `body_bytes`; `share`: the number of ranges and what
     /// they read.
-    pub fn next(self, rows: usize, body_bytes: usize, share: Option<(usize, Share)>) -> Pace {
+    pub fn next(self, rows: usize, body_bytes: usize, share: Option<(usize, Share)>) -> ScanPace {
         let mut next = self.behind();
         if let Some(average) = body_bytes.checked_div(rows) {
             next.rows_max = (WALKED_BYTES / (average + 1)).clamp(READ_AHEAD, WALKED_DOCUMENTS_MAX);
@@ -195,8 +195,12 @@ impl Pace {
 
 impl AllDocs {
     pub fn new(database: ReadHandle, query: AllDocsQuery) -> Self {
-        let first =
-            ScanPosition { rest: None, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), pace: Pace::first() };
+        let first = ScanPosition {
+            rest: None,
+            skip: query.skip,
+            limit: query.limit.unwrap_or(u64::MAX),
+            pace: ScanPace::first(),
+        };
         let next = Some(first).filter(|first| first.limit > 0);
         AllDocs { database, query: Arc::new(query), next, instance: None, ahead: VecDeque::new() }
     }
@@ -326,7 +330,7 @@ impl Operation for ReadScanPage<'_> {
         let DocumentList { viewer, mut rows, last, more } = self.list(trx, &instance, &range, limit).boxed().await?;
         let skipped = skip.min(rows.len() as u64);
         rows.drain(..skipped as usize);
-        let behind = |last: &[u8], rows: usize, pace: Pace| {
+        let behind = |last: &[u8], rows: usize, pace: ScanPace| {
             let mut rest = range.clone();
             if self.query.descending {
                 rest.end = last.to_vec();
@@ -428,9 +432,9 @@ pub async fn read_ranges(
     trx: &Transaction,
     instance: &Instance,
     rows: &[&str],
-    pace: Pace,
+    pace: ScanPace,
     descending: bool,
-) -> Result<(Vec<Known>, Option<(usize, Share)>)> {
+) -> Result<(Vec<KnownDocument>, Option<(usize, Share)>)> {
     if pace.by_document > 0 || rows.is_empty() {
         return Ok((Vec::new(), None));
     }
@@ -442,10 +446,10 @@ pub async fn read_ranges(
         }
         let LatestRange { found, share } = read_range(trx, instance, &ids).await?;
         let documents = found.len();
-        let known = |(info, rows)| Known::Found(Box::new(info), rows);
-        let found = found.into_iter().map(|found| found.map_or(Known::Absent, known));
-        let mut known: Vec<Known> = found.collect();
-        known.resize_with(part.len(), Known::default);
+        let known = |(info, rows)| KnownDocument::Found(Box::new(info), rows);
+        let found = found.into_iter().map(|found| found.map_or(KnownDocument::Absent, known));
+        let mut known: Vec<KnownDocument> = found.collect();
+        known.resize_with(part.len(), KnownDocument::default);
         if descending {
             known.reverse();
         }
@@ -595,8 +599,8 @@ mod tests {
 
     use super::*;
 
-    fn pace(range_bytes: u64, reply_bytes: u64) -> Pace {
-        Pace { range_bytes, reply_bytes, ..Pace::first() }
+    fn pace(range_bytes: u64, reply_bytes: u64) -> ScanPace {
+        ScanPace { range_bytes, reply_bytes, ..ScanPace::first() }
     }
 
     #[test]

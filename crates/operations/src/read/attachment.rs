@@ -10,7 +10,7 @@ use flatbed_store::records::{Info, RevisionRecord};
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use crate::read::over::ReadOnce;
+use crate::read::over::DocumentReads;
 use crate::read::viewer::{PendingViewer, check_id, is_judged};
 
 /// Finds an attachment and the place of its data.
@@ -70,7 +70,8 @@ impl Operation for OpenAttachment<'_> {
                     return Err(missing().into());
                 }
                 if *rev != info.winner {
-                    let once = ReadOnce::of([&GetOptions { rev: Some(rev.clone()), ..GetOptions::default() }], false);
+                    let once =
+                        DocumentReads::of([&GetOptions { rev: Some(rev.clone()), ..GetOptions::default() }], false);
                     if Box::pin(once.is_over(trx, &instance, &keys, &info, rev, None)).await? {
                         return Err(missing().into());
                     }

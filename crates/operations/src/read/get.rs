@@ -22,7 +22,7 @@ use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use crate::read::over::{ReadOnce, ReadsOnce};
+use crate::read::over::{DocumentReads, RequestReads};
 use crate::read::revision_records::Records;
 use crate::read::seen;
 use crate::read::viewer::{Viewer, is_judged};
@@ -158,7 +158,7 @@ pub async fn shown_to(
 ) -> Result<Document> {
     let (live, all) = (conflicts >= Conflicts::Live, conflicts == Conflicts::All);
     let options = GetOptions { tombstone: true, conflicts: live, deleted_conflicts: all, ..GetOptions::default() };
-    let once = ReadOnce::of([&options], viewer.is_some());
+    let once = DocumentReads::of([&options], viewer.is_some());
     Get { inner, instance, trx, id, options: &options, tree: None, once: &once, viewer }.answer(Some(found)).await
 }
 
@@ -170,7 +170,7 @@ pub trait ShowsDocument {
 
 /// The facts that a scan has of a row's document before it is shown.
 #[derive(Default)]
-pub enum Known {
+pub enum KnownDocument {
     /// None: the document must be read.
     #[default]
     Unread,
@@ -186,7 +186,7 @@ pub async fn show_documents<R: ShowsDocument>(
     inner: &Inner,
     instance: &Instance,
     rows: &mut Vec<R>,
-    known: Vec<Known>,
+    known: Vec<KnownDocument>,
     conflicts: Conflicts,
 ) -> Result<bool> {
     show_documents_to(None, trx, inner, instance, rows, known, conflicts).await
@@ -199,23 +199,23 @@ pub async fn show_documents_to<R: ShowsDocument>(
     inner: &Inner,
     instance: &Instance,
     rows: &mut Vec<R>,
-    mut known: Vec<Known>,
+    mut known: Vec<KnownDocument>,
     conflicts: Conflicts,
 ) -> Result<bool> {
-    known.resize_with(rows.len(), Known::default);
+    known.resize_with(rows.len(), KnownDocument::default);
     let (mut bytes, mut ahead, mut reads) = (0, 0, VecDeque::new());
     for at in 0..rows.len() {
         let document = match known.get_mut(at).map(std::mem::take).unwrap_or_default() {
-            Known::Absent => None,
-            Known::Found(info, rows_of) => {
+            KnownDocument::Absent => None,
+            KnownDocument::Found(info, rows_of) => {
                 let found = whole_body(trx, instance, *info, rows_of).await?;
                 Some(shown_to(viewer, &found, trx, inner, instance, rows[at].id(), conflicts).await?)
             }
-            Known::Unread => {
+            KnownDocument::Unread => {
                 ahead = ahead.max(at);
                 let (width, target_bytes) = read_ahead(bytes, at);
                 while reads.len() < width && ahead < rows.len() {
-                    if matches!(known.get(ahead), None | Some(Known::Unread)) {
+                    if matches!(known.get(ahead), None | Some(KnownDocument::Unread)) {
                         reads.push_back(begin_latest_of(trx, instance, rows[ahead].id(), target_bytes));
                     }
                     ahead += 1;
@@ -287,7 +287,7 @@ impl Operation for GetMany<'_> {
             return seen::get_many(self, trx, &instance).boxed().await;
         }
         let mut documents = Vec::with_capacity(self.requests.len());
-        let (mut bytes, mut reads_once) = (0, ReadsOnce::of(self.requests, false));
+        let (mut bytes, mut reads_once) = (0, RequestReads::of(self.requests, false));
         for requests in self.requests.chunks(READ_AHEAD) {
             let reads: Vec<_> = requests.iter().map(|(id, _)| begin_latest(trx, &instance, id)).collect();
             for ((id, options), read) in requests.iter().zip(reads) {
@@ -357,7 +357,7 @@ impl Operation for GetOne<'_> {
             // Boxed like all rare states: each future has room for its largest one.
             false => Box::pin(read.finish(trx, &instance)).await?,
         };
-        let (inner, id, options, once) = (self.inner, self.id, self.options, ReadOnce::of([self.options], false));
+        let (inner, id, options, once) = (self.inner, self.id, self.options, DocumentReads::of([self.options], false));
         let get = Get { inner, instance: &instance, trx, id, options, tree: None, once: &once, viewer: None };
         get.answer(found.as_ref()).await
     }
@@ -408,7 +408,7 @@ impl Operation for GetOpenRevs<'_> {
         let mut answers = Vec::new();
         let mut bytes = 0;
         let oldest = wanted.iter().min().map(|rev| self.options.of_revision(rev));
-        let once = ReadOnce::of(&oldest, false);
+        let once = DocumentReads::of(&oldest, false);
         for &rev in wanted.iter().skip(self.from) {
             if bytes > READ_BYTES_MAX {
                 break;
@@ -436,7 +436,7 @@ pub(super) struct Get<'a> {
     /// The tree, if it was read already.
     pub tree: Option<&'a Tree>,
     /// Reads that this revision shares with others of the request.
-    pub once: &'a ReadOnce,
+    pub once: &'a DocumentReads,
     /// The reader, who sees the requested revision and possibly no others; `None` if unrestricted.
     pub viewer: Option<&'a Viewer>,
 }

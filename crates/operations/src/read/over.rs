@@ -5,7 +5,7 @@
 //! expire with it. This module finds them, for requests of a revision that is not the winner.
 //!
 //! A leaf has no descendants, so a request for a leaf only reads that it is one. For other revisions the records of
-//! newer revisions are scanned, once for all revisions of the document that a transaction is asked for ([`ReadOnce`]),
+//! newer revisions are scanned, once for all revisions of the document that a transaction is asked for ([`DocumentReads`]),
 //! within the limit of [`crate::read::revision_records`]. A revision that is older than the scanned ones counts as
 //! expired: clients cannot rely on a revision that is not a leaf.
 
@@ -78,20 +78,20 @@ impl ExpiredAncestors {
 
 /// Reads that all requested revisions of a document share.
 #[derive(Debug, Default)]
-pub struct ReadOnce {
+pub struct DocumentReads {
     /// The oldest generation among the requests.
     from_generation: u64,
     judges_leaves: bool,
     records: OnceCell<Records>,
     over: OnceCell<ExpiredAncestors>,
-    /// Bytes that were read since the last [`ReadOnce::bytes`].
+    /// Bytes that were read since the last [`DocumentReads::bytes`].
     bytes: AtomicU64,
 }
 
-impl ReadOnce {
+impl DocumentReads {
     /// Creates the reads for these options. `is_judged`: the reader is restricted.
-    pub fn of<'o>(options: impl IntoIterator<Item = &'o GetOptions>, is_judged: bool) -> ReadOnce {
-        let mut once = ReadOnce { from_generation: u64::MAX, ..ReadOnce::default() };
+    pub fn of<'o>(options: impl IntoIterator<Item = &'o GetOptions>, is_judged: bool) -> DocumentReads {
+        let mut once = DocumentReads { from_generation: u64::MAX, ..DocumentReads::default() };
         for options in options {
             once.judges_leaves |= is_judged && (options.latest || options.conflicts());
             let from_generation = match &options.rev {
@@ -161,25 +161,25 @@ impl ReadOnce {
 }
 
 /// The shared reads of all documents of a request.
-pub struct ReadsOnce<'r> {
-    documents: HashMap<&'r str, ReadOnce>,
+pub struct RequestReads<'r> {
+    documents: HashMap<&'r str, DocumentReads>,
     /// The reads for a document that is not in the request.
-    other: ReadOnce,
+    other: DocumentReads,
     bytes: u64,
 }
 
-impl<'r> ReadsOnce<'r> {
-    /// See [`ReadOnce::of`].
-    pub fn of(requests: &'r [(String, GetOptions)], is_judged: bool) -> ReadsOnce<'r> {
+impl<'r> RequestReads<'r> {
+    /// See [`DocumentReads::of`].
+    pub fn of(requests: &'r [(String, GetOptions)], is_judged: bool) -> RequestReads<'r> {
         let mut by_id: HashMap<&str, Vec<&GetOptions>> = HashMap::new();
         for (id, options) in requests {
             by_id.entry(id).or_default().push(options);
         }
-        let documents = by_id.into_iter().map(|(id, options)| (id, ReadOnce::of(options, is_judged))).collect();
-        ReadsOnce { documents, other: ReadOnce::default(), bytes: 0 }
+        let documents = by_id.into_iter().map(|(id, options)| (id, DocumentReads::of(options, is_judged))).collect();
+        RequestReads { documents, other: DocumentReads::default(), bytes: 0 }
     }
 
-    pub fn of_document(&self, id: &str) -> &ReadOnce {
+    pub fn of_document(&self, id: &str) -> &DocumentReads {
         self.documents.get(id).unwrap_or(&self.other)
     }
 

@@ -28,7 +28,7 @@ use crate::read::get::{
     REVISION_COST_BYTES, finish_small,
 };
 use crate::read::missing::{LOOKS_MAX, MissingRevs, NamedRevisions};
-use crate::read::over::{ReadOnce, ReadsOnce};
+use crate::read::over::{DocumentReads, RequestReads};
 use crate::read::revision_records::{RecordCheck, Records};
 use crate::read::viewer::{PendingViewer, Removals, Viewer, check_id};
 
@@ -63,7 +63,7 @@ struct VisibleRequest<'a> {
     viewer: &'a Viewer,
     id: &'a str,
     keys: &'a DocumentKeys,
-    once: &'a ReadOnce,
+    once: &'a DocumentReads,
 }
 
 impl VisibleRequest<'_> {
@@ -149,7 +149,7 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
     } else {
         (info, no_rows())
     };
-    let once = ReadOnce::of([options], true);
+    let once = DocumentReads::of([options], true);
     let shown = VisibleRequest { inner, instance, trx, viewer: &viewer, id, keys: &keys, once: &once };
     shown.asked(&found, options, None).await
 }
@@ -180,7 +180,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
     let mut coming = Some(PendingViewer::begin(inner, trx, instance, asker));
     let mut known: Option<Viewer> = None;
     let mut documents = Vec::with_capacity(requests.len());
-    let (mut bytes, mut reads_once) = (0, ReadsOnce::of(requests, true));
+    let (mut bytes, mut reads_once) = (0, RequestReads::of(requests, true));
     for requests in requests.chunks(READ_AHEAD) {
         if bytes > READ_BYTES_MAX {
             break;
@@ -359,7 +359,7 @@ pub(super) async fn open_revs(
     };
     let found = latest.unwrap_or_else(|| (info, no_rows()));
     let oldest = wanted.iter().min().map(|rev| options.of_revision(rev));
-    let once = ReadOnce::of(&oldest, true);
+    let once = DocumentReads::of(&oldest, true);
     let shown = VisibleRequest { inner, instance, trx, viewer: &viewer, id, keys: &keys, once: &once };
     let (mut answers, mut bytes) = (Vec::new(), 0);
     for rev in rest {

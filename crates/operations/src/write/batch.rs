@@ -30,9 +30,9 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::index::compiled::{compile_all, compile_within};
 use crate::index::kinds;
-use crate::index::maintainers::{Maintainers, Within};
+use crate::index::maintainers::{IndexContext, Maintainers};
 use crate::index::prepare::Preparations;
-use crate::judge::ask::{self, Asked, JudgedEdit, is_judged_by};
+use crate::judge::ask::{self, EditRequest, JudgedEdit, is_judged_by};
 use crate::judge::rights::Fences;
 use crate::write::document_write::DocumentWrite;
 use crate::write::partition_limit::FullPartitions;
@@ -117,7 +117,7 @@ async fn check_size(database: &WriteHandle, edits: &[Edit<'_>]) -> Result<()> {
 #[boxed]
 pub async fn write_documents(database: &WriteHandle, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
     let (inner, name) = (&*database.inner, &*database.name);
-    let mut outcomes: Placed<Outcome> = Vec::with_capacity(edits.len());
+    let mut outcomes: ByEdit<Outcome> = Vec::with_capacity(edits.len());
     let mut waves: Vec<Vec<usize>> = Vec::new();
     let mut seen: HashMap<&str, usize> = HashMap::new();
     for (at, edit) in edits.iter().enumerate() {
@@ -146,7 +146,7 @@ pub async fn write_documents(database: &WriteHandle, edits: &[Edit<'_>]) -> Resu
 }
 
 /// Items with the index of their edit.
-pub type Placed<T> = Vec<(usize, T)>;
+pub type ByEdit<T> = Vec<(usize, T)>;
 
 /// Writes edits of distinct documents, given by their index in `edits`, and returns an outcome for each.
 async fn write_wave(
@@ -154,7 +154,7 @@ async fn write_wave(
     edits: &[Edit<'_>],
     wave: Vec<usize>,
     work: &Work,
-) -> Result<Placed<Outcome>> {
+) -> Result<ByEdit<Outcome>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let mut outcomes = Vec::with_capacity(wave.len());
     let (mut wanted, mut retries) = (wave, WriteRetries::default());
@@ -223,7 +223,7 @@ impl Item {
 pub struct PreparedEdits {
     pub batches: Vec<Vec<Item>>,
     /// Edits that were refused before any transaction.
-    pub refused: Placed<Refusal>,
+    pub refused: ByEdit<Refusal>,
 }
 
 /// Flattens edits and splits them into batches of bounded size.
@@ -302,7 +302,7 @@ pub async fn prepare(
 }
 
 pub struct BatchOutcome {
-    outcomes: Placed<Outcome>,
+    outcomes: ByEdit<Outcome>,
     /// Edits to prepare again because the database was replaced.
     left: Vec<usize>,
 }
@@ -396,8 +396,8 @@ pub async fn judge_items(
     items: &mut [Item],
     work: &Work,
 ) -> Result<()> {
-    let asked: Vec<Asked<'_, '_>> =
-        items.iter().map(|item| Asked { edit: &edits[item.at], upon: item.judged.upon.as_ref() }).collect();
+    let asked: Vec<EditRequest<'_, '_>> =
+        items.iter().map(|item| EditRequest { edit: &edits[item.at], upon: item.judged.upon.as_ref() }).collect();
     let is_anew = items.iter().any(|item| item.is_stale);
     let judged = ask::judge(database, instance, &asked, (work.caller, edits.len()), is_anew).await?;
     drop(asked);
@@ -430,15 +430,15 @@ pub async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
 }
 
 /// Pending reads of the data that an edit supersedes.
-struct OldRead {
+struct SupersededRead {
     leaves: BoxedRangeRead,
     body: BoxedRangeRead,
     list: Option<ListRead>,
 }
 
-impl OldRead {
-    fn begin(trx: &Transaction, keys: &DocumentKeys, edit: &Edit<'_>) -> OldRead {
-        OldRead {
+impl SupersededRead {
+    fn begin(trx: &Transaction, keys: &DocumentKeys, edit: &Edit<'_>) -> SupersededRead {
+        SupersededRead {
             leaves: body::begin_reading(trx, keys.leaves()),
             body: body::begin_reading(trx, keys.body_rows()),
             list: attachments::begin_parents_list(trx, keys, edit),
@@ -465,7 +465,7 @@ impl Operation for WriteBatch<'_, '_> {
     /// The outcomes of the first items, at least one and as many as fit one transaction, each with its index. A shared
     /// transaction skips items that must be written later or alone. `None`: the database was replaced, its rules have
     /// changed, or other indexes prepare its documents.
-    type Output = Option<Placed<Outcome>>;
+    type Output = Option<ByEdit<Outcome>>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         // However this attempt ends, later writes of the items must know of it.
@@ -486,7 +486,7 @@ impl Operation for WriteBatch<'_, '_> {
         let halvings = self.attempts.saturating_sub(WHOLE_FAILURES_MAX).min(usize::BITS - 1);
         let most = (self.items.len() >> halvings).min(preparations.count()).max(1);
         self.attempts += 1;
-        let within = Within { inner: self.inner, trx, instance };
+        let within = IndexContext { inner: self.inner, trx, instance };
         compile_within(&within).await?;
         let mut maintainers = Maintainers::of(instance, preparations);
         // All reads are issued before the first is awaited.
@@ -505,7 +505,7 @@ impl Operation for WriteBatch<'_, '_> {
                 let info = trx.get(&keys.info(), self.is_shared);
                 // An edit of a revision supersedes it, and needs its leaf and body.
                 let is_first = edit.parent.is_none() && edit.history.as_ref().is_none_or(|path| path.len() < 2);
-                let old = (!is_first).then(|| OldRead::begin(trx, &keys, edit));
+                let old = (!is_first).then(|| SupersededRead::begin(trx, &keys, edit));
                 maintainers.begin(&within, &edit.id);
                 if let Ok(said) = &item.judged.judgement {
                     maintainers.begin_grants(&within, said);
@@ -516,7 +516,7 @@ impl Operation for WriteBatch<'_, '_> {
         let mut admissions = arriving.arrived(trx).await?;
         let fences = fences.arrived().await?;
         let room = CleanupBudget::new(DROPPED_BYTES_MAX);
-        let mut outcomes: Placed<Outcome> = Vec::with_capacity(self.items.len());
+        let mut outcomes: ByEdit<Outcome> = Vec::with_capacity(self.items.len());
         let mut written: HashSet<&str> = HashSet::new();
         let (count, mut bytes, mut is_full) = (reads.len(), 0, false);
         let mut user_version = 0;
@@ -573,11 +573,11 @@ impl Operation for WriteBatch<'_, '_> {
             let (body, token) = (&item.body, &item.token);
             let may_move_more = info.as_ref().is_some_and(|info| info.leaf_count > 1);
             let old = match (&info, old) {
-                (Some(_), None) => Some(OldRead::begin(trx, &keys, edit)),
+                (Some(_), None) => Some(SupersededRead::begin(trx, &keys, edit)),
                 (_, old) => old,
             };
             let (old_leaves, old_body, list) = match old {
-                Some(OldRead { leaves, body, list }) => (Some(leaves), Some(body), list),
+                Some(SupersededRead { leaves, body, list }) => (Some(leaves), Some(body), list),
                 None => (None, None, None),
             };
             let unjudged = Verdict::default();

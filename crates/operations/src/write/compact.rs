@@ -30,7 +30,7 @@ use flatbed_store::transaction::{self as store, Attempt, Operation, Transaction}
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 
-use crate::compactions::{Compactions, Running};
+use crate::compactions::{Compactions, RunningCompaction};
 use crate::write::batch::resolved;
 
 pub use transaction::Compact;
@@ -154,7 +154,7 @@ pub async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> Result<O
 struct Compaction<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
-    running: &'a Running,
+    running: &'a RunningCompaction,
     freed: u64,
 }
 
@@ -195,7 +195,7 @@ struct CompactResult {
 async fn some_documents(
     inner: &Inner,
     instance: &Instance,
-    running: &Running,
+    running: &RunningCompaction,
     documents: &[Candidate],
 ) -> Result<Option<CompactResult>> {
     let ids: Vec<String> = documents.iter().map(|document| document.id.clone()).collect();

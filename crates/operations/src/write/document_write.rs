@@ -17,7 +17,7 @@ use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 
 use crate::index::channels;
-use crate::index::maintainers::{Change, Maintainers, Within};
+use crate::index::maintainers::{Change, IndexContext, Maintainers};
 use crate::write::plan::{Contribution, Plan};
 use crate::write::winner::{self, Bodies, BodyFacts};
 
@@ -170,8 +170,8 @@ impl DocumentWrite<'_, '_> {
         Ok(WrittenRevision { rev: grown.rev })
     }
 
-    fn within(&self) -> Within<'_> {
-        Within { inner: self.inner, trx: self.trx, instance: self.instance }
+    fn within(&self) -> IndexContext<'_> {
+        IndexContext { inner: self.inner, trx: self.trx, instance: self.instance }
     }
 
     fn bodies(&self) -> Bodies<'_> {

@@ -33,10 +33,10 @@ use foundationdb::KeySelector;
 use foundationdb::options::{ConflictRangeType, MutationType};
 use prost::Message;
 
-use crate::index::channels::{self, Before};
+use crate::index::channels::{self, OldRouting};
 use crate::index::compiled::compile_within;
 use crate::index::groups::groups_of;
-use crate::index::maintainers::{Change, Maintainers, Purged, Within};
+use crate::index::maintainers::{Change, IndexContext, Maintainers, PurgedDocument};
 use crate::index::prepare::Preparations;
 use crate::write::winner::{self, Bodies, BodyFacts};
 
@@ -220,7 +220,7 @@ impl Purge<'_> {
                 leaves.push(branch.leaf.clone());
             }
         }
-        let within = Within { inner: self.inner, trx, instance };
+        let within = IndexContext { inner: self.inner, trx, instance };
         compile_within(&within).await?;
         let mut maintainers = Maintainers::of(instance, &self.preparations);
         // Before it is dropped.
@@ -259,8 +259,8 @@ impl Purge<'_> {
             // With a conflict range on the info: a concurrent edit must see that the document was removed.
             let all = keys.whole();
             trx.clear_range(&all.begin, &all.end);
-            let rerouted = before.map(Before::goes);
-            let gone = Purged {
+            let rerouted = before.map(OldRouting::goes);
+            let gone = PurgedDocument {
                 id: self.id,
                 old,
                 old_rows: old_rows.as_ref(),
@@ -321,15 +321,15 @@ impl Purge<'_> {
     #[expect(clippy::too_many_arguments, reason = "what the transaction has gathered")]
     async fn leaves(
         &self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         keys: &DocumentKeys,
-        (old, old_blob, before): (&Info, Option<Rows>, Option<Before>),
+        (old, old_blob, before): (&Info, Option<Rows>, Option<OldRouting>),
         whole: WholeTree,
         after: &Tree,
         dropped: &DroppedSizes,
         maintainers: &mut Maintainers,
     ) -> Result<()> {
-        let Within { trx, instance, .. } = *within;
+        let IndexContext { trx, instance, .. } = *within;
         let rows = begin_read(trx, keys.body_rows()).finish(trx, BODY_BYTES_MAX).await?;
         let rows = Rows::new(rows, keys.body().len());
         whole.replacement(keys, after, instance.revs_limit())?.write(trx)?;

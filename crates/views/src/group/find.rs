@@ -9,7 +9,7 @@ use flatbed_databases::server::Inner;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_operations::index::definitions::write_record;
 use flatbed_operations::index::groups::{group_named_by, mark_changed, name_group, remove_unnamed};
-use flatbed_operations::index::maintainers::Within;
+use flatbed_operations::index::maintainers::IndexContext;
 use flatbed_operations::read::get;
 use flatbed_store::error::{Error, Refusal, Result, ViewFailure};
 use flatbed_store::proto;
@@ -194,7 +194,7 @@ impl Operation for Enter<'_> {
             return Ok(EnterOutcome::NoRoom);
         }
         if record != instance.record {
-            let within = Within { inner: self.inner, trx, instance: &instance };
+            let within = IndexContext { inner: self.inner, trx, instance: &instance };
             mark_changed(&within, &instance.record, &record)?;
             write_record(&within, record);
         }

@@ -5,7 +5,7 @@
 use flatbed_databases::channels::{PrincipalKind, PrincipalWrite, ReadPrincipal, SignsIn};
 use flatbed_databases::document::edit::{Edit, GetOptions};
 use flatbed_flatten::json::{Limits, parse};
-use flatbed_operations::judge::ask::{self, Asked};
+use flatbed_operations::judge::ask::{self, EditRequest};
 use flatbed_operations::write::batch::{Work, WriteBatch, prepare, resolved};
 use flatbed_revtree::RevId;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
@@ -104,7 +104,7 @@ async fn interleaved(meanwhile: Meanwhile, is_shared: bool) {
     let instance = resolved(inner, "db").await.unwrap();
     let edits = [edit("d", None, r#"{"channels":"A"}"#)];
     let mut items = prepare(&db.handle, &instance, &edits, &[0]).await.unwrap().batches.pop().unwrap();
-    let asked = [Asked { edit: &edits[0], upon: None }];
+    let asked = [EditRequest { edit: &edits[0], upon: None }];
     let judged = ask::judge(&db.handle, &instance, &asked, (0, 1), false).await.unwrap().pop().unwrap();
     assert!(judged.judgement.is_ok() && judged.held.is_some(), "{meanwhile:?}: {judged:?}");
     items[0].judge(judged);

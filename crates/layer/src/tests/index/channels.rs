@@ -16,8 +16,8 @@ use flatbed_databases::document::verdict::Verdict;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_operations::index::channels::*;
 use flatbed_operations::index::definitions::write_record;
-use flatbed_operations::index::maintainers::Within;
-use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, Writing};
+use flatbed_operations::index::maintainers::IndexContext;
+use flatbed_operations::judge::judgement::{Judge, Judgement, ProposedWrite, Rule};
 use flatbed_operations::write::batch::resolved;
 use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Refusal, Result};
@@ -67,7 +67,7 @@ impl Judge for ByBody {
 struct ByMember(String);
 
 impl Rule for ByMember {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         let Some(Value::String(channel)) = write.edit.body.get(&self.0) else {
             return Box::pin(async { Err(Refusal::Forbidden("no channel".to_owned())) });
         };
@@ -96,7 +96,7 @@ fn verdict_of(routing: Routing) -> Verdict {
 }
 
 impl Rule for ByBody {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         Box::pin(async move { Ok(verdict_of(routing_of(&write.edit.body))) })
     }
 }
@@ -110,7 +110,7 @@ impl Operation for Give<'_> {
         let inner = &*self.0.inner;
         let instance = inner.resolve_for_write(trx, &self.0.name).await?;
         let record = proto::DatabaseRecord { channels: instance.channels() + 1, ..instance.record.clone() };
-        write_record(&Within { inner, trx, instance: &instance }, record);
+        write_record(&IndexContext { inner, trx, instance: &instance }, record);
         Ok(())
     }
 }

@@ -147,7 +147,7 @@ async fn a_write_of_an_older_program_that_does_not_know_of_it_is_not_committed()
     write.attempt(&trx, FIRST).await.unwrap();
     // A builder of the older one fails, too.
     let build = begin(&older);
-    let mut step = Step::new(inner, "db", 1, Pace::default());
+    let mut step = Step::new(inner, "db", 1, BuildPace::default());
     step.attempt(&build, FIRST).await.unwrap();
     build.set(b"what a step writes", b"");
     reorder(&newer.inner, "db").await.unwrap();

@@ -7,7 +7,7 @@ use flatbed_mango::{Index, compare};
 use flatbed_operations::index::apart::selecting;
 use flatbed_operations::index::compiled::{compile_within, uncompiled};
 use flatbed_operations::index::json::definition::compiled;
-use flatbed_operations::index::maintainers::Within;
+use flatbed_operations::index::maintainers::IndexContext;
 use flatbed_store::keys::{RowPlaces, Sorted};
 use flatbed_testkit::{Random, soon};
 use futures_util::FutureExt;
@@ -129,12 +129,12 @@ async fn filters_are_compiled_in_a_turn() {
     assert!(db.json_indexes_known().is_some());
     // A process without them compiles them once, between two attempts.
     let trx = begin(&db);
-    let within = Within { inner: &db.inner, trx: &trx, instance: &instance };
+    let within = IndexContext { inner: &db.inner, trx: &trx, instance: &instance };
     compile_within(&within).await.unwrap();
     let other = r#"{"fields":{"n":"asc"},"partial_filter_selector":{"text":{"$regex":"^as_within_an_attempt$"}}}"#;
     put(&db, "_design/e", None, &design(&[other])).await.unwrap();
     let instance = resolved(&db.inner, &db.name).await.unwrap();
-    let within = Within { instance: &instance, ..within };
+    let within = IndexContext { instance: &instance, ..within };
     assert!(matches!(compile_within(&within).await, Err(Error::Storage(error)) if error.code() == 1007));
     trx.apart().take_lacking().unwrap().await.unwrap();
     assert!(uncompiled(&instance).next().is_none());

@@ -326,7 +326,7 @@ async fn a_builder_that_is_killed_at_any_step_enters_tombstones_too() {
         loop {
             let before = seqs_of(&db, number).await;
             let killed = begin(&db);
-            let mut attempt = Step::new(&db.inner, "db", number, Pace::default());
+            let mut attempt = Step::new(&db.inner, "db", number, BuildPace::default());
             attempt.attempt(&killed, FIRST).await.unwrap();
             drop(killed);
             assert_eq!(seqs_of(&db, number).await, before);

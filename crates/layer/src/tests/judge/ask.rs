@@ -9,7 +9,7 @@ use flatbed_databases::document::verdict::Verdict;
 use flatbed_flatten::json;
 use flatbed_flatten::json::Limits;
 use flatbed_operations::judge::ask::*;
-use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, Writing};
+use flatbed_operations::judge::judgement::{Judge, Judgement, ProposedWrite, Rule};
 use flatbed_store::error::{NotJudged, Refusal};
 use futures_util::future::BoxFuture;
 
@@ -49,7 +49,7 @@ fn anna_has(channel: &str) -> Grant {
 }
 
 impl Rule for Channel {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         assert_eq!((write.user.name.as_deref(), write.database), (Some("anna"), "db"));
         let grants = [anna_has(&self.0)].into();
         let expires_at_ms = Some(self.0.len() as u64);
@@ -79,7 +79,7 @@ async fn what_several_rules_say_holds_together() {
     let instance = flatbed_operations::write::batch::instance_of(&layer.inner, "db").await.unwrap();
     let anna = layer.database("db", crate::tests::fenced::user("anna"));
     let (document, design) = (edit("d"), edit("_design/a"));
-    let asked = |edit| Asked { edit, upon: None };
+    let asked = |edit| EditRequest { edit, upon: None };
     let said = judge(&anna.handle, &instance, &[asked(&document), asked(&design)], (0, 2), false).await.unwrap();
     let said: Vec<Judgement> = said.into_iter().map(|judged| judged.judgement).collect();
     let channels = ["_design/a", "_design/long"].map(str::to_owned);

@@ -8,8 +8,8 @@ use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::document::edit::{Document, Edit};
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_flatten::json::{Limits, Value, parse};
-use flatbed_operations::judge::ask::{Asked, judge};
-use flatbed_operations::judge::judgement::{Judge, Judgement, Room, Rule, Writing};
+use flatbed_operations::judge::ask::{EditRequest, judge};
+use flatbed_operations::judge::judgement::{Judge, Judgement, ProposedWrite, Room, Rule};
 use flatbed_operations::judge::several::*;
 use flatbed_operations::write::batch::resolved;
 use flatbed_store::error::Refusal;
@@ -27,7 +27,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn say(write: Writing<'_>) -> Judgement {
+    fn say(write: ProposedWrite<'_>) -> Judgement {
         match write.edit.body.get("in") {
             Some(Value::String(channel)) => {
                 Ok(Verdict { channels: [channel.to_string()].into(), ..Verdict::default() })
@@ -66,12 +66,12 @@ impl Judge for Counts {
 }
 
 impl Rule for Counts {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         self.asked.lock().unwrap().push(1);
         Box::pin(async move { Counts::say(write) })
     }
 
-    fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> BoxFuture<'a, Vec<Judgement>> {
+    fn judge_all<'a>(&'a self, writes: Vec<ProposedWrite<'a>>) -> BoxFuture<'a, Vec<Judgement>> {
         self.asked.lock().unwrap().push(writes.len());
         let count = writes.len() - usize::from(self.is_short.load(Ordering::Relaxed));
         Box::pin(async move { writes.into_iter().take(count).map(Counts::say).collect() })
@@ -134,7 +134,7 @@ async fn validators_are_asked_together_about_what_no_earlier_one_has_refused() {
     let instance = resolved(&db.inner, "db").await.unwrap();
     let texts = texts();
     let edits: Vec<Edit<'_>> = texts.iter().map(edit).collect();
-    let asked: Vec<Asked<'_, '_>> = edits.iter().map(|edit| Asked { edit, upon: None }).collect();
+    let asked: Vec<EditRequest<'_, '_>> = edits.iter().map(|edit| EditRequest { edit, upon: None }).collect();
     let told = async || -> Vec<Judgement> {
         let judged = judge(&db.handle, &instance, &asked, (0, COUNT), false).await.unwrap();
         judged.into_iter().map(|judged| judged.judgement).collect()
@@ -164,7 +164,7 @@ async fn small_ones_are_asked_about_together_and_each_has_its_own_answer() {
     let instance = resolved(&db.inner, "db").await.unwrap();
     let texts = texts();
     let edits: Vec<Edit<'_>> = texts.iter().map(edit).collect();
-    let asked: Vec<Asked<'_, '_>> = edits.iter().map(|edit| Asked { edit, upon: None }).collect();
+    let asked: Vec<EditRequest<'_, '_>> = edits.iter().map(|edit| EditRequest { edit, upon: None }).collect();
     let told = async || -> Vec<Judgement> {
         let judged = judge(&db.handle, &instance, &asked, (0, asked.len()), false).await.unwrap();
         judged.into_iter().map(|judged| judged.judgement).collect()

@@ -20,7 +20,7 @@ use futures_util::future::{BoxFuture, join, poll_immediate};
 
 use crate::handle::Database;
 use crate::tests::fenced::layer_with;
-use crate::{Authority, Document, GetOptions, Judge, Judgement, Layer, LayerOptions, Rule, Verdict, Writing};
+use crate::{Authority, Document, GetOptions, Judge, Judgement, Layer, LayerOptions, ProposedWrite, Rule, Verdict};
 
 fn edit(id: &str) -> Edit<'_> {
     let body = parse(br#"{"a":1}"#, &Limits::default()).unwrap();
@@ -183,7 +183,7 @@ impl Judge for Closed {
 }
 
 impl Rule for Closed {
-    fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement> {
+    fn judge<'a>(&'a self, write: ProposedWrite<'a>) -> BoxFuture<'a, Judgement> {
         let is_closed = write.security.is_some();
         let by = write.user.name.clone().unwrap_or_default();
         Box::pin(async move { if is_closed { Err(Refusal::Forbidden(by)) } else { Ok(Verdict::default()) } })

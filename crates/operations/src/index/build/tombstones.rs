@@ -15,7 +15,7 @@ use crate::index::build::{
     CONFLICTS_BYTES, READ_BYTES_MAX, READS_AT_ONCE, Step, StepOutcome, WRITTEN_BYTES_MAX, conflict_in_both_directions,
 };
 use crate::index::kinds::DefinedIndex;
-use crate::index::maintainers::{Change, Within};
+use crate::index::maintainers::{Change, IndexContext};
 
 /// The most by-seq entries that a step reads. Tests have a small limit, so that there are several steps.
 const STEP_ENTRIES_MAX: Limit<usize> = Limit::new(5_000, 10);
@@ -24,12 +24,12 @@ impl Step<'_> {
     /// Runs a step over tombstones, and enters at most `most`.
     pub(super) async fn tombstones(
         &mut self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         found: &DefinedIndex,
         mut progress: proto::IndexProgress,
         most: usize,
     ) -> Result<StepOutcome> {
-        let Within { trx, instance, .. } = *within;
+        let IndexContext { trx, instance, .. } = *within;
         let number = usize::try_from(progress.bucket).unwrap_or(usize::MAX);
         let Some(bucket) = instance.buckets.all().get(number) else { return Ok(self.built(within)) };
         // After a renewal the whole bucket is read again.

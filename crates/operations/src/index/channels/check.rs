@@ -22,17 +22,17 @@ const READ_AT_ONCE: usize = 100;
 
 /// The channels that a document has left and that are entered, shared by all checks.
 #[derive(Debug, Default)]
-pub struct LeftOf(Vec<(String, ChannelDeparture)>);
+pub struct ChannelDepartures(Vec<(String, ChannelDeparture)>);
 
-impl LeftOf {
+impl ChannelDepartures {
     /// Reads the channels that a document has left.
     ///
     /// # Errors
     /// [`Corrupt`](flatbed_store::error::Error::Corrupt): one of them cannot be read.
-    pub async fn read(trx: &Transaction, instance: &Instance, id: &str, info: &Info) -> Result<LeftOf> {
+    pub async fn read(trx: &Transaction, instance: &Instance, id: &str, info: &Info) -> Result<ChannelDepartures> {
         match &info.routed.channels {
-            Some(_) => all_left(trx, instance, id).await.map(LeftOf),
-            None => Ok(LeftOf::default()),
+            Some(_) => all_left(trx, instance, id).await.map(ChannelDepartures),
+            None => Ok(ChannelDepartures::default()),
         }
     }
 
@@ -71,7 +71,7 @@ pub async fn check_document(
     info: &Info,
     said: Option<&proto::Verdict>,
     has_channels: bool,
-    LeftOf(left): &LeftOf,
+    ChannelDepartures(left): &ChannelDepartures,
 ) -> Result<Option<String>> {
     let routed = &info.routed;
     let Some(named) = &routed.channels else {

@@ -14,17 +14,17 @@ use crate::index::json::entry;
 use crate::index::json::key::{Body, DocumentKey, catch_up, key_of, lacks_names};
 use crate::index::json::pivots::{LEVELS, label};
 use crate::index::json::place::Among;
-use crate::index::maintainers::Within;
+use crate::index::maintainers::IndexContext;
 
 /// See [`crate::index::kinds::Kind::check_document`].
 pub async fn check_document(
-    within: &Within<'_>,
+    within: &IndexContext<'_>,
     index: &proto::Index,
     id: &str,
     info: &Info,
     is_built: bool,
 ) -> Result<Option<String>> {
-    let Within { trx, instance, .. } = *within;
+    let IndexContext { trx, instance, .. } = *within;
     let (keys, number) = (&instance.keys, index.number);
     let range = match &info.place {
         BodyPlace::Rows => keys.document(id).body_rows(),
@@ -51,13 +51,13 @@ pub async fn check_document(
 }
 
 async fn expected(
-    within: &Within<'_>,
+    within: &IndexContext<'_>,
     index: &proto::Index,
     id: &str,
     info: &Info,
     rows: impl Future<Output = Result<body::Rows>> + Send,
 ) -> Result<Option<DocumentKey>> {
-    let Within { trx, instance, .. } = *within;
+    let IndexContext { trx, instance, .. } = *within;
     if info.deleted {
         return Ok(None);
     }
@@ -72,12 +72,12 @@ async fn expected(
 
 /// See [`crate::index::kinds::Kind::check_entry`].
 pub async fn check_entry(
-    within: &Within<'_>,
+    within: &IndexContext<'_>,
     index: &proto::Index,
     part: IndexPart,
     value: &[u8],
 ) -> Result<Option<String>> {
-    let Within { trx, instance, .. } = *within;
+    let IndexContext { trx, instance, .. } = *within;
     let (id, element) = match part {
         IndexPart::Progress | IndexPart::Later(_) => return Ok(None),
         // A pivot is a hint, and may be wrong.
@@ -119,13 +119,13 @@ pub async fn check_entry(
 
 /// Checks that an entry with a label sorts behind the entry before it.
 async fn is_in_order(
-    within: &Within<'_>,
+    within: &IndexContext<'_>,
     index: &proto::Index,
     key: &SortKey,
     (element, id): (&[u8], &str),
     values: &Value<'_>,
 ) -> Result<Option<String>> {
-    let Within { trx, instance, .. } = *within;
+    let IndexContext { trx, instance, .. } = *within;
     let (keys, compiled) = (&instance.keys, compiled(index)?);
     let places = RowPlaces::of(compiled.is_partitioned(), id);
     let begin = keys.index_beginning(index.number, places, key.bytes()).begin;

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::definition::collation;
 use crate::index::json::entry;
-use crate::index::maintainers::Within;
+use crate::index::maintainers::IndexContext;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct DocumentKey {
@@ -125,12 +125,12 @@ pub async fn yield_if_long(clock: &Clock, began: Instant) {
 type Values = std::result::Result<Option<Vec<Value<'static>>>, RowsError>;
 
 #[derive(Default)]
-pub struct Keyed {
+pub struct KeyReader {
     /// The reader, and the number of field names that it was made with.
     reader: Option<(usize, IndexReader)>,
 }
 
-impl Keyed {
+impl KeyReader {
     fn reader(&mut self, index: &Index, names: &FieldsView<'_>) -> &IndexReader {
         let (len, reader) = self.reader.get_or_insert_with(|| (names.len(), index.reader(names)));
         if *len != names.len() && reader.lacks_ids() {
@@ -142,12 +142,12 @@ impl Keyed {
     /// See [`key_of`].
     pub async fn key_of(
         &mut self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         index: &Index,
         of: (&str, &RevId),
         body: Body<'_>,
     ) -> Result<Option<DocumentKey>> {
-        let Within { inner, instance, .. } = *within;
+        let IndexContext { inner, instance, .. } = *within;
         if DocumentId::of(of.0).is_design() {
             return Ok(None);
         }
@@ -173,7 +173,7 @@ impl Keyed {
     /// Returns the values under the known names. A long computation takes a turn.
     async fn values(
         &mut self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         index: &Index,
         of: (&str, &RevId),
         body: Body<'_>,
@@ -200,7 +200,7 @@ impl Keyed {
         let work = move |has_waiters: &dyn Fn() -> bool| {
             let interrupts = Interrupts { stop: &|| false, pause: has_waiters, steps };
             let of = (id.as_str(), &rev);
-            match Keyed::default().with_cache(&fields, &index, of, body.body(), &mut progress, interrupts) {
+            match KeyReader::default().with_cache(&fields, &index, of, body.body(), &mut progress, interrupts) {
                 Err(RowsError::Exhausted(MatchInterrupted::Paused)) => None,
                 done => Some(done),
             }
@@ -237,12 +237,12 @@ impl Keyed {
 
 /// Returns the key of a live document, from its body's rows; `None`: it is not in the index.
 pub async fn key_of(
-    within: &Within<'_>,
+    within: &IndexContext<'_>,
     index: &Index,
     of: (&str, &RevId),
     body: Body<'_>,
 ) -> Result<Option<DocumentKey>> {
-    Keyed::default().key_of(within, index, of, body).await
+    KeyReader::default().key_of(within, index, of, body).await
 }
 
 /// Returns whether a field of the index has a name without an id in this process. Bodies that other processes wrote may
@@ -252,8 +252,8 @@ pub fn lacks_names(instance: &Instance, index: &Index) -> bool {
 }
 
 /// Loads the names that this process lacks, up to the database's count.
-pub async fn catch_up(within: &Within<'_>, next_field_id: Option<&[u8]>) -> Result<()> {
-    let Within { inner, instance, .. } = *within;
+pub async fn catch_up(within: &IndexContext<'_>, next_field_id: Option<&[u8]>) -> Result<()> {
+    let IndexContext { inner, instance, .. } = *within;
     let next = next_field_id.map(|bytes| proto::FieldId::decode(bytes).map(|next| next.id)).transpose()?;
     if next.is_some_and(|next| next > FIRST_FIELD_ID + instance.fields.len() as u64) {
         Box::pin(instance.reload_names(inner)).await?;

@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 
 use crate::index::json::{check, definition, entry, maintainer};
 use crate::index::kinds::Kind;
-use crate::index::maintainers::{IndexMaintainer, Within};
+use crate::index::maintainers::{IndexContext, IndexMaintainer};
 use crate::index::prepare::Preparations;
 
 /// The bytes of an entry beside its sort form, value and id: the mutation's frame, the root, numbers.
@@ -74,7 +74,7 @@ impl Kind for Json {
     }
 
     fn maintainer(&self, index: &proto::Index, _: &Preparations) -> Box<dyn IndexMaintainer> {
-        Box::new(maintainer::Maintainer::new(index))
+        Box::new(maintainer::JsonMaintainer::new(index))
     }
 
     fn feature(&self, index: &proto::Index) -> Option<String> {
@@ -83,7 +83,7 @@ impl Kind for Json {
 
     fn check_document<'a>(
         &'a self,
-        within: &'a Within<'a>,
+        within: &'a IndexContext<'a>,
         index: &'a proto::Index,
         id: &'a str,
         info: &'a Info,
@@ -97,7 +97,7 @@ impl Kind for Json {
 
     fn check_entry<'a>(
         &'a self,
-        within: &'a Within<'a>,
+        within: &'a IndexContext<'a>,
         index: &'a proto::Index,
         part: IndexPart,
         value: &'a [u8],

@@ -21,10 +21,10 @@ use foundationdb::future::FdbSlice;
 
 use crate::index::json::definition::{collation, compiled};
 use crate::index::json::entry;
-use crate::index::json::key::{Body, DocumentKey, Keyed, catch_up, lacks_names};
+use crate::index::json::key::{Body, DocumentKey, KeyReader, catch_up, lacks_names};
 use crate::index::json::pivots::{LEVELS, Pivots, height};
-use crate::index::json::place::{Among, Written};
-use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
+use crate::index::json::place::{Among, WrittenKeys};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, NewRows, PurgedDocument};
 
 /// Transaction bytes for clearing an old entry beyond those reserved, if a new entry replaces it. Nothing is reserved
 /// for an index that the new document is not in.
@@ -32,7 +32,7 @@ const CLEARED_BYTES: u64 = 500;
 
 type NextId = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
 
-pub struct Maintainer {
+pub struct JsonMaintainer {
     number: u64,
     /// An index that cannot be maintained refuses the write with this error.
     index: Result<Arc<Index>>,
@@ -40,32 +40,32 @@ pub struct Maintainer {
     next_field_id: Option<NextId>,
     asked: bool,
     excess: u64,
-    keyed: Keyed,
-    written: Written,
+    keyed: KeyReader,
+    written: WrittenKeys,
     is_worn_out: bool,
     /// True if a builder enters long keys later.
     may_put_off: bool,
     has_put_off: bool,
 }
 
-impl Maintainer {
-    pub fn new(index: &proto::Index) -> Maintainer {
+impl JsonMaintainer {
+    pub fn new(index: &proto::Index) -> JsonMaintainer {
         let (number, index) = (index.number, compiled(index));
-        Maintainer {
+        JsonMaintainer {
             number,
             index,
             next_field_id: None,
             asked: false,
             excess: 0,
-            keyed: Keyed::default(),
-            written: Written::new(),
+            keyed: KeyReader::default(),
+            written: WrittenKeys::new(),
             is_worn_out: false,
             may_put_off: false,
             has_put_off: false,
         }
     }
 
-    async fn change(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
+    async fn change(&mut self, within: &IndexContext<'_>, change: &Change<'_>) -> Result<()> {
         let index = self.index.clone()?;
         self.names(within).await?;
         let is_same = change.brought.is_none() && change.old.is_some_and(|old| old.winner == change.new.winner);
@@ -93,7 +93,7 @@ impl Maintainer {
         self.replace(within, &index, change.id, old, new).await
     }
 
-    async fn names(&mut self, within: &Within<'_>) -> Result<()> {
+    async fn names(&mut self, within: &IndexContext<'_>) -> Result<()> {
         match self.next_field_id.take() {
             Some(read) => catch_up(within, read.await?.as_deref()).await,
             None => Ok(()),
@@ -102,13 +102,13 @@ impl Maintainer {
 
     async fn replace(
         &mut self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         index: &Index,
         id: &str,
         old: Option<DocumentKey>,
         new: Option<DocumentKey>,
     ) -> Result<()> {
-        let Within { trx, instance, .. } = *within;
+        let IndexContext { trx, instance, .. } = *within;
         if let (Some(old), Some(new)) = (&old, &new)
             && (&old.values, old.ends_at_ms) == (&new.values, new.ends_at_ms)
         {
@@ -149,7 +149,7 @@ impl Maintainer {
 
     fn cleared(
         &mut self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         places: RowPlaces<'_>,
         (element, id): (&[u8], &str),
         is_replaced: bool,
@@ -160,8 +160,8 @@ impl Maintainer {
         key
     }
 
-    async fn enter(&mut self, within: &Within<'_>, index: &Index, id: &str, key: &DocumentKey) -> Result<()> {
-        let Within { trx, instance, .. } = *within;
+    async fn enter(&mut self, within: &IndexContext<'_>, index: &Index, id: &str, key: &DocumentKey) -> Result<()> {
+        let IndexContext { trx, instance, .. } = *within;
         let (keys, places) = (&instance.keys, RowPlaces::of(index.is_partitioned(), id));
         let value = key.entry_value();
         if !key.sort_key.is_cut() {
@@ -203,7 +203,7 @@ impl Maintainer {
 
     async fn place(
         &self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         (index, places): (&Index, RowPlaces<'_>),
         key: &DocumentKey,
     ) -> Result<LabelPlace> {
@@ -213,10 +213,10 @@ impl Maintainer {
     }
 }
 
-impl Maintainer {
+impl JsonMaintainer {
     async fn new_key(
         &mut self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         index: &Index,
         change: &Change<'_>,
     ) -> Result<Option<DocumentKey>> {
@@ -235,7 +235,7 @@ impl Maintainer {
 
     async fn old_key(
         &mut self,
-        within: &Within<'_>,
+        within: &IndexContext<'_>,
         index: &Index,
         id: &str,
         old: Option<&Info>,
@@ -252,8 +252,8 @@ impl Maintainer {
     }
 }
 
-impl IndexMaintainer for Maintainer {
-    fn begin(&mut self, within: &Within<'_>, _: &str) {
+impl IndexMaintainer for JsonMaintainer {
+    fn begin(&mut self, within: &IndexContext<'_>, _: &str) {
         if !std::mem::replace(&mut self.asked, true)
             && let Ok(index) = &self.index
             && lacks_names(within.instance, index)
@@ -266,11 +266,11 @@ impl IndexMaintainer for Maintainer {
         true
     }
 
-    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
         Ok(Some(Box::pin(self.change(within, change))))
     }
 
-    fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
         Ok(Some(Box::pin(async move {
             let index = self.index.clone()?;
             self.names(within).await?;

@@ -13,24 +13,24 @@ use futures_util::future::try_join_all;
 use crate::index::json::entry::{self, EntryValue};
 use crate::index::json::key::{Body, key_of};
 use crate::index::json::pivots::{self, LEVELS, PAGE, Pivots};
-use crate::index::maintainers::Within;
+use crate::index::maintainers::IndexContext;
 
 type Labels = (Vec<Vec<u8>>, bool);
 
 #[derive(Clone, Copy)]
 pub struct Among<'a> {
-    pub within: &'a Within<'a>,
+    pub within: &'a IndexContext<'a>,
     pub number: u64,
     pub index: &'a flatbed_mango::Index,
     /// The rows of one partition, or of all.
     pub places: RowPlaces<'a>,
     /// True if reads add no conflicts.
     pub snapshot: bool,
-    pub written: Option<&'a Written>,
+    pub written: Option<&'a WrittenKeys>,
 }
 
 /// Keys that are only in their documents, for documents that the transaction has written: it cannot read their infos.
-pub type Written = HashMap<String, Vec<Value<'static>>>;
+pub type WrittenKeys = HashMap<String, Vec<Value<'static>>>;
 
 impl Among<'_> {
     /// Finds the position of a cut key. `compare` orders the key against another one.
@@ -73,7 +73,7 @@ impl Among<'_> {
 
     /// Reads the first labels of a level between the search's bounds, and whether more follow.
     async fn pivots(&self, pivots: &Pivots<'_>, level: u64, search: &Search) -> Result<Labels> {
-        let Within { trx, instance, .. } = *self.within;
+        let IndexContext { trx, instance, .. } = *self.within;
         let page = trx.range(&pivots.range(level, search.between()), true).page(PAGE).await?;
         let mut labels = Vec::with_capacity(page.len());
         for row in &page {
@@ -85,7 +85,7 @@ impl Among<'_> {
 
     /// Reads the first or last entry of a range: its label and key.
     async fn first(&self, range: &KeyRange, reverse: bool) -> Result<Option<(Vec<u8>, Value<'static>)>> {
-        let Within { trx, instance, .. } = *self.within;
+        let IndexContext { trx, instance, .. } = *self.within;
         if range.begin >= range.end {
             return Ok(None);
         }
@@ -99,7 +99,7 @@ impl Among<'_> {
     }
 
     pub async fn key(&self, id: &str, value: &[u8]) -> Result<Vec<Value<'static>>> {
-        let Within { trx, instance, .. } = *self.within;
+        let IndexContext { trx, instance, .. } = *self.within;
         if let EntryValue::Key(key) = entry::decode(value)? {
             return Ok(key);
         }

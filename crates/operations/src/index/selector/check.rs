@@ -10,24 +10,30 @@ use flatbed_store::seq::Seq;
 use prost::Message;
 
 use crate::index::json::key::Body;
-use crate::index::maintainers::Within;
-use crate::index::selector::selecting::{Selecting, entry_of_document};
+use crate::index::maintainers::IndexContext;
+use crate::index::selector::selecting::{SelectorUpdates, entry_of_document};
 
-async fn is_taken(within: &Within<'_>, index: &proto::Index, id: &str, body: Body<'_>, info: &Info) -> Result<bool> {
-    let mut selecting = Selecting::of_one(index);
+async fn is_taken(
+    within: &IndexContext<'_>,
+    index: &proto::Index,
+    id: &str,
+    body: Body<'_>,
+    info: &Info,
+) -> Result<bool> {
+    let mut selecting = SelectorUpdates::of_one(index);
     selecting.begin(within);
     Ok(!selecting.taking(within, id, info, body).await?.is_empty())
 }
 
 /// See [`crate::index::kinds::Kind::check_document`].
 pub async fn check_document(
-    within: &Within<'_>,
+    within: &IndexContext<'_>,
     index: &proto::Index,
     id: &str,
     info: &Info,
     is_built: bool,
 ) -> Result<Option<String>> {
-    let Within { trx, instance, .. } = *within;
+    let IndexContext { trx, instance, .. } = *within;
     let number = index.number;
     // The builder enters tombstones last, and its progress among them is not read.
     let may_be_built = is_built || info.deleted;
@@ -56,12 +62,12 @@ pub async fn check_document(
 
 /// See [`crate::index::kinds::Kind::check_entry`].
 pub async fn check_entry(
-    within: &Within<'_>,
+    within: &IndexContext<'_>,
     index: &proto::Index,
     part: IndexPart,
     value: &[u8],
 ) -> Result<Option<String>> {
-    let Within { trx, instance, .. } = *within;
+    let IndexContext { trx, instance, .. } = *within;
     let IndexPart::Change(seq) = part else {
         return Ok(Some("it has entries in the order of commits alone".to_owned()));
     };

@@ -84,7 +84,7 @@ impl IndexName {
 }
 
 #[derive(Debug)]
-pub struct Compiled {
+pub struct CompiledSelector {
     pub selector: Selector,
 }
 
@@ -175,14 +175,14 @@ pub fn check(member: &Value<'_>, stop: &dyn Fn() -> bool) -> Option<std::result:
 ///
 /// # Errors
 /// The record's bytes are not a definition.
-pub fn compiled(index: &proto::Index) -> Result<Arc<Compiled>> {
+pub fn compiled(index: &proto::Index) -> Result<Arc<CompiledSelector>> {
     known().get_or_compile(index, || {
         let definition = definition_of(index)?;
         let selector = definition.get(SELECTOR).and_then(|selector| Selector::new(selector).ok());
         name_in(index, &definition)?;
         let selector = selector.ok_or_else(|| foreign(index))?;
         let weight = selector.weight();
-        Ok((Compiled { selector }, weight))
+        Ok((CompiledSelector { selector }, weight))
     })
 }
 
@@ -191,8 +191,8 @@ pub fn takes_long(index: &proto::Index) -> bool {
     known().takes_long(index)
 }
 
-fn known() -> &'static CompiledIndexes<Compiled> {
-    static COMPILED: OnceLock<CompiledIndexes<Compiled>> = OnceLock::new();
+fn known() -> &'static CompiledIndexes<CompiledSelector> {
+    static COMPILED: OnceLock<CompiledIndexes<CompiledSelector>> = OnceLock::new();
     COMPILED.get_or_init(CompiledIndexes::default)
 }
 

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 
 use crate::index::json::definition::{reordered, signature_in};
 use crate::index::kinds::Kind;
-use crate::index::maintainers::{IndexMaintainer, Within};
+use crate::index::maintainers::{IndexContext, IndexMaintainer};
 use crate::index::prepare::Preparations;
 use crate::index::selector::{check, definition, selecting};
 
@@ -19,11 +19,11 @@ use crate::index::selector::{check, definition, selecting};
 /// cleared; the number in the by-seq entry.
 const ENTRY_BYTES: u64 = 600;
 
-pub struct Selected;
+pub struct SelectorIndexes;
 
 pub const NAME: &str = "selector";
 
-impl Kind for Selected {
+impl Kind for SelectorIndexes {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -67,12 +67,12 @@ impl Kind for Selected {
     }
 
     fn maintainer(&self, index: &proto::Index, _: &Preparations) -> Box<dyn IndexMaintainer> {
-        Box::new(selecting::Maintainer::new(index))
+        Box::new(selecting::SelectorMaintainer::new(index))
     }
 
     fn check_document<'a>(
         &'a self,
-        within: &'a Within<'a>,
+        within: &'a IndexContext<'a>,
         index: &'a proto::Index,
         id: &'a str,
         info: &'a Info,
@@ -86,7 +86,7 @@ impl Kind for Selected {
 
     fn check_entry<'a>(
         &'a self,
-        within: &'a Within<'a>,
+        within: &'a IndexContext<'a>,
         index: &'a proto::Index,
         part: IndexPart,
         value: &'a [u8],

@@ -23,8 +23,8 @@ use sha2::Digest as _;
 use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::key::{Body, catch_up, special, yield_if_long};
 use crate::index::kinds::indexes_of;
-use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
-use crate::index::selector::definition::{Compiled, compiled};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, NewRows, PurgedDocument};
+use crate::index::selector::definition::{CompiledSelector, compiled};
 use crate::index::selector::kind::NAME;
 
 type NextId = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
@@ -46,7 +46,7 @@ pub fn entry_of_document(id: &str, info: &Info) -> Vec<u8> {
 struct IndexSelector {
     number: u64,
     /// An index that cannot be maintained refuses the write with this error.
-    index: Result<Arc<Compiled>>,
+    index: Result<Arc<CompiledSelector>>,
     /// The reader, and the number of field names that it was made with.
     reader: Option<(usize, SelectorReader)>,
 }
@@ -57,11 +57,11 @@ impl IndexSelector {
     }
 
     fn lacks_names(&self, instance: &Instance) -> bool {
-        let lacks = |index: &Arc<Compiled>| index.selector.reader(&instance.fields.view()).lacks_ids();
+        let lacks = |index: &Arc<CompiledSelector>| index.selector.reader(&instance.fields.view()).lacks_ids();
         self.index.as_ref().is_ok_and(lacks)
     }
 
-    async fn takes(&mut self, within: &Within<'_>, id: &str, info: &Info, body: Body<'_>) -> Result<bool> {
+    async fn takes(&mut self, within: &IndexContext<'_>, id: &str, info: &Info, body: Body<'_>) -> Result<bool> {
         let index = self.index.clone()?;
         let (clock, began) = (&within.inner.clock, within.inner.clock.now());
         let taken = match self.matches(within, &index, id, info, body).await? {
@@ -85,8 +85,8 @@ impl IndexSelector {
     /// Matches a document under the known names. A long match takes a turn.
     async fn matches(
         &mut self,
-        within: &Within<'_>,
-        index: &Arc<Compiled>,
+        within: &IndexContext<'_>,
+        index: &Arc<CompiledSelector>,
         id: &str,
         info: &Info,
         body: Body<'_>,
@@ -126,7 +126,7 @@ impl IndexSelector {
     fn with_names(
         &mut self,
         fields: &Fields,
-        index: &Compiled,
+        index: &CompiledSelector,
         special: impl FnOnce() -> Value<'static>,
         body: Body<'_>,
     ) -> std::result::Result<bool, RowsError> {
@@ -153,7 +153,7 @@ fn special_of(id: &str, info: &Info) -> impl Fn() -> Value<'static> + Send + use
 }
 
 fn matches(
-    index: &Compiled,
+    index: &CompiledSelector,
     reader: &SelectorReader,
     names: FieldsView<'_>,
     special: impl FnOnce() -> Value<'static>,
@@ -170,23 +170,23 @@ fn matches(
     }
 }
 
-pub struct Selecting {
+pub struct SelectorUpdates {
     all: Vec<IndexSelector>,
     /// The number of names, read if this process may lack some.
     next_field_id: Option<NextId>,
     asked: bool,
 }
 
-impl Selecting {
-    pub fn of(instance: &Instance) -> Selecting {
+impl SelectorUpdates {
+    pub fn of(instance: &Instance) -> SelectorUpdates {
         let all = indexes_of(instance)
             .filter(|found| found.kind.name() == NAME)
             .map(|found| IndexSelector::new(&found.index));
-        Selecting { all: all.collect(), next_field_id: None, asked: false }
+        SelectorUpdates { all: all.collect(), next_field_id: None, asked: false }
     }
 
-    pub fn of_one(index: &proto::Index) -> Selecting {
-        Selecting { all: vec![IndexSelector::new(index)], next_field_id: None, asked: false }
+    pub fn of_one(index: &proto::Index) -> SelectorUpdates {
+        SelectorUpdates { all: vec![IndexSelector::new(index)], next_field_id: None, asked: false }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -198,7 +198,7 @@ impl Selecting {
     }
 
     /// See [`IndexMaintainer::begin`].
-    pub fn begin(&mut self, within: &Within<'_>) {
+    pub fn begin(&mut self, within: &IndexContext<'_>) {
         if self.all.is_empty() || std::mem::replace(&mut self.asked, true) {
             return;
         }
@@ -207,7 +207,7 @@ impl Selecting {
         }
     }
 
-    pub async fn selected(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<Vec<u64>> {
+    pub async fn selected(&mut self, within: &IndexContext<'_>, change: &Change<'_>) -> Result<Vec<u64>> {
         let rows = change.new_rows(within).await?;
         let body = match &rows {
             NewRows::Brought(body) => Body::Prepared(&body.rows),
@@ -217,8 +217,14 @@ impl Selecting {
         self.taking(within, change.id, change.new, body).await
     }
 
-    /// Like [`Selecting::selected`], for a document and its body.
-    pub async fn taking(&mut self, within: &Within<'_>, id: &str, info: &Info, body: Body<'_>) -> Result<Vec<u64>> {
+    /// Like [`SelectorUpdates::selected`], for a document and its body.
+    pub async fn taking(
+        &mut self,
+        within: &IndexContext<'_>,
+        id: &str,
+        info: &Info,
+        body: Body<'_>,
+    ) -> Result<Vec<u64>> {
         if let Some(read) = self.next_field_id.take() {
             catch_up(within, read.await?.as_deref()).await?;
         }
@@ -233,22 +239,22 @@ impl Selecting {
 }
 
 /// Enters documents at their current sequences, for a builder.
-pub struct Maintainer(Selecting);
+pub struct SelectorMaintainer(SelectorUpdates);
 
-impl Maintainer {
-    pub fn new(index: &proto::Index) -> Maintainer {
-        Maintainer(Selecting::of_one(index))
+impl SelectorMaintainer {
+    pub fn new(index: &proto::Index) -> SelectorMaintainer {
+        SelectorMaintainer(SelectorUpdates::of_one(index))
     }
 }
 
-impl IndexMaintainer for Maintainer {
-    fn begin(&mut self, within: &Within<'_>, _: &str) {
+impl IndexMaintainer for SelectorMaintainer {
+    fn begin(&mut self, within: &IndexContext<'_>, _: &str) {
         self.0.begin(within);
     }
 
-    fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
         Ok(Some(Box::pin(async move {
-            let Within { trx, instance, .. } = *within;
+            let IndexContext { trx, instance, .. } = *within;
             let seq = Seq::new(instance.incarnation(), change.new.stamp);
             for number in self.0.selected(within, change).await? {
                 let key = instance.keys.index_change(number, &seq);
@@ -258,7 +264,7 @@ impl IndexMaintainer for Maintainer {
         })))
     }
 
-    fn purged<'a>(&'a mut self, _: &'a Within<'a>, _: &'a Purged<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(&'a mut self, _: &'a IndexContext<'a>, _: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
         // By-seq clears the entry.
         Ok(None)
     }

@@ -32,7 +32,7 @@ use crate::index::kinds;
 use crate::index::prepare::Preparations;
 use crate::lanes::{Lanes, WaitingWrite};
 use crate::write::batch::{
-    Item, Placed, SHARED_BODY_BYTES_MAX, WriteBatch, judge_items, note, resolved, transaction_bytes, write_batch,
+    ByEdit, Item, SHARED_BODY_BYTES_MAX, WriteBatch, judge_items, note, resolved, transaction_bytes, write_batch,
 };
 use crate::write::retries::WriteRetries;
 use crate::write::work::Work;
@@ -313,7 +313,7 @@ pub struct Together<'a> {
 /// The outcome of a shared transaction.
 pub enum GroupOutcome {
     /// The outcomes by index; writes without an outcome come later.
-    Written(Placed<Outcome>),
+    Written(ByEdit<Outcome>),
     /// The database was replaced, or its rules have changed.
     Anew,
     /// It failed too often, because others write the same documents.

@@ -61,7 +61,7 @@ impl<'a> Compact<'a> {
 
 /// The result of one transaction of a compaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Compacted {
+pub struct CompactionPage {
     pub freed_bytes: u64,
     /// Number of documents that are finished.
     pub documents: usize,
@@ -72,9 +72,9 @@ pub struct Compacted {
 }
 
 impl Operation for Compact<'_> {
-    type Output = Compacted;
+    type Output = CompactionPage;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Compacted> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<CompactionPage> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         if found.id() != self.instance.id() {
             return Err(Error::DatabaseNotFound);
@@ -119,7 +119,7 @@ impl Operation for Compact<'_> {
                 self.instance.buckets.add(trx, counter, delta)?;
             }
         }
-        Ok(Compacted {
+        Ok(CompactionPage {
             freed_bytes: (bodies + attached).max(0) as u64,
             documents,
             from,
