@@ -9,16 +9,16 @@ use tokio::time::Instant;
 /// A number of documents, shared by all transactions of a group. It is halved, down to one, when a transaction takes
 /// too long, and grows again while transactions are fast.
 #[derive(Debug)]
-pub struct AtOnce {
+pub struct AdaptiveBatchSize {
     documents: AtomicUsize,
     most: usize,
     long: Duration,
     clock: Clock,
 }
 
-impl AtOnce {
-    pub fn new(most: usize, long: Duration, clock: &Clock) -> AtOnce {
-        AtOnce { documents: AtomicUsize::new(most), most, long, clock: clock.clone() }
+impl AdaptiveBatchSize {
+    pub fn new(most: usize, long: Duration, clock: &Clock) -> AdaptiveBatchSize {
+        AdaptiveBatchSize { documents: AtomicUsize::new(most), most, long, clock: clock.clone() }
     }
 
     pub fn documents(&self) -> usize {
@@ -39,17 +39,17 @@ impl AtOnce {
 }
 
 /// Paces the attempts of a transaction that writes the first of some documents.
-pub struct Paced<'a> {
-    at_once: &'a AtOnce,
+pub struct BatchPacer<'a> {
+    at_once: &'a AdaptiveBatchSize,
     /// The start and the number of documents of the last attempt.
     began: Option<(Instant, usize)>,
     /// The time between attempts that was spent waiting.
     waited: Duration,
 }
 
-impl<'a> Paced<'a> {
-    pub fn new(at_once: &'a AtOnce) -> Paced<'a> {
-        Paced { at_once, began: None, waited: Duration::ZERO }
+impl<'a> BatchPacer<'a> {
+    pub fn new(at_once: &'a AdaptiveBatchSize) -> BatchPacer<'a> {
+        BatchPacer { at_once, began: None, waited: Duration::ZERO }
     }
 
     /// Returns the documents of the next attempt: fewer than before, if the last attempt took long and failed.
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_takes_long_is_halved_and_grows_again() {
-        let at_once = AtOnce::new(500, Duration::from_secs(1), &Clock::system());
+        let at_once = AdaptiveBatchSize::new(500, Duration::from_secs(1), &Clock::system());
         let (long, short) = (Duration::from_secs(5), Duration::from_millis(3));
         let mut seen = Vec::new();
         for _ in 0..11 {
@@ -105,9 +105,9 @@ mod tests {
     fn an_attempt_after_a_long_one_has_fewer() {
         let manual = ManualClock::new();
         let (second, clock) = (Duration::from_secs(1), manual.clock());
-        let at_once = AtOnce::new(8, second, &clock);
+        let at_once = AdaptiveBatchSize::new(8, second, &clock);
         let documents = [(); 20];
-        let mut paced = Paced::new(&at_once);
+        let mut paced = BatchPacer::new(&at_once);
         let counts: Vec<usize> = (0..5)
             .map(|_| {
                 manual.advance(2 * second);
@@ -115,8 +115,8 @@ mod tests {
             })
             .collect();
         assert_eq!(counts, [8, 4, 2, 1, 1]);
-        let quick = AtOnce::new(8, second, &clock);
-        let mut paced = Paced::new(&quick);
+        let quick = AdaptiveBatchSize::new(8, second, &clock);
+        let mut paced = BatchPacer::new(&quick);
         assert_eq!([(); 3].map(|()| paced.attempt(&documents).len()), [8; 3], "a conflict says nothing of time");
         assert_eq!(paced.attempt(&documents[..2]).len(), 2);
     }
@@ -125,8 +125,8 @@ mod tests {
     fn a_wait_between_attempts_is_not_counted() {
         let manual = ManualClock::new();
         let (second, clock) = (Duration::from_secs(1), manual.clock());
-        let at_once = AtOnce::new(8, second, &clock);
-        let mut paced = Paced::new(&at_once);
+        let at_once = AdaptiveBatchSize::new(8, second, &clock);
+        let mut paced = BatchPacer::new(&at_once);
         assert_eq!(paced.attempt(&[(); 20]).len(), 8);
         manual.advance(30 * second);
         paced.record_wait(30 * second);

@@ -20,7 +20,7 @@ use runaways::Runaways;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 
-use crate::at_once::AtOnce;
+use crate::at_once::AdaptiveBatchSize;
 use crate::field_maps::FieldMaps;
 
 pub mod memory;
@@ -123,7 +123,7 @@ pub struct GroupState {
     /// Notified when a query begins to wait for it.
     pub waited_for: Notify,
     /// Its progress.
-    pub moved: watch::Sender<Moved>,
+    pub moved: watch::Sender<GroupMoves>,
     pub waiting: AtomicU64,
     waits: Mutex<BTreeMap<WaitsFor, Waits>>,
     /// The failure, its time, and the time for which the group is not retried.
@@ -137,9 +137,9 @@ pub struct GroupState {
     shown: Mutex<ShownProgress>,
     pub lines: LinePacer<LoggedFailure>,
     /// The number of documents that a transaction enters.
-    pub entered: AtOnce,
+    pub entered: AdaptiveBatchSize,
     /// The number of documents in a range of a first build.
-    pub range: AtOnce,
+    pub range: AdaptiveBatchSize,
     /// The number of documents that the next call maps. Halved or less if their rows did not fit, doubled if they were
     /// few.
     pub mapped_at_once: AtomicUsize,
@@ -163,7 +163,7 @@ pub enum LoggedFailure {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct GroupMoves {
     /// A read version up to which the group is complete.
     pub drained: i64,
     /// The number of times the group became complete or failed.
@@ -241,7 +241,7 @@ impl State<Inner> for ViewUpdates {
 
     fn enter_epoch(&self) {
         for group in lock(&self.groups).values() {
-            group.moved.send_modify(|known| *known = Moved { drained: 0, ended: known.ended + 1 });
+            group.moved.send_modify(|known| *known = GroupMoves { drained: 0, ended: known.ended + 1 });
         }
     }
 }
@@ -401,7 +401,7 @@ impl GroupState {
             asked: AtomicU64::new(0),
             wake: Notify::new(),
             waited_for: Notify::new(),
-            moved: watch::Sender::new(Moved::default()),
+            moved: watch::Sender::new(GroupMoves::default()),
             waiting: AtomicU64::new(0),
             waits: Mutex::default(),
             failure: Mutex::default(),
@@ -411,8 +411,8 @@ impl GroupState {
             nudged: Mutex::default(),
             shown: Mutex::default(),
             lines: LinePacer::new(clock),
-            entered: AtOnce::new(RUN_DOCUMENTS_MAX, ENTERED_IN, clock),
-            range: AtOnce::new(RANGE_DOCUMENTS_MAX.get(), RANGE_IN.get(), clock),
+            entered: AdaptiveBatchSize::new(RUN_DOCUMENTS_MAX, ENTERED_IN, clock),
+            range: AdaptiveBatchSize::new(RANGE_DOCUMENTS_MAX.get(), RANGE_IN.get(), clock),
             mapped_at_once: AtomicUsize::new(RUN_DOCUMENTS_MAX),
             runaways: Runaways::new(clock),
             resource_waits: AtomicUsize::new(0),
@@ -537,24 +537,28 @@ impl GroupState {
     }
 }
 
-pub struct Waiting {
+pub struct WaitingReader {
     /// The count of the process.
     all: Arc<AtomicU64>,
     group: Arc<GroupState>,
     waits_for: WaitsFor,
 }
 
-impl Waiting {
+impl WaitingReader {
     /// Registers a query that begins to wait.
     ///
     /// # Errors
     /// [`ViewFailure::TooManyWaiting`].
-    pub fn begin(views: &ViewUpdates, group: &Arc<GroupState>, waits_for: WaitsFor) -> Result<Waiting, ViewFailure> {
+    pub fn begin(
+        views: &ViewUpdates,
+        group: &Arc<GroupState>,
+        waits_for: WaitsFor,
+    ) -> Result<WaitingReader, ViewFailure> {
         group.waiting.fetch_add(1, Ordering::Relaxed);
         let before = views.waiting.fetch_add(1, Ordering::Relaxed);
         let begins = || Waits { count: 0, since_ms: views.clock.unix_ms() };
         lock(&group.waits).entry(waits_for.clone()).or_insert_with(begins).count += 1;
-        let waiting = Waiting { all: Arc::clone(&views.waiting), group: Arc::clone(group), waits_for };
+        let waiting = WaitingReader { all: Arc::clone(&views.waiting), group: Arc::clone(group), waits_for };
         if before >= WAITING_MAX {
             return Err(ViewFailure::TooManyWaiting);
         }
@@ -563,7 +567,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingReader {
     fn drop(&mut self) {
         self.group.waiting.fetch_sub(1, Ordering::Relaxed);
         self.all.fetch_sub(1, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use flatbed_operations::write::expire::expire;
 use flatbed_store::due::{self, Kind};
 use flatbed_store::error::Result;
 use flatbed_store::keys::DueKey;
-use flatbed_views::group::attend::{Attended, attend};
+use flatbed_views::group::attend::{AttendOutcome, attend};
 
 use crate::background::list::DueEntry;
 use crate::builder;
@@ -75,10 +75,10 @@ pub(super) async fn work(
             Outcome::Done
         }
         Some(Kind::Views) => match attend(&layer.reader(name).handle, turn).await? {
-            Attended::Through => Outcome::Done,
-            Attended::Until(at_ms) => Outcome::Due(due::key_of(Kind::Views, name, at_ms)),
-            Attended::Unfinished => Outcome::Unfinished,
-            Attended::Elsewhere => Outcome::Elsewhere,
+            AttendOutcome::Through => Outcome::Done,
+            AttendOutcome::Until(at_ms) => Outcome::Due(due::key_of(Kind::Views, name, at_ms)),
+            AttendOutcome::Unfinished => Outcome::Unfinished,
+            AttendOutcome::Elsewhere => Outcome::Elsewhere,
         },
         Some(Kind::Resync) => match resync(&layer.reader(name), turn).await? {
             true => Outcome::Done,

@@ -11,9 +11,9 @@ use flatbed_store::proto;
 use flatbed_store::records::decode_counter;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_store::view_definition::GroupDefinition;
-use flatbed_views::group::recompute::{Recomputed, recompute, written_of};
+use flatbed_views::group::recompute::{RecomputeReport, recompute, written_of};
 use flatbed_views::view::build::FOLLOWED;
-use flatbed_views::view::check::{Checked, PAGE_KEYS, check};
+use flatbed_views::view::check::{CheckPage, PAGE_KEYS, check};
 use flatbed_views::view::group::ViewGroup;
 use flatbed_views::view::written::WrittenReduces;
 use prost::Message;
@@ -46,7 +46,7 @@ pub(super) async fn check_group(
     let size = &PageSize::new(PAGE_KEYS);
     loop {
         let mut part = Part { instance, group: &group, written, begin: &begin, size };
-        let Checked { keys: more, violations, refused, set_aside, next } = read_page(inner, size, &mut part).await?;
+        let CheckPage { keys: more, violations, refused, set_aside, next } = read_page(inner, size, &mut part).await?;
         keys += more;
         found = (found.0 + refused, found.1 + set_aside);
         violations.into_iter().for_each(|violation| report.violation(violation));
@@ -72,11 +72,11 @@ pub(super) async fn check_group(
         Err(Error::View(failure)) => {
             let (database, group) = (&*instance.name, index.number);
             tracing::warn!(database, group, %failure, "a group is not compared with its maps, which cannot run");
-            Recomputed::default()
+            RecomputeReport::default()
         }
         recomputed => recomputed?,
     };
-    let Recomputed { documents, violations, .. } = recomputed;
+    let RecomputeReport { documents, violations, .. } = recomputed;
     report.mapped += documents;
     violations.into_iter().for_each(|violation| report.violation(violation));
     Ok(keys)
@@ -135,9 +135,9 @@ struct Part<'a> {
 }
 
 impl Operation for Part<'_> {
-    type Output = Checked;
+    type Output = CheckPage;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Checked> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<CheckPage> {
         let Part { instance, group, written, begin, size } = *self;
         check(trx, &instance.keys, group, written, (begin.to_vec(), size.attempt())).await
     }

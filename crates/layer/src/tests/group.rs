@@ -27,9 +27,9 @@ use flatbed_operations::index::groups::groups_of;
 use flatbed_store::error::{Error, Result, ViewFailure};
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_testkit::{Storage, until, until_some};
-use flatbed_views::group::steps::{ReadStanding, Standing};
+use flatbed_views::group::steps::{GroupStanding, ReadStanding};
 use flatbed_views::view::check::all_rows;
-use flatbed_views::view::read::{Opening, View};
+use flatbed_views::view::read::{OpenOutcome, View};
 use flatbed_views::view::undo::{GroupReads, shown};
 use functions::{Texts, emitted_by};
 
@@ -49,15 +49,15 @@ impl Operation for ReadAll<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<Row>> {
         match self.view.source.open(trx, true).await? {
-            Opening::Wait(wait) => {
+            OpenOutcome::Wait(wait) => {
                 self.waits = Some(wait);
                 Ok(Vec::new())
             }
-            Opening::Open(open) if open.progress.phase == 2 => {
+            OpenOutcome::Open(open) if open.progress.phase == 2 => {
                 let (keys, (_, is_before)) = (open.instance.keys.view(open.group.number()), shown(&open.progress));
                 all_rows(GroupReads { trx, keys: &keys, is_before }, open.tree).await
             }
-            Opening::Open(_) => Ok(Vec::new()),
+            OpenOutcome::Open(_) => Ok(Vec::new()),
         }
     }
 }
@@ -149,7 +149,7 @@ pub(super) async fn violations(reader: &Reader) -> Vec<String> {
     crate::check::check_database(reader, |_| {}).await.unwrap().violations
 }
 
-async fn standing(reader: &ReadHandle) -> Standing {
+async fn standing(reader: &ReadHandle) -> GroupStanding {
     let ReadHandle { inner, name, .. } = reader;
     let instance = flatbed_operations::write::batch::resolved(inner, name).await.unwrap();
     let number = groups_of(&instance.record).next().expect("a group").number;

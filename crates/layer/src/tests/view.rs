@@ -18,13 +18,13 @@ use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::view_functions::EmittedRows;
 use flatbed_store::waits::{self, Waits};
-use flatbed_views::view::apply::{Applied, At, apply, write_rows};
+use flatbed_views::view::apply::{ApplyResult, At, apply, write_rows};
 use flatbed_views::view::build::{FOLLOWED, NodesPace, build_nodes};
 use flatbed_views::view::check::{PAGE_KEYS, all_rows, check};
 use flatbed_views::view::documents::LargeReadGate;
 use flatbed_views::view::group::{Reduction, ViewGroup, ViewTree};
 use flatbed_views::view::known::KnownNodes;
-use flatbed_views::view::prepare::{Emitted, PreparedDocument, prepare};
+use flatbed_views::view::prepare::{EmittedDocument, PreparedDocument, prepare};
 use flatbed_views::view::undo::GroupReads;
 use flatbed_views::view::written::{ReduceAsk, ReduceInput, WrittenReduces, WrittenResult};
 use flatbed_views::view_updates::KnowingGroups;
@@ -89,7 +89,7 @@ pub(super) struct Step<'a> {
 }
 
 impl Operation for Step<'_> {
-    type Output = (Applied, proto::ViewProgress, i64);
+    type Output = (ApplyResult, proto::ViewProgress, i64);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.db.inner.resolve_for_write(trx, &self.db.name).await?;
@@ -101,7 +101,7 @@ impl Operation for Step<'_> {
             Some(found) => proto::ViewProgress::decode(&*found)?,
             None => self.group.begin()?,
         };
-        let mut applied = Applied::default();
+        let mut applied = ApplyResult::default();
         match self.todo {
             Todo::Apply(documents) => {
                 applied = apply(&at, self.group, Some(&Lengths), self.known, &mut progress, documents).await?;
@@ -118,7 +118,7 @@ impl Operation for Step<'_> {
     }
 }
 
-pub(super) async fn step(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> (Applied, proto::ViewProgress) {
+pub(super) async fn step(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> (ApplyResult, proto::ViewProgress) {
     let (applied, progress, _) = sized_step(db, group, todo).await;
     (applied, progress)
 }
@@ -127,7 +127,7 @@ pub(super) async fn sized_step(
     db: &Database,
     group: &ViewGroup,
     todo: Todo<'_>,
-) -> (Applied, proto::ViewProgress, i64) {
+) -> (ApplyResult, proto::ViewProgress, i64) {
     step_knowing(db, group, &KnownNodes::new(&KnowingGroups::default()), todo).await
 }
 
@@ -136,7 +136,7 @@ async fn step_knowing(
     group: &ViewGroup,
     known: &KnownNodes,
     todo: Todo<'_>,
-) -> (Applied, proto::ViewProgress, i64) {
+) -> (ApplyResult, proto::ViewProgress, i64) {
     transaction::write(&db.inner.db, &db.inner.metrics, &mut Step { db, group, known, todo }).await.unwrap()
 }
 
@@ -149,17 +149,24 @@ pub(super) fn prepared(group: &ViewGroup, documents: &Model) -> Vec<PreparedDocu
         emitted
     };
     let document = |(id, trees): (&String, &Vec<Vec<(String, String)>>)| {
-        prepare(group, Emitted { id: id.clone(), trees: trees.iter().map(emitted).collect(), ..Emitted::default() })
+        prepare(
+            group,
+            EmittedDocument {
+                id: id.clone(),
+                trees: trees.iter().map(emitted).collect(),
+                ..EmittedDocument::default()
+            },
+        )
     };
     documents.iter().map(document).collect()
 }
 
-pub(super) async fn follow(db: &Database, group: &ViewGroup, documents: &Model) -> Vec<Applied> {
+pub(super) async fn follow(db: &Database, group: &ViewGroup, documents: &Model) -> Vec<ApplyResult> {
     follow_knowing(db, group, &KnownNodes::new(&KnowingGroups::default()), documents).await
 }
 
 /// Follows like [`follow`], with a cache of nodes.
-async fn follow_knowing(db: &Database, group: &ViewGroup, known: &KnownNodes, documents: &Model) -> Vec<Applied> {
+async fn follow_knowing(db: &Database, group: &ViewGroup, known: &KnownNodes, documents: &Model) -> Vec<ApplyResult> {
     let documents = prepared(group, documents);
     let (mut rest, mut all) = (&documents[..], Vec::new());
     while !rest.is_empty() {
@@ -323,7 +330,7 @@ pub(super) fn numbered(numbers: impl Iterator<Item = u32>) -> Model {
         .collect()
 }
 
-pub(super) async fn counted(db: &Database, group: &ViewGroup, documents: &Model) -> (Vec<Applied>, Waits) {
+pub(super) async fn counted(db: &Database, group: &ViewGroup, documents: &Model) -> (Vec<ApplyResult>, Waits) {
     waits::count(follow(db, group, documents)).await
 }
 

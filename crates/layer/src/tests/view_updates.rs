@@ -61,7 +61,7 @@ async fn a_renewal_takes_the_versions_of_before_with_it() {
     crate::renew::renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
     db.exists().await.unwrap();
     // Waiting queries wake, and see the versions that follow.
-    assert_eq!(*state.moved.borrow(), Moved { drained: 0, ended: before.ended + 1 });
+    assert_eq!(*state.moved.borrow(), GroupMoves { drained: 0, ended: before.ended + 1 });
     state.moved_to(7);
     assert_eq!(state.moved.borrow().drained, 7);
 }

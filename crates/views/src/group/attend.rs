@@ -57,7 +57,7 @@ async fn wake_all(reader: &ReadHandle) -> Result<Arc<Instance>> {
 }
 
 #[derive(Debug, PartialEq)]
-pub enum Attended {
+pub enum AttendOutcome {
     Through,
     /// All have followed, and an unnamed group is to be removed at this time, in milliseconds of Unix time.
     Until(u64),
@@ -78,26 +78,26 @@ pub async fn take_up(reader: &ReadHandle, turn: Duration) -> Result<()> {
 /// Makes sure for up to `turn` that the groups of a database are followed, and drops those that have been unnamed for a
 /// day.
 #[boxed]
-pub async fn attend(reader: &ReadHandle, turn: Duration) -> Result<Attended> {
+pub async fn attend(reader: &ReadHandle, turn: Duration) -> Result<AttendOutcome> {
     attend_at(reader, turn, reader.inner.clock.unix_ms()).await
 }
 
-pub async fn attend_at(reader: &ReadHandle, turn: Duration, now_ms: u64) -> Result<Attended> {
+pub async fn attend_at(reader: &ReadHandle, turn: Duration, now_ms: u64) -> Result<AttendOutcome> {
     let ReadHandle { inner, name, .. } = reader;
     if view_functions(inner).is_none() {
-        return Ok(Attended::Elsewhere);
+        return Ok(AttendOutcome::Elsewhere);
     }
     let until = inner.clock.now() + turn;
     let until_ms = now_ms.saturating_sub(UNNAMED_KEPT_FOR_MS);
     drop_unnamed(inner, name, until_ms).await?;
     let instance = wake_all(reader).await?;
     if !are_through(reader, &instance, until).await? {
-        return Ok(Attended::Unfinished);
+        return Ok(AttendOutcome::Unfinished);
     }
     let unnamed = groups_of(&instance.record).map(|group| group.unnamed_since_ms).filter(|since| *since > 0).min();
     Ok(match unnamed {
-        Some(since) => Attended::Until(due::rounded_ms(since + UNNAMED_KEPT_FOR_MS)),
-        None => Attended::Through,
+        Some(since) => AttendOutcome::Until(due::rounded_ms(since + UNNAMED_KEPT_FOR_MS)),
+        None => AttendOutcome::Through,
     })
 }
 

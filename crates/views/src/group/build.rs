@@ -18,12 +18,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::at_once::Paced;
+use crate::at_once::BatchPacer;
 use crate::group::job::Job;
 use crate::group::later;
 use crate::group::leases::{
-    Beat, EndLease, EndLeaseOutcome, Lease, LeaseProgress, Others, TakeLease, TakeLeaseOutcome, Token, WriteOutcome,
-    WriteRows, new_token,
+    Beat, EndLease, EndLeaseOutcome, Lease, LeaseProgress, LeaseToken, Others, TakeLease, TakeLeaseOutcome,
+    WriteOutcome, WriteRows, new_token,
 };
 use crate::group::mapper::{ToMap, map};
 use crate::group::steps::{NODES_FOR, Nodes, Step};
@@ -64,7 +64,7 @@ pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Resul
     let total = total.total_rows().await?.unwrap_or(0);
     job.state.show(|| job.task(true, total));
     job.state.set_done(progress.documents);
-    let mut building = Building::new(job);
+    let mut building = BuildState::new(job);
     let outcome = building.run().await;
     if !matches!(outcome, Ok(Outcome::Built)) {
         let _ = job.clock().timeout(LEAVES_IN, building.leave()).await;
@@ -112,12 +112,12 @@ enum ReaderMessage {
     Lease(Lease),
     /// Documents of the lease that begins at `of`, behind `from` and up to `until`.
     Range {
-        of: (String, Token),
+        of: (String, LeaseToken),
         rows: Vec<AllDocsRow>,
         from: String,
         until: String,
     },
-    End(String, Token),
+    End(String, LeaseToken),
     Over,
     Gone,
 }
@@ -188,7 +188,7 @@ enum CompletedTask {
     /// A range of the lease that begins at `from`. If `failed` is set, the range is built only up to `until`. `wrote`
     /// is `None`: the group is gone.
     Range {
-        of: (String, Token),
+        of: (String, LeaseToken),
         from: String,
         until: String,
         documents: u64,
@@ -202,7 +202,7 @@ enum CompletedTask {
 }
 
 struct Part {
-    token: Token,
+    token: LeaseToken,
     /// All documents up to here are built.
     until: String,
     /// Ranges built behind a gap: the last id before each, and its last.
@@ -215,7 +215,7 @@ struct Part {
     moved_at: Instant,
 }
 
-struct Building<'a> {
+struct BuildState<'a> {
     job: &'a Arc<Job>,
     work: JoinSet<Result<CompletedTask>>,
     parts: HashMap<String, Part>,
@@ -223,10 +223,10 @@ struct Building<'a> {
     is_beating: bool,
 }
 
-impl<'a> Building<'a> {
-    fn new(job: &'a Arc<Job>) -> Building<'a> {
+impl<'a> BuildState<'a> {
+    fn new(job: &'a Arc<Job>) -> BuildState<'a> {
         let (work, parts) = (JoinSet::new(), HashMap::new());
-        Building { job, work, parts, beats: 0, is_beating: false }
+        BuildState { job, work, parts, beats: 0, is_beating: false }
     }
 
     async fn run(&mut self) -> Result<Outcome> {
@@ -285,7 +285,7 @@ impl<'a> Building<'a> {
         None
     }
 
-    fn part(&mut self, from: &str, token: &Token) -> Option<&mut Part> {
+    fn part(&mut self, from: &str, token: &LeaseToken) -> Option<&mut Part> {
         self.parts.get_mut(from).filter(|part| part.token == *token)
     }
 
@@ -405,7 +405,7 @@ impl<'a> Building<'a> {
 /// document.
 async fn write(
     job: Arc<Job>,
-    of: (String, Token),
+    of: (String, LeaseToken),
     rows: Vec<AllDocsRow>,
     from: String,
     until: String,
@@ -440,7 +440,7 @@ async fn write(
 /// `waited` the time spent waiting for shared resources. `None`: the group is gone.
 async fn write_part(
     job: &Job,
-    lease: (&str, Token),
+    lease: (&str, LeaseToken),
     documents: Vec<PreparedDocument>,
     waited: &mut Duration,
 ) -> Result<Option<WriteOutcome>> {
@@ -454,7 +454,7 @@ async fn write_part(
     }
     let mut rest = prepared.as_slice();
     while !rest.is_empty() {
-        let mut pace = Paced::new(&job.state.entered);
+        let mut pace = BatchPacer::new(&job.state.entered);
         let wrote = Step::run(job, WriteRows { lease, documents: rest, pace: &mut pace }).await?;
         *waited += pace.end();
         match wrote {

@@ -67,7 +67,7 @@ pub(super) async fn look_up(
 ) -> Result<GroupLookup> {
     let ReadHandle { inner, name, .. } = reader;
     for _ in 0..READS_MAX {
-        let (instance, number) = reader.read(&mut Named { inner, name, design }).await?;
+        let (instance, number) = reader.read(&mut FindNamed { inner, name, design }).await?;
         if let Some((number, signature)) = number
             && let Some(loaded) = views(inner).loaded(instance.record.namespace, &signature)
         {
@@ -139,13 +139,13 @@ fn definition_of(
 }
 
 /// The group that a design document names, by the record.
-struct Named<'a> {
+struct FindNamed<'a> {
     inner: &'a Inner,
     name: &'a str,
     design: &'a str,
 }
 
-impl Operation for Named<'_> {
+impl Operation for FindNamed<'_> {
     type Output = (Arc<Instance>, Option<(u64, Signature)>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

@@ -12,9 +12,9 @@ use flatbed_store::proto::ViewProgress;
 use flatbed_store::seq::Seq;
 use futures_util::FutureExt;
 
-use crate::at_once::Paced;
+use crate::at_once::BatchPacer;
 use crate::group::job::Job;
-use crate::group::large::{Finished, finish};
+use crate::group::large::{LargeOutcome, finish};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::purges;
 use crate::group::steps::{Enter, EnterOutcome, LetGo, Step, drained, place_of, purges_of};
@@ -40,14 +40,14 @@ pub(super) enum Outcome {
 }
 
 #[derive(Default)]
-struct Run {
+struct ChangeRun {
     documents: Vec<(Seq, ToMap)>,
     bytes: usize,
     /// True if more changes already exist, so that nothing needs to be awaited.
     is_cut: bool,
 }
 
-impl Run {
+impl ChangeRun {
     fn add(&mut self, seq: Seq, id: String, document: Option<Document>) {
         self.bytes += document.as_ref().map_or(0, |document| document.body.len());
         let document = document.filter(|document| !document.deleted).map(|mut document| {
@@ -101,9 +101,9 @@ enum EnteredRun {
 
 pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome> {
     let mut progress = match finish(job, progress).await? {
-        Finished::Stands(progress) => progress,
-        Finished::Elsewhere => return Ok(Outcome::Elsewhere),
-        Finished::Anew => return Ok(Outcome::Anew),
+        LargeOutcome::Stands(progress) => progress,
+        LargeOutcome::Elsewhere => return Ok(Outcome::Elsewhere),
+        LargeOutcome::Anew => return Ok(Outcome::Anew),
     };
     loop {
         let (mut place, purges) = (place_of(&progress)?, purges_of(&progress));
@@ -155,7 +155,7 @@ async fn enter(job: &Job, place: &mut Seq, purges: i64, run: MappedRun) -> Resul
     let last_seq = last_seq.unwrap_or(*place);
     loop {
         let stamp = place.stamp().to_vec();
-        let mut pace = Paced::new(&job.state.entered);
+        let mut pace = BatchPacer::new(&job.state.entered);
         let work = Enter { stamp: &stamp, purges, documents, seqs, last_seq, ended_as_of, pace: &mut pace };
         let entered = Step::run(job, work).await?;
         pace.end();
@@ -197,7 +197,7 @@ impl Feed {
         let run = match self.rest.take() {
             Some(rest) => rest,
             None => {
-                let mut run = Run::default();
+                let mut run = ChangeRun::default();
                 if self.is_at_end && !self.share(job, &mut run).await? {
                     return Ok(None);
                 }
@@ -212,7 +212,7 @@ impl Feed {
         let run = match self.rest.take() {
             Some(rest) => rest,
             None => {
-                let mut run = Run::default();
+                let mut run = ChangeRun::default();
                 if self.is_at_end {
                     let Some(followed) = self.changes.follow_place().now_or_never() else { return Ok(None) };
                     if !self.take(followed, &mut run) {
@@ -226,7 +226,7 @@ impl Feed {
     }
 
     /// Completes a run from by-seq where the shared feed does not have all of it.
-    async fn read(&mut self, job: &Job, mut run: Run) -> Result<ReadRun> {
+    async fn read(&mut self, job: &Job, mut run: ChangeRun) -> Result<ReadRun> {
         if !self.is_at_end || run.is_cut {
             self.page(job, &mut run).await?;
         }
@@ -251,7 +251,7 @@ impl Feed {
     }
 
     /// Takes changes from the shared feed, as many as exist and a run holds. Returns false after a while without any.
-    async fn share(&mut self, job: &Job, run: &mut Run) -> Result<bool> {
+    async fn share(&mut self, job: &Job, run: &mut ChangeRun) -> Result<bool> {
         let followed = tokio::select! {
             followed = self.changes.follow_place() => followed,
             () = job.state.wake.notified() => return Ok(true),
@@ -261,7 +261,7 @@ impl Feed {
     }
 
     /// Takes a change and those that follow it. Returns false if the process stops.
-    fn take(&mut self, mut followed: Option<FollowOutcome>, run: &mut Run) -> bool {
+    fn take(&mut self, mut followed: Option<FollowOutcome>, run: &mut ChangeRun) -> bool {
         loop {
             match followed {
                 // The group is already past it.
@@ -291,7 +291,7 @@ impl Feed {
         }
     }
 
-    async fn page(&mut self, job: &Job, run: &mut Run) -> Result<()> {
+    async fn page(&mut self, job: &Job, run: &mut ChangeRun) -> Result<()> {
         let page = self.changes.next_page().await?;
         for row in page.rows {
             run.add(row.seq, row.id, row.doc);

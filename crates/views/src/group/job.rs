@@ -25,7 +25,7 @@ pub struct Job {
     pub design: String,
     pub loaded: Arc<LoadedGroup>,
     pub functions: Arc<dyn GroupFunctions>,
-    pub written: Written,
+    pub written: JavascriptReduces,
     pub storage: ViewGroup,
     pub known: KnownNodes,
     pub state: Arc<GroupState>,
@@ -57,7 +57,7 @@ impl Job {
         let functions = loaded.functions.clone().ok_or(ViewFailure::Function(FunctionFailure::NotRun))?;
         let bounds = Bounds { document: reader.inner.options.view_bounds, ..Bounds::default() };
         let storage = ViewGroup::of(id.1, &loaded.definition)?.bounded(bounds);
-        let written = Written(Arc::clone(&functions));
+        let written = JavascriptReduces(Arc::clone(&functions));
         let (known, breaches) = (KnownNodes::new(&views(&reader.inner).knowing), AtomicUsize::new(0));
         Ok(Job { reader, id, design, loaded, functions, written, storage, known, state, breaches })
     }
@@ -138,9 +138,9 @@ impl Job {
 }
 
 /// The JavaScript reduces of a group, for its storage.
-pub struct Written(pub Arc<dyn GroupFunctions>);
+pub struct JavascriptReduces(pub Arc<dyn GroupFunctions>);
 
-impl WrittenReduces for Written {
+impl WrittenReduces for JavascriptReduces {
     fn reduce<'a>(&'a self, asks: &'a [ReduceAsk]) -> BoxFuture<'a, Result<Vec<Vec<WrittenResult>>>> {
         Box::pin(async move {
             // CouchDB passes the last row first.

@@ -14,7 +14,7 @@ use crate::group::purges::map_and_enter;
 use crate::group::steps::EnteredPurges;
 use crate::view::large::under_way;
 
-pub enum Finished {
+pub enum LargeOutcome {
     Stands(Box<ViewProgress>),
     Elsewhere,
     /// A row's label does not fit: the group must be rebuilt.
@@ -23,19 +23,19 @@ pub enum Finished {
 
 /// Enters the current state of the partly changed document of a group, if any. The group's position does not move:
 /// later changes of the document follow in by-seq or in the log of purges.
-pub(super) async fn finish(job: &Job, progress: ViewProgress) -> Result<Finished> {
-    let Some(id) = under_way(&progress).map(str::to_owned) else { return Ok(Finished::Stands(Box::new(progress))) };
-    let document = job.reader.read(&mut Read { job, id: &id }).await?;
+pub(super) async fn finish(job: &Job, progress: ViewProgress) -> Result<LargeOutcome> {
+    let Some(id) = under_way(&progress).map(str::to_owned) else { return Ok(LargeOutcome::Stands(Box::new(progress))) };
+    let document = job.reader.read(&mut ReadLarge { job, id: &id }).await?;
     let as_before = EnteredPurges::as_before(&progress);
     map_and_enter(job, progress, vec![document], &as_before).await
 }
 
-struct Read<'a> {
+struct ReadLarge<'a> {
     job: &'a Job,
     id: &'a str,
 }
 
-impl Operation for Read<'_> {
+impl Operation for ReadLarge<'_> {
     type Output = ToMap;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<ToMap> {

@@ -18,10 +18,10 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 
-use crate::at_once::Paced;
+use crate::at_once::BatchPacer;
 use crate::group::build::Outcome;
 use crate::group::job::Job;
-use crate::group::leases::{Token, WriteOutcome};
+use crate::group::leases::{LeaseToken, WriteOutcome};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{Step, WithinGroup, Work, begin_standing, row_bytes};
 use crate::view::apply::write_rows;
@@ -35,7 +35,7 @@ const READ_AT_ONCE: Limit<usize> = Limit::new(4, 3);
 pub(super) const NOTED_AT_ONCE: usize = 50;
 
 pub(super) struct Note<'a> {
-    pub lease: (&'a str, Token),
+    pub lease: (&'a str, LeaseToken),
     pub ids: &'a [String],
 }
 
@@ -63,7 +63,8 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
         if job.is_closing() {
             return Ok(Some(Outcome::Elsewhere));
         }
-        let (keys, mut documents): (Vec<_>, Vec<_>) = job.reader.read(&mut Read { job }).await?.into_iter().unzip();
+        let (keys, mut documents): (Vec<_>, Vec<_>) =
+            job.reader.read(&mut ReadLater { job }).await?.into_iter().unzip();
         if keys.is_empty() {
             return Ok(None);
         }
@@ -73,7 +74,7 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
             documents = behind;
             let mut rest = mapped.as_slice();
             while !rest.is_empty() {
-                let mut pace = Paced::new(&job.state.entered);
+                let mut pace = BatchPacer::new(&job.state.entered);
                 let wrote = Step::run(job, Enter { keys, documents: rest, pace: &mut pace }).await?;
                 pace.end();
                 match wrote {
@@ -95,11 +96,11 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
 
 /// Reads the next documents in their current state: writes since the build began follow in by-seq, and purges in the
 /// log.
-struct Read<'a> {
+struct ReadLater<'a> {
     job: &'a Job,
 }
 
-impl Operation for Read<'_> {
+impl Operation for ReadLater<'_> {
     /// With the keys of their notes.
     type Output = Vec<(Vec<u8>, ToMap)>;
 
@@ -132,7 +133,7 @@ impl Operation for Read<'_> {
 struct Enter<'a, 'p> {
     keys: &'a [Vec<u8>],
     documents: &'a [PreparedDocument],
-    pace: &'a mut Paced<'p>,
+    pace: &'a mut BatchPacer<'p>,
 }
 
 impl Work for Enter<'_, '_> {
@@ -159,7 +160,7 @@ impl Work for Enter<'_, '_> {
         let applied = {
             let lacks_room =
                 crate::view_updates::views(&job.reader.inner).lacks_room.load(std::sync::atomic::Ordering::Relaxed);
-            crate::view::apply::Applied { is_full: applied.is_full || lacks_room, ..applied }
+            crate::view::apply::ApplyResult { is_full: applied.is_full || lacks_room, ..applied }
         };
         if applied.is_full {
             return Ok(Some(WriteOutcome::Full));

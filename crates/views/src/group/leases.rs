@@ -23,7 +23,7 @@ use foundationdb::KeySelector;
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::at_once::Paced;
+use crate::at_once::BatchPacer;
 use crate::group::steps::{WithinGroup, Work, begin_standing, row_bytes};
 use crate::view::apply::write_rows;
 use crate::view::build::{NODES, ROWS};
@@ -36,11 +36,11 @@ const SILENCE_MAX: Limit<Duration> = Limit::new(Duration::from_secs(5), Duration
 
 const LEASES_MAX: usize = 500;
 
-pub(super) type Token = [u8; 16];
+pub(super) type LeaseToken = [u8; 16];
 
 #[derive(Debug, Clone)]
 pub struct Lease {
-    pub token: Token,
+    pub token: LeaseToken,
     /// Its ids are behind this one.
     pub from: String,
     /// Its last id; `None`: the last of the database.
@@ -54,7 +54,7 @@ pub struct Lease {
 #[derive(Debug, Default)]
 pub struct Others {
     seen: Mutex<HashMap<String, (ViewLease, ViewLeasePlace, Instant)>>,
-    own: Mutex<HashSet<Token>>,
+    own: Mutex<HashSet<LeaseToken>>,
 }
 
 impl Others {
@@ -66,7 +66,7 @@ impl Others {
         if lease.owner == owner {
             // A lease with this process's mark but an unknown token belongs to an ended build of this process.
             let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-            return Token::try_from(lease.token.as_slice()).map_or(true, |token| !own.contains(&token));
+            return LeaseToken::try_from(lease.token.as_slice()).map_or(true, |token| !own.contains(&token));
         }
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.get(from).is_some_and(|(before, _, since)| before == lease && clock.since(*since) >= SILENCE_MAX.get())
@@ -85,7 +85,7 @@ impl Others {
         *seen = now;
     }
 
-    pub fn is_own(&self, token: Token) {
+    pub fn is_own(&self, token: LeaseToken) {
         self.own.lock().unwrap_or_else(PoisonError::into_inner).insert(token);
     }
 }
@@ -94,7 +94,7 @@ impl Others {
 pub struct TakeLease<'a> {
     pub others: &'a Others,
     /// The token of the lease, the same in all attempts.
-    pub token: Token,
+    pub token: LeaseToken,
 }
 
 pub enum TakeLeaseOutcome {
@@ -180,7 +180,7 @@ impl Work for TakeLease<'_> {
 
 impl WithinGroup<'_> {
     /// Returns whether the holder still has the lease; read with a conflict.
-    pub(super) async fn holds(&self, from: &str, token: &Token) -> Result<bool> {
+    pub(super) async fn holds(&self, from: &str, token: &LeaseToken) -> Result<bool> {
         let lease = self.trx.get(&self.instance.keys.view(self.job.number()).lease(from), false).await?;
         let lease = lease.as_deref().map(ViewLease::decode).transpose()?;
         Ok(lease.is_some_and(|lease| lease.token == token))
@@ -188,9 +188,9 @@ impl WithinGroup<'_> {
 }
 
 pub struct WriteRows<'a, 'p> {
-    pub lease: (&'a str, Token),
+    pub lease: (&'a str, LeaseToken),
     pub documents: &'a [PreparedDocument],
-    pub pace: &'a mut Paced<'p>,
+    pub pace: &'a mut BatchPacer<'p>,
 }
 
 #[derive(Debug)]
@@ -227,7 +227,7 @@ impl Work for WriteRows<'_, '_> {
 #[derive(Debug, Clone)]
 pub struct LeaseProgress {
     pub from: String,
-    pub token: Token,
+    pub token: LeaseToken,
     pub built_until: String,
     pub documents: u64,
 }
@@ -318,8 +318,8 @@ impl Work for EndLease<'_> {
 ///
 /// # Errors
 /// [`Error::NoRandomness`].
-pub fn new_token() -> Result<Token> {
-    let mut token = Token::default();
+pub fn new_token() -> Result<LeaseToken> {
+    let mut token = LeaseToken::default();
     getrandom::fill(&mut token).map_err(|_| Error::NoRandomness)?;
     Ok(token)
 }

@@ -14,7 +14,7 @@ use flatbed_store::error::{Error, Refusal, Result, ViewFailure};
 use flatbed_store::view_functions::{EmittedRows, FunctionFailure, MapOutcome};
 
 use crate::group::job::Job;
-use crate::view::prepare::{Emitted, PreparedDocument, prepare};
+use crate::view::prepare::{EmittedDocument, PreparedDocument, prepare};
 use crate::view_updates::memory::MemoryPermit;
 use crate::view_updates::{GroupState, LoggedFailure, RUN_DOCUMENTS_MAX, views};
 
@@ -203,7 +203,7 @@ pub async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPart> {
                     continue;
                 }
                 report_set_aside(job, &next.id, &failure);
-                let emitted = Emitted { set_aside: Some(reason_of(&failure)), ..no_rows(job, next) };
+                let emitted = EmittedDocument { set_aside: Some(reason_of(&failure)), ..no_rows(job, next) };
                 prepared.push(prepare_document(job, emitted, &mut waited).await?);
                 job.reader.inner.metrics.view_documents_mapped.add(1);
                 let more = if matches!(failure, FunctionFailure::TimedOut(_)) { 3 } else { 1 };
@@ -227,10 +227,10 @@ pub async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPart> {
     Ok(MappedPart { documents: prepared, rest, permit, waited })
 }
 
-fn no_rows(job: &Job, ToMap { id, document }: &ToMap) -> Emitted {
+fn no_rows(job: &Job, ToMap { id, document }: &ToMap) -> EmittedDocument {
     let ends_at_ms = document.as_ref().and_then(|document| document.ends_at_ms).unwrap_or(0);
     let trees = vec![EmittedRows::default(); job.definition().trees.len()];
-    Emitted { id: id.clone(), trees, is_too_much: false, ends_at_ms, set_aside: None }
+    EmittedDocument { id: id.clone(), trees, is_too_much: false, ends_at_ms, set_aside: None }
 }
 
 fn reason_of(failure: &FunctionFailure) -> String {
@@ -256,7 +256,11 @@ fn report_set_aside(job: &Job, id: &str, failure: &FunctionFailure) {
     );
 }
 
-fn record_emitted(job: &Job, emitted: &mut Emitted, views: Vec<std::result::Result<EmittedRows, FunctionFailure>>) {
+fn record_emitted(
+    job: &Job,
+    emitted: &mut EmittedDocument,
+    views: Vec<std::result::Result<EmittedRows, FunctionFailure>>,
+) {
     for (tree, (rows, place)) in views.into_iter().zip(&mut emitted.trees).enumerate() {
         match rows {
             Ok(rows) => *place = rows,
@@ -335,7 +339,7 @@ async fn sum_up(clock: Clock, state: Weak<GroupState>, tree: usize, name: MapNam
 ///
 /// # Errors
 /// [`Error::ShuttingDown`], [`Error::BrokenOff`].
-pub async fn prepare_document(job: &Job, emitted: Emitted, waited: &mut Duration) -> Result<PreparedDocument> {
+pub async fn prepare_document(job: &Job, emitted: EmittedDocument, waited: &mut Duration) -> Result<PreparedDocument> {
     let mut permit = None;
     if emitted.json_bytes() > LARGE_JSON_BYTES {
         let acquired = Arc::clone(&views(&job.reader.inner).large_json).acquire_owned();

@@ -15,7 +15,7 @@ use flatbed_store::proto::ViewProgress;
 use flatbed_store::transaction::bounded;
 use tokio::time::Instant;
 
-use crate::group::steps::{ReadStanding, Standing, drained};
+use crate::group::steps::{GroupStanding, ReadStanding, drained};
 use crate::view_updates::{GroupId, GroupState, views};
 
 /// The time without progress after which this process takes over.
@@ -31,7 +31,11 @@ const LOOKS_UNWATCHED: Duration = Duration::from_millis(100);
 const LOOKS_APART: Duration = Duration::from_millis(10);
 
 /// Waits while another process follows a group. `None`: nothing is left to do, or the group is gone.
-pub(super) async fn wait_for_holder(reader: &ReadHandle, id: GroupId, state: &GroupState) -> Result<Option<Standing>> {
+pub(super) async fn wait_for_holder(
+    reader: &ReadHandle,
+    id: GroupId,
+    state: &GroupState,
+) -> Result<Option<GroupStanding>> {
     let ReadHandle { inner, name, .. } = reader;
     let mut seen: Option<(ViewProgress, Instant)> = None;
     let mut room = None;

@@ -18,9 +18,9 @@ use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
-use crate::at_once::Paced;
+use crate::at_once::BatchPacer;
 use crate::group::job::Job;
-use crate::group::large::{Finished, finish};
+use crate::group::large::{LargeOutcome, finish};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::reconcile::reconcile;
 use crate::group::steps::{EnterPurged, EnteredPurges, Step, purges_of};
@@ -50,15 +50,15 @@ pub(super) async fn enter(job: &Job, progress: ViewProgress, ended_as_of: Option
     let mut finished = finish(job, progress).await?;
     loop {
         let stood = match finished {
-            Finished::Stands(progress) => *progress,
-            Finished::Elsewhere => return Ok(Outcome::Elsewhere),
-            Finished::Anew => return Ok(Outcome::Anew),
+            LargeOutcome::Stands(progress) => *progress,
+            LargeOutcome::Elsewhere => return Ok(Outcome::Elsewhere),
+            LargeOutcome::Anew => return Ok(Outcome::Anew),
         };
         if job.is_closing() {
             return Ok(Outcome::Elsewhere);
         }
-        let mut read = Read { job, after: &stood.purge_stamp };
-        let Purged { documents, commits, last, is_all, purges } = job.reader.read(&mut read).await?;
+        let mut read = ReadPurges { job, after: &stood.purge_stamp };
+        let PurgePage { documents, commits, last, is_all, purges } = job.reader.read(&mut read).await?;
         let entered = purges_of(&stood).saturating_add(commits);
         if is_all && entered != purges || !is_all && commits == 0 {
             finished = reconcile(job, stood).await?;
@@ -67,7 +67,7 @@ pub(super) async fn enter(job: &Job, progress: ViewProgress, ended_as_of: Option
         let stamp = last.unwrap_or_else(|| stood.purge_stamp.clone());
         let in_log = EnteredPurges { purges: entered, stamp, drained: ended_as_of.filter(|_| is_all) };
         finished = map_and_enter(job, stood, documents, &in_log).await?;
-        if is_all && let Finished::Stands(progress) = finished {
+        if is_all && let LargeOutcome::Stands(progress) = finished {
             return Ok(Outcome::Entered(progress));
         }
     }
@@ -79,7 +79,7 @@ pub(super) async fn map_and_enter(
     mut stood: ViewProgress,
     mut documents: Vec<ToMap>,
     purges: &EnteredPurges,
-) -> Result<Finished> {
+) -> Result<LargeOutcome> {
     loop {
         let MappedPart { documents: mapped, rest, permit: _permit, .. } = map(job, documents).await?;
         if rest.is_empty() {
@@ -88,7 +88,7 @@ pub(super) async fn map_and_enter(
         documents = rest;
         let as_before = EnteredPurges::as_before(&stood);
         match enter_documents(job, stood, &mapped, &as_before).await? {
-            Finished::Stands(progress) => stood = *progress,
+            LargeOutcome::Stands(progress) => stood = *progress,
             finished => return Ok(finished),
         }
     }
@@ -100,18 +100,18 @@ pub async fn enter_documents(
     mut stood: ViewProgress,
     documents: &[PreparedDocument],
     purges: &EnteredPurges,
-) -> Result<Finished> {
+) -> Result<LargeOutcome> {
     let mut rest = documents;
     loop {
-        let mut pace = Paced::new(&job.state.entered);
+        let mut pace = BatchPacer::new(&job.state.entered);
         let enter = EnterPurged { stood: &stood, documents: rest, purges, pace: &mut pace };
-        let Some((count, progress)) = Step::run(job, enter).await? else { return Ok(Finished::Elsewhere) };
+        let Some((count, progress)) = Step::run(job, enter).await? else { return Ok(LargeOutcome::Elsewhere) };
         pace.end();
-        let Some(count) = count else { return Ok(Finished::Anew) };
+        let Some(count) = count else { return Ok(LargeOutcome::Anew) };
         stood = progress;
         rest = rest.get(count..).unwrap_or_default();
         if rest.is_empty() {
-            return Ok(Finished::Stands(Box::new(stood)));
+            return Ok(LargeOutcome::Stands(Box::new(stood)));
         }
     }
 }
@@ -184,7 +184,7 @@ fn commit_of(stamp: &[u8]) -> &[u8] {
     stamp.get(..COMMIT_BYTES).unwrap_or_default()
 }
 
-struct Purged {
+struct PurgePage {
     documents: Vec<ToMap>,
     commits: i64,
     last: Option<Vec<u8>>,
@@ -192,15 +192,15 @@ struct Purged {
     purges: i64,
 }
 
-struct Read<'a> {
+struct ReadPurges<'a> {
     job: &'a Job,
     after: &'a [u8],
 }
 
-impl Operation for Read<'_> {
-    type Output = Purged;
+impl Operation for ReadPurges<'_> {
+    type Output = PurgePage;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Purged> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<PurgePage> {
         let inner = &self.job.reader.inner;
         let instance = inner.resolve(trx, &self.job.reader.name).await?;
         let purges = instance.buckets.begin_count(trx, Counter::Purges);
@@ -218,6 +218,6 @@ impl Operation for Read<'_> {
             });
             documents.push(ToMap { id: id.clone(), document });
         }
-        Ok(Purged { documents, commits, last, is_all, purges: purges.await? })
+        Ok(PurgePage { documents, commits, last, is_all, purges: purges.await? })
     }
 }

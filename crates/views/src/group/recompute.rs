@@ -17,7 +17,7 @@ use futures_util::future::{join_all, try_join};
 
 use crate::group::build::read_with_local_seq;
 use crate::group::find::load;
-use crate::group::job::{Job, Written};
+use crate::group::job::{JavascriptReduces, Job};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{begin_standing, purges_of};
 use crate::view::build::FOLLOWED;
@@ -30,7 +30,7 @@ use crate::view_updates::views;
 const PAGE: usize = 100;
 
 #[derive(Debug, Default)]
-pub struct Recomputed {
+pub struct RecomputeReport {
     pub documents: u64,
     /// The number of documents skipped since the group was behind them, or they changed meanwhile.
     pub passed_over: u64,
@@ -43,8 +43,8 @@ pub struct Recomputed {
 /// # Errors
 /// Of the storage; [`flatbed_store::error::Error::View`]: the functions cannot be run.
 #[boxed]
-pub async fn recompute(reader: &ReadHandle, instance: &Instance, group: &proto::Index) -> Result<Recomputed> {
-    let mut found = Recomputed::default();
+pub async fn recompute(reader: &ReadHandle, instance: &Instance, group: &proto::Index) -> Result<RecomputeReport> {
+    let mut found = RecomputeReport::default();
     let Some(loaded) = load(reader, instance, group).await? else { return Ok(found) };
     if loaded.functions.is_none() {
         return Ok(found);
@@ -73,7 +73,7 @@ pub async fn recompute(reader: &ReadHandle, instance: &Instance, group: &proto::
     Ok(found)
 }
 
-async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: &mut Recomputed) -> Result<()> {
+async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: &mut RecomputeReport) -> Result<()> {
     let (number, before) = (job.number(), to_map.len());
     let ids = to_map.iter().map(|document| document.id.clone()).collect();
     let are_set_aside = job.reader.read(&mut ReadSetAside { instance, number, ids }).await?;
@@ -106,7 +106,7 @@ pub async fn written_of(
     group: &proto::Index,
 ) -> Result<Option<impl WrittenReduces + use<>>> {
     let loaded = load(reader, instance, group).await?;
-    Ok(loaded.and_then(|loaded| loaded.functions.clone()).map(Written))
+    Ok(loaded.and_then(|loaded| loaded.functions.clone()).map(JavascriptReduces))
 }
 
 fn stamp_of(document: &ToMap) -> Option<[u8; STAMP_BYTES]> {
@@ -114,16 +114,16 @@ fn stamp_of(document: &ToMap) -> Option<[u8; STAMP_BYTES]> {
 }
 
 /// The position of a group, read together with the compared rows.
-struct Reached {
+struct ReachedPosition {
     stamp: Vec<u8>,
 }
 
-impl Reached {
+impl ReachedPosition {
     /// `None`: nothing can be compared now.
-    async fn read(trx: &Transaction, instance: &Instance, number: u64) -> Result<Option<Reached>> {
+    async fn read(trx: &Transaction, instance: &Instance, number: u64) -> Result<Option<ReachedPosition>> {
         let (progress, _, purges) = begin_standing(trx, instance, number, false).await?;
         let progress = progress.filter(|progress| progress.phase == FOLLOWED && purges_of(progress) == purges);
-        Ok(progress.map(|progress| Reached { stamp: progress.stamp }))
+        Ok(progress.map(|progress| ReachedPosition { stamp: progress.stamp }))
     }
 
     fn covers(&self, stamp: &[u8; STAMP_BYTES]) -> bool {
@@ -157,15 +157,15 @@ struct Compare<'a> {
 }
 
 impl Operation for Compare<'_> {
-    type Output = (Recomputed, usize);
+    type Output = (RecomputeReport, usize);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let mut found = Recomputed::default();
+        let mut found = RecomputeReport::default();
         let (number, keys) = (self.job.number(), &self.instance.keys);
         let view = keys.view(number);
         let ids = || self.documents.iter().map(PreparedDocument::id);
         let infos = join_all(ids().map(|id| trx.get(&keys.document(id).info(), true)));
-        let reached = Reached::read(trx, self.instance, number);
+        let reached = ReachedPosition::read(trx, self.instance, number);
         let (reached, had) = try_join(reached, read_stored_rows(trx, &view, ids(), true, None)).await?;
         let count = had.len().max(1);
         for (((document, stamp), had), info) in self.documents.iter().zip(self.stamps).zip(had).zip(infos.await) {
@@ -205,7 +205,7 @@ impl Operation for Orphans<'_> {
         let range = KeyRange { begin: self.begin.clone(), ..view.of_documents() };
         let page = trx.range(&range, true).page(PAGE);
         let (reached, page) =
-            try_join(Reached::read(trx, self.instance, self.number), async { Ok(page.await?) }).await?;
+            try_join(ReachedPosition::read(trx, self.instance, self.number), async { Ok(page.await?) }).await?;
         let mut ids = Vec::with_capacity(page.len());
         for row in &page {
             if let ViewPart::OfDocument(id, 0) = view.split(row.key())? {

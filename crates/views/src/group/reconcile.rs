@@ -15,7 +15,7 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::future::join_all;
 
 use crate::group::job::Job;
-use crate::group::large::Finished;
+use crate::group::large::LargeOutcome;
 use crate::group::mapper::ToMap;
 use crate::group::purges::map_and_enter;
 use crate::group::steps::EnteredPurges;
@@ -28,7 +28,7 @@ const PAGE: Limit<usize> = Limit::new(500, 4);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Removes the rows of all documents that no longer exist. No large document of the group may be partly changed.
-pub async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finished> {
+pub async fn reconcile(job: &Job, progress: ViewProgress) -> Result<LargeOutcome> {
     let (database, group, clock) = (&*job.reader.name, job.number(), job.clock());
     tracing::info!(
         database,
@@ -40,21 +40,21 @@ pub async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finished> {
     // compared once more.
     let as_before = EnteredPurges::as_before(&progress);
     let (mut stood, mut said_at) = match map_and_enter(job, progress, Vec::new(), &as_before).await? {
-        Finished::Stands(progress) => (*progress, clock.now()),
+        LargeOutcome::Stands(progress) => (*progress, clock.now()),
         other => return Ok(other),
     };
     let (purges, stamp) = job.reader.read(&mut LogEnd { job }).await?;
     let mut begin: Option<Vec<u8>> = None;
     loop {
         if job.is_closing() {
-            return Ok(Finished::Elsewhere);
+            return Ok(LargeOutcome::Elsewhere);
         }
         let (gone, rest) = job.reader.read(&mut FindGone { job, begin: begin.as_deref() }).await?;
         if !gone.is_empty() || clock.since(said_at) >= HEARTBEAT_INTERVAL {
             let gone = gone.into_iter().map(|id| ToMap { id, document: None }).collect();
             // The purges count as entered when all documents have been looked up.
             match map_and_enter(job, stood, gone, &as_before).await? {
-                Finished::Stands(progress) => stood = *progress,
+                LargeOutcome::Stands(progress) => stood = *progress,
                 other => return Ok(other),
             }
             said_at = clock.now();

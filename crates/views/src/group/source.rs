@@ -14,14 +14,14 @@ use flatbed_store::view_definition::ViewDefinition;
 use futures_util::future::BoxFuture;
 
 use crate::group::find::{CurrentGroup, find, known};
-use crate::group::job::Written;
+use crate::group::job::JavascriptReduces;
 use crate::group::steps::{begin_standing, drained, is_through};
 use crate::group::updater::ensure;
 use crate::view::build::FOLLOWED;
 use crate::view::group::ViewGroup;
-use crate::view::read::{OpenView, Opening, View, ViewSource};
+use crate::view::read::{OpenOutcome, OpenView, View, ViewSource};
 use crate::view::written::WrittenReduces;
-use crate::view_updates::{GroupState, LoadedGroup, Moved, Waiting, WaitsFor, views};
+use crate::view_updates::{GroupMoves, GroupState, LoadedGroup, WaitingReader, WaitsFor, views};
 
 /// The interval at which a waiting query makes sure that a process follows the group.
 const NUDGES: Duration = Duration::from_millis(250);
@@ -88,15 +88,15 @@ struct Source {
     /// The read version up to which the group must be complete; 0: not known yet.
     needs: AtomicI64,
     /// Set while the query waits, from its first attempt on.
-    waiting: Mutex<Option<Waiting>>,
+    waiting: Mutex<Option<WaitingReader>>,
 }
 
 impl ViewSource for Source {
-    fn open<'a>(&'a self, trx: &'a Transaction, is_first: bool) -> BoxFuture<'a, Result<Opening>> {
+    fn open<'a>(&'a self, trx: &'a Transaction, is_first: bool) -> BoxFuture<'a, Result<OpenOutcome>> {
         Box::pin(async move {
             let opened = self.open_in(trx, is_first).await;
             // A retry on the storage's request keeps the query waiting.
-            if !matches!(opened, Ok(Opening::Wait(_)) | Err(Error::Storage(_))) {
+            if !matches!(opened, Ok(OpenOutcome::Wait(_)) | Err(Error::Storage(_))) {
                 self.waits(None);
             }
             opened
@@ -109,7 +109,7 @@ impl ViewSource for Source {
 }
 
 impl Source {
-    async fn open_in(&self, trx: &Transaction, is_first: bool) -> Result<Opening> {
+    async fn open_in(&self, trx: &Transaction, is_first: bool) -> Result<OpenOutcome> {
         let ReadHandle { inner, name, .. } = &self.reader;
         let (namespace, number) = self.id;
         let seen = *self.state.moved.borrow();
@@ -148,7 +148,7 @@ impl Source {
                     needs = trx.get_read_version().await?;
                     self.needs.store(needs, Ordering::Relaxed);
                 }
-                return Ok(Opening::Wait(self.wait(needs, seen)?));
+                return Ok(OpenOutcome::Wait(self.wait(needs, seen)?));
             }
         } else if !is_first && !is_built && self.update == ViewUpdate::True {
             // The group is being rebuilt.
@@ -161,12 +161,12 @@ impl Source {
             None => self.storage.begin()?,
         };
         let functions = self.loaded.functions.clone();
-        let written = functions.map(|functions| Arc::new(Written(functions)) as Arc<dyn WrittenReduces>);
+        let written = functions.map(|functions| Arc::new(JavascriptReduces(functions)) as Arc<dyn WrittenReduces>);
         let (group, tree) = (self.storage.clone(), self.tree);
-        Ok(Opening::Open(Box::new(OpenView { instance, group, tree, progress, written })))
+        Ok(OpenOutcome::Open(Box::new(OpenView { instance, group, tree, progress, written })))
     }
 
-    fn waits(&self, waiting: Option<Waiting>) {
+    fn waits(&self, waiting: Option<WaitingReader>) {
         let mut waits = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waits.is_none() || waiting.is_none() {
             *waits = waiting;
@@ -177,10 +177,10 @@ impl Source {
     ///
     /// # Errors
     /// The group cannot be followed, or too many queries wait.
-    fn wait(&self, needs: i64, seen: Moved) -> Result<BoxFuture<'static, Result<()>>> {
+    fn wait(&self, needs: i64, seen: GroupMoves) -> Result<BoxFuture<'static, Result<()>>> {
         let (reader, id, state) = (self.reader.clone(), self.id, Arc::clone(&self.state));
         if self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            self.waits(Some(Waiting::begin(views(&reader.inner), &state, self.waits_for.clone())?));
+            self.waits(Some(WaitingReader::begin(views(&reader.inner), &state, self.waits_for.clone())?));
         }
         Ok(Box::pin(async move {
             if let Some(failure) = state.failure() {
@@ -192,8 +192,9 @@ impl Source {
             let looks_again = clock.sleep(LOOKS_AGAIN);
             tokio::pin!(looks_again);
             loop {
-                let is_further =
-                    |moved: &Moved| moved.drained >= needs && moved.drained > seen.drained || moved.ended != seen.ended;
+                let is_further = |moved: &GroupMoves| {
+                    moved.drained >= needs && moved.drained > seen.drained || moved.ended != seen.ended
+                };
                 tokio::select! {
                     _ = moved.wait_for(is_further) => break,
                     () = &mut looks_again => break,

@@ -17,10 +17,10 @@ use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::at_once::Paced;
+use crate::at_once::BatchPacer;
 use crate::group::job::Job;
 use crate::group::purges;
-use crate::view::apply::{Applied, At, apply};
+use crate::view::apply::{ApplyResult, At, apply};
 use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes};
 use crate::view::documents::LargeReadGate;
 use crate::view::known::new_mark;
@@ -28,7 +28,7 @@ use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
 use crate::view_updates::views;
 
-pub struct Standing {
+pub struct GroupStanding {
     pub instance: Arc<Instance>,
     /// The group in the record.
     pub group: proto::Index,
@@ -38,7 +38,7 @@ pub struct Standing {
     pub purges: i64,
 }
 
-impl Standing {
+impl GroupStanding {
     pub(super) fn is_through(&self) -> bool {
         self.progress.as_ref().is_some_and(|progress| is_through(progress, &self.last_seq, self.purges))
     }
@@ -85,13 +85,13 @@ pub struct ReadStanding<'a> {
 }
 
 impl Operation for ReadStanding<'_> {
-    type Output = Option<Standing>;
+    type Output = Option<GroupStanding>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let Some(group) = group_of(&instance, self.id).cloned() else { return Ok(None) };
         let (progress, last_seq, purges) = begin_standing(trx, &instance, self.id.1, false).await?;
-        Ok(Some(Standing { instance, group, progress, last_seq, purges }))
+        Ok(Some(GroupStanding { instance, group, progress, last_seq, purges }))
     }
 }
 
@@ -171,7 +171,7 @@ impl WithinGroup<'_> {
         views(&self.job.reader.inner).owner
     }
 
-    async fn apply(&self, progress: &mut ViewProgress, documents: &[PreparedDocument]) -> Result<Applied> {
+    async fn apply(&self, progress: &mut ViewProgress, documents: &[PreparedDocument]) -> Result<ApplyResult> {
         let Job { storage, written, known, .. } = self.job;
         apply(&self.at(), storage, Some(written), known, progress, documents).await
     }
@@ -181,14 +181,14 @@ impl WithinGroup<'_> {
 /// during it. A group without room for a row is begun again.
 pub struct Take {
     /// The beginning to replace, if it is still the current one ([`beginning_of`]).
-    pub anew: Option<Beginning>,
+    pub anew: Option<GroupGeneration>,
 }
 
 /// Distinguishes a group from its rebuild.
-pub(super) type Beginning = (u64, u64);
+pub(super) type GroupGeneration = (u64, u64);
 
 /// See [`Take`].
-pub fn beginning_of(progress: &ViewProgress) -> Beginning {
+pub fn beginning_of(progress: &ViewProgress) -> GroupGeneration {
     progress.trees.first().map(|tree| (tree.secret_0, tree.secret_1)).unwrap_or_default()
 }
 
@@ -326,7 +326,7 @@ pub(super) struct Enter<'a, 'p> {
     pub last_seq: Seq,
     /// A read version up to which no more changes existed.
     pub ended_as_of: Option<i64>,
-    pub pace: &'a mut Paced<'p>,
+    pub pace: &'a mut BatchPacer<'p>,
 }
 
 pub(super) enum EnterOutcome {
@@ -446,7 +446,7 @@ pub(super) struct EnterPurged<'a, 'p> {
     pub documents: &'a [PreparedDocument],
     /// The purges that the group has once all documents are entered.
     pub purges: &'a EnteredPurges,
-    pub pace: &'a mut Paced<'p>,
+    pub pace: &'a mut BatchPacer<'p>,
 }
 
 impl Work for EnterPurged<'_, '_> {

@@ -10,7 +10,7 @@ use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 use prost::Message;
 
-use crate::view::asking::Asking;
+use crate::view::asking::ConcurrentReaders;
 use crate::view::documents::{DocumentDiff, LargeReadGate, NewRow, Plan, RowDiff, StoredRows, read_stored_rows};
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::known::{ChangedNode, KnownNodes};
@@ -32,7 +32,7 @@ pub struct At<'a> {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct ApplyResult {
     /// The number of leading documents whose rows are complete. It is 0 if the first document has more changes than a
     /// transaction holds: some of them are made, and the next transactions make the rest.
     pub documents: usize,
@@ -57,7 +57,7 @@ pub async fn apply(
     known: &KnownNodes,
     progress: &mut proto::ViewProgress,
     documents: &[PreparedDocument],
-) -> Result<Applied> {
+) -> Result<ApplyResult> {
     known.begin(progress);
     if !large::may_enter(progress, documents) {
         return Err(Error::Corrupt("a document was entered before a large one was complete".to_owned()));
@@ -67,22 +67,23 @@ pub async fn apply(
     let had =
         read_stored_rows(trx, &keys, documents.iter().map(PreparedDocument::id), true, Some(at.large_reads)).await?;
     if had.is_empty() {
-        return Ok(Applied::default());
+        return Ok(ApplyResult::default());
     }
     let mut plans = plan(group, documents, &had);
     if let Some((document, bytes)) = staged(trx, &keys, group, &mut plans).await? {
         large::goes_on(progress, document);
-        return Ok(Applied { bytes, ..Applied::default() });
+        return Ok(ApplyResult { bytes, ..ApplyResult::default() });
     }
     let reads = GroupReads { trx, keys: &keys, is_before: false };
     loop {
         let Some(diffs) = diff_all(reads, group, &progress.trees, &plans).await? else {
-            return Ok(Applied { is_full: true, ..Applied::default() });
+            return Ok(ApplyResult { is_full: true, ..ApplyResult::default() });
         };
         plans.truncate(diffs.len());
         let alone = make_alone(reads, group, written, &diffs).await?;
         let trees = (0..group.trees().len()).map(|tree| {
-            let tree = StoredTree { reads, group, tree, written, known: Some(known), asking: Asking::default() };
+            let tree =
+                StoredTree { reads, group, tree, written, known: Some(known), asking: ConcurrentReaders::default() };
             change_tree(tree, progress, &diffs, &alone)
         });
         let changed = each_tree(trees).await?;
@@ -148,21 +149,21 @@ pub async fn write_rows(
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
     documents: &[PreparedDocument],
-) -> Result<Applied> {
+) -> Result<ApplyResult> {
     let (trx, keys) = (at.trx, at.keys.view(group.number()));
     let had =
         read_stored_rows(trx, &keys, documents.iter().map(PreparedDocument::id), false, Some(at.large_reads)).await?;
     if had.is_empty() {
-        return Ok(Applied::default());
+        return Ok(ApplyResult::default());
     }
     let mut plans = plan(group, documents, &had);
     if let Some((_, bytes)) = staged(trx, &keys, group, &mut plans).await? {
-        return Ok(Applied { bytes, ..Applied::default() });
+        return Ok(ApplyResult { bytes, ..ApplyResult::default() });
     }
     let reads = GroupReads { trx, keys: &keys, is_before: false };
     // No nodes exist yet.
     let Some(diffs) = diff_all(reads, group, &[], &plans).await? else {
-        return Ok(Applied { is_full: true, ..Applied::default() });
+        return Ok(ApplyResult { is_full: true, ..ApplyResult::default() });
     };
     let alone = make_alone(reads, group, written, &diffs).await?;
     let mut writes = row_writes(&keys, &diffs);
@@ -231,9 +232,9 @@ async fn diff_all<'d>(
     Ok(Some(diffs))
 }
 
-fn counted(diffs: &[DocumentDiff<'_>], bytes: u64) -> Applied {
+fn counted(diffs: &[DocumentDiff<'_>], bytes: u64) -> ApplyResult {
     let whole = diffs.iter().filter(|diff| !diff.is_partial).count();
-    Applied {
+    ApplyResult {
         documents: whole,
         rows_changed: diffs.iter().map(|diff| diff.rows.len() as u64).sum(),
         bytes,
@@ -274,8 +275,9 @@ async fn make_alone(
             continue;
         }
         let row_keys: Vec<Vec<u8>> = rows.iter().map(|(key, _)| key.clone()).collect();
-        let made =
-            StoredTree { reads, group, tree, written, known: None, asking: Asking::default() }.alone(rows).await?;
+        let made = StoredTree { reads, group, tree, written, known: None, asking: ConcurrentReaders::default() }
+            .alone(rows)
+            .await?;
         for (key, summary) in row_keys.into_iter().zip(made) {
             let encoded = summary.encode();
             all.insert((tree, key), (summary, encoded));

@@ -11,9 +11,9 @@ use std::task::{Poll, Waker};
 /// through the runtime's queue, behind all others that can send by then, and the others when the first resumes. If each
 /// yielded through the queue, a join of hundreds of readers would be queued again for every two of them.
 #[derive(Debug, Default)]
-pub struct Asking(Mutex<Option<Vec<Waker>>>);
+pub struct ConcurrentReaders(Mutex<Option<Vec<Waker>>>);
 
-impl Asking {
+impl ConcurrentReaders {
     /// Returns the answer after all other readers have sent their requests.
     pub async fn asked<T>(&self, answer: impl Future<Output = T>) -> T {
         let (mut is_first, mut leads) = (true, None);
@@ -43,7 +43,7 @@ impl Asking {
 }
 
 /// The first reader. The others wake when it resumes or is dropped.
-struct Leads<'a>(&'a Asking);
+struct Leads<'a>(&'a ConcurrentReaders);
 
 impl Drop for Leads<'_> {
     fn drop(&mut self) {
@@ -63,7 +63,7 @@ mod tests {
     #[tokio::test]
     async fn all_have_asked_before_one_goes_on() {
         for count in [1, 3, 400] {
-            let (asking, asked, polls) = (Asking::default(), &Cell::new(0), &Cell::new(0));
+            let (asking, asked, polls) = (ConcurrentReaders::default(), &Cell::new(0), &Cell::new(0));
             let reads = (0..count).map(|_| async {
                 asked.set(asked.get() + 1);
                 asking.asked(async { assert_eq!(asked.get(), count) }).await;
@@ -80,7 +80,7 @@ mod tests {
 
     #[tokio::test]
     async fn none_waits_for_a_first_one_that_is_gone() {
-        let asking = Asking::default();
+        let asking = ConcurrentReaders::default();
         let mut first = Box::pin(asking.asked(pending::<()>()));
         assert!(first.as_mut().now_or_never().is_none());
         // It resumes on its own wake-up, not with the others.

@@ -7,7 +7,7 @@ use flatbed_store::proto;
 use flatbed_store::transaction::Quiet;
 
 use crate::view::apply::At;
-use crate::view::asking::Asking;
+use crate::view::asking::ConcurrentReaders;
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::large::tidy;
 use crate::view::stored::StoredTree;
@@ -86,7 +86,7 @@ pub async fn build_nodes(
     }
     progress.phase = NODES;
     let reads = GroupReads { trx: at.trx, keys: &keys, is_before: false };
-    let stored = StoredTree { reads, group, tree: place, written, known: None, asking: Asking::default() };
+    let stored = StoredTree { reads, group, tree: place, written, known: None, asking: ConcurrentReaders::default() };
     let (shape, _) = shape_of(&progress.trees, place)?;
     let at_level = u8::try_from(level).unwrap_or(u8::MAX).max(1);
     let BuiltNodes { nodes, mut next, mut is_root } = build(&stored, &shape, at_level, begin, pace.entries).await?;

@@ -18,14 +18,14 @@ use futures_util::future::{BoxFuture, join_all};
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::view::asking::Asking;
+use crate::view::asking::ConcurrentReaders;
 use crate::view::build::FOLLOWED;
 use crate::view::documents::{StoredRows, read_stored_rows};
 use crate::view::group::{Reduction, ViewGroup, shape_of};
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::prepare::{hash_of, value_of};
 use crate::view::stored::{StoredTree, TreeRow};
-use crate::view::summary::{Reduced, Summary};
+use crate::view::summary::{ReducedValue, Summary};
 use crate::view::undo::GroupReads;
 use crate::view::written::{ReduceAsk, ReduceFailure, WrittenReduces, WrittenResult};
 
@@ -43,7 +43,7 @@ pub const PAGE_KEYS: usize = 200;
 const SEEN_ROWS_MAX: Limit<usize> = Limit::new(50_000, 100);
 
 #[derive(Debug, Default)]
-pub struct Checked {
+pub struct CheckPage {
     pub keys: u64,
     pub violations: Vec<String>,
     pub refused: i64,
@@ -67,7 +67,7 @@ pub async fn check(
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
     (begin, page_keys): (Vec<u8>, usize),
-) -> Result<Checked> {
+) -> Result<CheckPage> {
     let view = keys.view(group.number());
     let all = keys.index(group.number());
     let range = KeyRange { begin: if begin.is_empty() { all.begin } else { begin }, end: all.end };
@@ -75,7 +75,7 @@ pub async fn check(
         futures_util::future::try_join(trx.get(&view.progress(), true), trx.range(&range, true).page(page_keys.max(2)))
             .await?;
     let progress = progress.map(|bytes| proto::ViewProgress::decode(&*bytes)).transpose()?;
-    let mut checked = Checked { keys: page.len() as u64, ..Checked::default() };
+    let mut checked = CheckPage { keys: page.len() as u64, ..CheckPage::default() };
     let Some(progress) = progress else {
         if !page.is_empty() {
             checked.violations.push(format!("group {} has keys and no progress", group.number()));
@@ -350,7 +350,7 @@ impl Check<'_> {
             tree: place,
             written,
             known: None,
-            asking: Asking::default(),
+            asking: ConcurrentReaders::default(),
         };
         let found = Summary::decode(value)?;
         if at == 0 {
@@ -440,19 +440,19 @@ impl Check<'_> {
         }
         for ((reduce, found), made) in reduces.iter().zip(&found.states).zip(&made.states) {
             let is_right = match (reduce, found, made) {
-                (Reduction::BuiltIn(reducer), Reduced::BuiltIn(found), Reduced::BuiltIn(made)) => {
+                (Reduction::BuiltIn(reducer), ReducedValue::BuiltIn(found), ReducedValue::BuiltIn(made)) => {
                     // Failures of size or range may depend on the grouping.
                     let depends = |reducer: &Reducer| !matches!(reducer, Reducer::Count | Reducer::ApproxCountDistinct);
                     found == made || depends(reducer) && found.finish() == made.finish()
                 }
-                (Reduction::Written(_), Reduced::Written(Ok(found)), Reduced::Written(Ok(made))) => {
+                (Reduction::Written(_), ReducedValue::Written(Ok(found)), ReducedValue::Written(Ok(made))) => {
                     is_same(found, made)
                 }
                 // No result is given if functions do not run, and sometimes if they are slow.
-                (Reduction::Written(_), Reduced::Written(_), _) => true,
+                (Reduction::Written(_), ReducedValue::Written(_), _) => true,
                 // It did not fit beside the others, which depends on the grouping, too.
-                (Reduction::BuiltIn(_), Reduced::Written(Err(_)), _) => true,
-                (Reduction::BuiltIn(_), _, Reduced::Written(Err(_))) => true,
+                (Reduction::BuiltIn(_), ReducedValue::Written(Err(_)), _) => true,
+                (Reduction::BuiltIn(_), _, ReducedValue::Written(Err(_))) => true,
                 _ => false,
             };
             if !is_right {

@@ -34,7 +34,7 @@ const QUICK_TEXT_BYTES: usize = 16 << 10;
 const TREES_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Debug, Clone, Default)]
-pub struct Emitted {
+pub struct EmittedDocument {
     pub id: String,
     /// For each tree of the group, keys and values as JSON texts. A document that is deleted or gone has none.
     pub trees: Vec<EmittedRows>,
@@ -46,7 +46,7 @@ pub struct Emitted {
     pub set_aside: Option<String>,
 }
 
-impl Emitted {
+impl EmittedDocument {
     /// Returns the memory of the rows until they are prepared, in bytes, without their JSON trees.
     pub fn memory_bytes(&self) -> usize {
         self.trees.iter().map(|rows| rows.len() * EMITTED_ROW_BYTES + 3 * rows.bytes()).sum()
@@ -161,14 +161,14 @@ impl TreeBudget {
 
 /// Makes sort keys, order and hashes of the emitted rows. A document whose rows are too many, too large or no JSON
 /// becomes one without rows: [`PreparedDocument::is_refused`].
-pub fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
+pub fn prepare(group: &ViewGroup, emitted: EmittedDocument) -> PreparedDocument {
     let is_small = emitted.trees.iter().all(|rows| rows.bytes() <= SMALL_TEXT_BYTES);
     prepare_within(group, emitted, if is_small { usize::MAX } else { TREES_BYTES_MAX })
 }
 
 /// `trees_bytes_max`: the bound of the JSON trees of one view.
-fn prepare_within(group: &ViewGroup, emitted: Emitted, trees_bytes_max: usize) -> PreparedDocument {
-    let Emitted { id, trees, is_too_much, ends_at_ms, set_aside } = emitted;
+fn prepare_within(group: &ViewGroup, emitted: EmittedDocument, trees_bytes_max: usize) -> PreparedDocument {
+    let EmittedDocument { id, trees, is_too_much, ends_at_ms, set_aside } = emitted;
     let count: usize = trees.iter().map(EmittedRows::len).sum();
     let without_rows = |id| PreparedDocument { id, rows: Vec::new(), is_refused: false, set_aside: None };
     let refused = |id| PreparedDocument { is_refused: true, ..without_rows(id) };
@@ -281,7 +281,11 @@ mod tests {
         rows.for_each(|(key, value)| emitted.push(&key, &value));
         let trees = vec![ViewTree { raw_collation: false, reduces: Vec::new() }];
         let group = ViewGroup::new(1, false, trees).unwrap();
-        prepare_within(&group, Emitted { id: "d".to_owned(), trees: vec![emitted], ..Emitted::default() }, 2 << 20)
+        prepare_within(
+            &group,
+            EmittedDocument { id: "d".to_owned(), trees: vec![emitted], ..EmittedDocument::default() },
+            2 << 20,
+        )
     }
 
     /// Returns a JSON text of 3,001 bytes whose tree takes many times as much.

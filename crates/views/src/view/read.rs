@@ -19,7 +19,7 @@ use flatbed_store::view_definition::{GroupDefinition, ReduceFunction, TreeDefini
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use crate::view::asking::Asking;
+use crate::view::asking::ConcurrentReaders;
 use crate::view::build::FOLLOWED;
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::labels::Labels;
@@ -30,7 +30,7 @@ use crate::view::written::WrittenReduces;
 /// Opens a view in each transaction that reads it, and decides whether it may be read yet.
 pub trait ViewSource: Send + Sync {
     /// `is_first`: the first page of a query, which must be as fresh as asked; later pages take the current state.
-    fn open<'a>(&'a self, trx: &'a Transaction, is_first: bool) -> BoxFuture<'a, Result<Opening>>;
+    fn open<'a>(&'a self, trx: &'a Transaction, is_first: bool) -> BoxFuture<'a, Result<OpenOutcome>>;
 
     /// See [`View::is_waiting`].
     fn is_waiting(&self) -> bool {
@@ -38,7 +38,7 @@ pub trait ViewSource: Send + Sync {
     }
 }
 
-pub enum Opening {
+pub enum OpenOutcome {
     Open(Box<OpenView>),
     /// The caller opens it again in another transaction when this resolves.
     Wait(BoxFuture<'static, Result<()>>),
@@ -155,7 +155,7 @@ pub struct ViewRange {
     pub exclusive_end: bool,
 }
 
-pub(super) struct Reading<'a> {
+pub(super) struct TreeReading<'a> {
     pub trx: &'a Transaction,
     pub open: &'a OpenView,
     /// The rows of one partition, or of all.
@@ -172,12 +172,12 @@ pub(super) enum Side {
     Behind,
 }
 
-impl<'a> Reading<'a> {
-    pub(super) fn new(trx: &'a Transaction, open: &'a OpenView, partition: Option<&'a str>) -> Result<Reading<'a>> {
+impl<'a> TreeReading<'a> {
+    pub(super) fn new(trx: &'a Transaction, open: &'a OpenView, partition: Option<&'a str>) -> Result<TreeReading<'a>> {
         let (trees, is_before) = shown(&open.progress);
         let (shape, height) = shape_of(trees, open.tree)?;
         let keys = open.instance.keys.view(open.group.number());
-        Ok(Reading { trx, open, places: RowPlaces(partition), keys, is_before, shape, height })
+        Ok(TreeReading { trx, open, places: RowPlaces(partition), keys, is_before, shape, height })
     }
 
     pub(super) fn reads(&self) -> GroupReads<'_> {
@@ -192,7 +192,7 @@ impl<'a> Reading<'a> {
             tree: *tree,
             written: written.as_deref(),
             known: None,
-            asking: Asking::default(),
+            asking: ConcurrentReaders::default(),
         }
     }
 
@@ -285,10 +285,10 @@ fn at_gap(places: RowPlaces<'_>, sort_key: &SortKey, place: &LabelPlace) -> Vec<
     }
 }
 
-pub(super) trait PageRead: Send {
+pub(super) trait PageReader: Send {
     type Page: Send;
 
-    fn read(&mut self, reading: &Reading<'_>) -> impl Future<Output = Result<Self::Page>> + Send;
+    fn read(&mut self, reading: &TreeReading<'_>) -> impl Future<Output = Result<Self::Page>> + Send;
 }
 
 enum AttemptOutcome<P> {
@@ -299,12 +299,12 @@ enum AttemptOutcome<P> {
 /// The read version of a query's pages. All pages use the first one as long as FoundationDB keeps it, so that a query
 /// that takes no longer sees one state of the view. A longer query continues with a later version.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Pinned(Option<(i64, Instant)>);
+pub(super) struct PinnedVersion(Option<(i64, Instant)>);
 
 /// FoundationDB keeps versions for 5 s; a page must be read within that time, too.
 const PINNED_FOR: Duration = Duration::from_millis(3_500);
 
-impl Pinned {
+impl PinnedVersion {
     fn version(self, clock: &Clock) -> Option<i64> {
         self.0.filter(|(_, since)| clock.since(*since) < PINNED_FOR).map(|(version, _)| version)
     }
@@ -317,7 +317,7 @@ struct OpenAndRead<'a, R> {
     read: &'a mut R,
 }
 
-impl<R: PageRead> Operation for OpenAndRead<'_, R> {
+impl<R: PageReader> Operation for OpenAndRead<'_, R> {
     /// With the read version that was used, if it is a new one.
     type Output = (AttemptOutcome<R::Page>, Option<i64>);
 
@@ -327,9 +327,9 @@ impl<R: PageRead> Operation for OpenAndRead<'_, R> {
             trx.set_read_version(version);
         }
         match self.view.source.open(trx, self.is_first).await? {
-            Opening::Wait(wait) => Ok((AttemptOutcome::Wait(wait), None)),
-            Opening::Open(open) => {
-                let reading = Reading::new(trx, &open, self.view.partition.as_deref())?;
+            OpenOutcome::Wait(wait) => Ok((AttemptOutcome::Wait(wait), None)),
+            OpenOutcome::Open(open) => {
+                let reading = TreeReading::new(trx, &open, self.view.partition.as_deref())?;
                 let page = self.read.read(&reading).await?;
                 // The transaction knows its version by now.
                 let version = if pinned.is_some() { None } else { Some(trx.get_read_version().await?) };
@@ -340,10 +340,10 @@ impl<R: PageRead> Operation for OpenAndRead<'_, R> {
 }
 
 /// Reads a page as soon as the view may be read.
-pub(super) async fn read_page<R: PageRead>(
+pub(super) async fn read_page<R: PageReader>(
     view: &View,
     is_first: bool,
-    pinned: &mut Pinned,
+    pinned: &mut PinnedVersion,
     read: &mut R,
 ) -> Result<R::Page> {
     loop {
@@ -353,7 +353,7 @@ pub(super) async fn read_page<R: PageRead>(
         match transaction::read(&inner.db, &inner.metrics, &mut operation).await? {
             (AttemptOutcome::Page(page), version) => {
                 if let Some(version) = version {
-                    *pinned = Pinned(Some((version, since)));
+                    *pinned = PinnedVersion(Some((version, since)));
                 }
                 return Ok(page);
             }

@@ -17,9 +17,9 @@ use futures_util::future::try_join_all;
 use crate::view::group::Reduction;
 use crate::view::parts::{begin_key, begin_texts, decode, key_parts_bytes, texts_bytes};
 use crate::view::prepare::value_of;
-use crate::view::read::{PageRead, Pinned, Reading, Select, Side, View, read_page};
+use crate::view::read::{PageReader, PinnedVersion, Select, Side, TreeReading, View, read_page};
 use crate::view::stored::TreeRow;
-use crate::view::summary::{Reduced, Summary};
+use crate::view::summary::{ReducedValue, Summary};
 use crate::view::written::{ReduceFailure, WrittenResult};
 
 const PAGE_GROUPS: Limit<usize> = Limit::new(1_000, 6);
@@ -75,7 +75,7 @@ pub struct ReducedRows {
     query: Arc<ReduceQuery>,
     /// `None` after the end.
     place: Option<Cursor>,
-    pinned: Pinned,
+    pinned: PinnedVersion,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -111,7 +111,7 @@ impl View {
     pub fn reduce(&self, query: ReduceQuery) -> ReducedRows {
         let (skip, limit) = (query.skip, query.limit.unwrap_or(u64::MAX));
         let place = Cursor { is_first: true, skip, limit, groups: PAGE_GROUPS.get(), ..Cursor::default() };
-        ReducedRows { view: self.clone(), query: Arc::new(query), place: Some(place), pinned: Pinned::default() }
+        ReducedRows { view: self.clone(), query: Arc::new(query), place: Some(place), pinned: PinnedVersion::default() }
     }
 }
 
@@ -144,10 +144,10 @@ struct RowGroup {
     summary: Summary,
 }
 
-impl PageRead for ReadGroups<'_> {
+impl PageReader for ReadGroups<'_> {
     type Page = (ReducedPage, Option<Cursor>);
 
-    async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
+    async fn read(&mut self, reading: &TreeReading<'_>) -> Result<Self::Page> {
         let mut next = Cursor { is_first: false, ..self.from.clone() };
         let groups = if next.skip > 0 { PAGE_GROUPS.get() } else { next.groups };
         let wanted = next.skip.saturating_add(next.limit).min(groups as u64) as usize;
@@ -204,12 +204,12 @@ impl PageRead for ReadGroups<'_> {
 }
 
 impl ReadGroups<'_> {
-    async fn all(&self, reading: &Reading<'_>, range: KeyRange) -> Result<Option<RowGroup>> {
+    async fn all(&self, reading: &TreeReading<'_>, range: KeyRange) -> Result<Option<RowGroup>> {
         let summary = cover(&reading.stored(), &reading.shape, reading.height, &range).await?;
         Ok(summary.map(|summary| RowGroup { range, at: 0, key: None, first: None, summary }))
     }
 
-    async fn keys(&self, reading: &Reading<'_>, count: usize, next: &mut Cursor) -> Result<Vec<RowGroup>> {
+    async fn keys(&self, reading: &TreeReading<'_>, count: usize, next: &mut Cursor) -> Result<Vec<RowGroup>> {
         let end = count.min(next.key + KEYS_AT_ONCE.get().min(next.groups.max(1)));
         let found = (next.key..end).map(|key| async move {
             let Some(range) = reading.range_of_key(&self.query.select, key, self.query.descending).await? else {
@@ -226,7 +226,7 @@ impl ReadGroups<'_> {
     /// Returns the first groups of a range, in the order of reading, and the rest of the range.
     async fn groups(
         &self,
-        reading: &Reading<'_>,
+        reading: &TreeReading<'_>,
         mut range: KeyRange,
         level: Option<usize>,
         wanted: usize,
@@ -294,7 +294,7 @@ impl ReadGroups<'_> {
     /// Returns the group of a row with a long key, and the rest of the range in the order of reading.
     async fn long_group(
         &self,
-        reading: &Reading<'_>,
+        reading: &TreeReading<'_>,
         range: &KeyRange,
         row: &[u8],
         level: usize,
@@ -315,7 +315,7 @@ impl ReadGroups<'_> {
 
     /// Reduces groups of few rows again, if `descending`: CouchDB passes the rows in reverse order then. The stored
     /// state of a node was computed in ascending order.
-    async fn turn(&self, reading: &Reading<'_>, found: &mut [RowGroup]) -> Result<()> {
+    async fn turn(&self, reading: &TreeReading<'_>, found: &mut [RowGroup]) -> Result<()> {
         let reduces = reading.open.group.reduces(reading.open.tree);
         let is_written = matches!(reduces.get(self.query.reduce), Some(Reduction::Written(_)));
         if !self.query.descending || !is_written {
@@ -351,7 +351,7 @@ impl ReadGroups<'_> {
     }
 
     /// Returns the rows of the first groups: at least one, and as many as the page's bytes allow.
-    async fn answered(&self, reading: &Reading<'_>, found: &[RowGroup]) -> Result<Vec<ReducedRow>> {
+    async fn answered(&self, reading: &TreeReading<'_>, found: &[RowGroup]) -> Result<Vec<ReducedRow>> {
         let (mut rows, mut bytes, mut at_once) = (Vec::new(), 0, GROUPS_AT_ONCE.get());
         while rows.len() < found.len() && bytes < PAGE_BYTES {
             let some = found.iter().skip(rows.len()).take(at_once);
@@ -376,7 +376,7 @@ impl ReadGroups<'_> {
     }
 
     /// Begins the row of a group, without reading parts.
-    async fn begun(&self, reading: &Reading<'_>, found: &RowGroup) -> Result<PendingRow> {
+    async fn begun(&self, reading: &TreeReading<'_>, found: &RowGroup) -> Result<PendingRow> {
         let key = match (found.key, &found.first) {
             (None, _) => None,
             (Some(level), Some(TreeRow { key, alone: None, .. })) => Some((level, Text::Known(key.clone()))),
@@ -386,8 +386,8 @@ impl ReadGroups<'_> {
         let known = |value: WrittenResult| value.map(String::into_bytes).map(Text::Known);
         let state = match found.summary.states.get(self.query.reduce) {
             None => return Ok(PendingRow { key, value: Err(none()) }),
-            Some(Reduced::Written(result)) => return Ok(PendingRow { key, value: known(result.clone()) }),
-            Some(Reduced::BuiltIn(state)) => state,
+            Some(ReducedValue::Written(result)) => return Ok(PendingRow { key, value: known(result.clone()) }),
+            Some(ReducedValue::BuiltIn(state)) => state,
         };
         let value = match state.finish() {
             Ok(Some(value)) => {
@@ -434,7 +434,7 @@ impl PendingRow {
         key + value
     }
 
-    async fn row(self, reading: &Reading<'_>) -> Result<ReducedRow> {
+    async fn row(self, reading: &TreeReading<'_>) -> Result<ReducedRow> {
         let key = match self.key {
             None => None,
             Some((level, text)) => {
@@ -464,7 +464,7 @@ impl PendingRow {
     }
 }
 
-async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<Text> {
+async fn edge(reading: &TreeReading<'_>, range: &KeyRange, is_last: bool) -> Result<Text> {
     let keys = reading.keys.rows(reading.open.tree, &range.begin, range.end.as_deref());
     let page = reading.reads().range(&keys, 1, is_last).await?;
     let Some((key, value)) = page.get(0) else {
@@ -475,7 +475,7 @@ async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<
     Ok(Text::Of(id, decode(value)?))
 }
 
-async fn key_of(reading: &Reading<'_>, row: &[u8]) -> Result<Vec<u8>> {
+async fn key_of(reading: &TreeReading<'_>, row: &[u8]) -> Result<Vec<u8>> {
     let found = reading.reads().get(&reading.keys.row(reading.open.tree, row)).await?;
     let found = found.ok_or_else(|| Error::Corrupt("a row of a view is missing".to_owned()))?;
     begin_key(reading.trx, &reading.keys, &RowKey::decode(row)?.id, decode(&found)?).await

@@ -20,7 +20,7 @@ use flatbed_store::seq::Seq;
 use futures_util::future::{try_join, try_join_all};
 
 use crate::view::parts::{begin_texts, decode, texts_bytes};
-use crate::view::read::{PageRead, Pinned, Reading, Select, View, read_page};
+use crate::view::read::{PageReader, PinnedVersion, Select, TreeReading, View, read_page};
 
 const PAGE_ROWS: Limit<usize> = Limit::new(1_000, 30);
 
@@ -56,7 +56,7 @@ pub struct ViewRows {
     query: Arc<ViewQuery>,
     /// `None` after the end.
     place: Option<Cursor>,
-    pinned: Pinned,
+    pinned: PinnedVersion,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -114,7 +114,7 @@ impl View {
     pub fn rows(&self, query: ViewQuery) -> ViewRows {
         let place =
             Cursor { is_first: true, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), ..Cursor::default() };
-        ViewRows { view: self.clone(), query: Arc::new(query), place: Some(place), pinned: Pinned::default() }
+        ViewRows { view: self.clone(), query: Arc::new(query), place: Some(place), pinned: PinnedVersion::default() }
     }
 }
 
@@ -144,7 +144,7 @@ impl ViewRows {
     /// Reads documents at the revisions that values name. They are few, and each is read on its own.
     async fn named_revisions(&self, rows: &mut [ViewRow]) -> Result<()> {
         for row in rows {
-            let Some(Joined { id, rev: Some(rev) }) = joined(&row.value) else { continue };
+            let Some(LinkedDocument { id, rev: Some(rev) }) = joined(&row.value) else { continue };
             if id.as_deref() == Some(NO_ID) {
                 continue;
             }
@@ -169,7 +169,7 @@ impl ViewRows {
 
     async fn local_documents(&self, rows: &mut [ViewRow]) -> Result<()> {
         for row in rows.iter_mut().filter(|row| row.is_joined) {
-            let Some(Joined { id: Some(id), rev: None }) = joined(&row.value) else { continue };
+            let Some(LinkedDocument { id: Some(id), rev: None }) = joined(&row.value) else { continue };
             let id = DocumentId::of(&id);
             let Some(local) = id.local_name() else { continue };
             let found = match get_local(&self.view.reader, local).await {
@@ -200,7 +200,7 @@ fn document_of_local(local: LocalDocument) -> Result<Document> {
     })
 }
 
-struct Joined {
+struct LinkedDocument {
     /// [`NO_ID`] if the value's `_id` is no string: as in CouchDB the row has no document.
     id: Option<String>,
     rev: Option<String>,
@@ -209,14 +209,14 @@ struct Joined {
 /// An id that no document has.
 const NO_ID: &str = "";
 
-fn joined(value: &[u8]) -> Option<Joined> {
+fn joined(value: &[u8]) -> Option<LinkedDocument> {
     // Few values name a document, and only these are parsed.
     if value.first() != Some(&b'{') || !value.windows(4).any(|part| matches!(part, b"\"_id" | b"\"_re")) {
         return None;
     }
     let value = parse(value, &Limits::default()).ok()?;
     let id = value.get("_id").map(|id| id.as_str().unwrap_or(NO_ID).to_owned());
-    Some(Joined { id, rev: value.get("_rev").and_then(Value::as_str).map(str::to_owned) })
+    Some(LinkedDocument { id, rev: value.get("_rev").and_then(Value::as_str).map(str::to_owned) })
 }
 
 /// The most rows of a page whose documents are read one by one, each of up to 8 MB.
@@ -266,10 +266,10 @@ struct Part {
     shown: Option<Vec<u8>>,
 }
 
-impl PageRead for ReadRows<'_> {
+impl PageReader for ReadRows<'_> {
     type Page = (ViewPage, Option<Cursor>);
 
-    async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
+    async fn read(&mut self, reading: &TreeReading<'_>) -> Result<Self::Page> {
         // The read may have waited for the view.
         let clock = reading.trx.clock();
         self.now_ms = clock.unix_ms();
@@ -314,7 +314,7 @@ impl ReadRows<'_> {
     }
 
     /// Reads the first rows of a range, and the number of the view's rows before it.
-    async fn range_page(&self, reading: &Reading<'_>, range: KeyRange, next: &mut Cursor) -> Result<(Part, u64)> {
+    async fn range_page(&self, reading: &TreeReading<'_>, range: KeyRange, next: &mut Cursor) -> Result<(Part, u64)> {
         let before = async { if self.from.is_first { self.before(reading, &range).await } else { Ok(0) } };
         if next.skip <= SKIP_READ_MAX.get() {
             let wanted = next.skip.saturating_add(next.limit).min(PAGE_ROWS.get() as u64 + next.skip) as usize;
@@ -338,7 +338,7 @@ impl ReadRows<'_> {
         Ok((found.with_texts(reading).await?, before))
     }
 
-    async fn before(&self, reading: &Reading<'_>, range: &KeyRange) -> Result<u64> {
+    async fn before(&self, reading: &TreeReading<'_>, range: &KeyRange) -> Result<u64> {
         let place = match (self.query.descending, &range.end) {
             (true, None) => return Ok(0),
             (true, Some(end)) => end,
@@ -356,7 +356,7 @@ impl ReadRows<'_> {
     /// are read only for the rows that are in the page.
     async fn keys_page(
         &self,
-        reading: &Reading<'_>,
+        reading: &TreeReading<'_>,
         count: usize,
         next: &mut Cursor,
         before: &mut u64,
@@ -435,7 +435,7 @@ impl ReadRows<'_> {
     /// Reads the documents of rows. Returns whether some rows did not fit and come with the next page.
     async fn show(
         &self,
-        reading: &Reading<'_>,
+        reading: &TreeReading<'_>,
         rows: Vec<(Vec<u8>, ViewRow)>,
         page: &mut ViewPage,
         next: &mut Cursor,
@@ -493,7 +493,7 @@ fn behind(range: KeyRange, last: &[u8], left: &[u8], descending: bool) -> Result
 /// Returns a range without its first `skip` rows, before which the view has `before` rows, and the last of them if more
 /// rows of its spelling follow. No range: no rows are left.
 async fn passed_over(
-    reading: &Reading<'_>,
+    reading: &TreeReading<'_>,
     range: KeyRange,
     before: u64,
     skip: u64,
@@ -524,7 +524,7 @@ async fn passed_over(
 /// Reads the first rows of a range in the order of reading, up to a number of rows and about a number of bytes. In a
 /// descending read the rows of a spelling are read forwards, behind the row that was `shown` last.
 async fn first_rows(
-    reading: &Reading<'_>,
+    reading: &TreeReading<'_>,
     range: &KeyRange,
     shown: Option<Vec<u8>>,
     (wanted, bytes_max): (usize, u64),
@@ -561,7 +561,7 @@ async fn first_rows(
 
 /// Reads rows of a spelling from a key on, in their own order, and returns the rest of a range that is read backwards.
 async fn rows_of_spelling(
-    reading: &Reading<'_>,
+    reading: &TreeReading<'_>,
     range: &KeyRange,
     begin: Vec<u8>,
     spelling: keys::KeyRange,
@@ -603,7 +603,7 @@ struct FoundRows {
 
 /// Reads the first rows of a range, backwards if asked, up to about `bytes_max` bytes.
 async fn find_rows(
-    reading: &Reading<'_>,
+    reading: &TreeReading<'_>,
     range: &KeyRange,
     wanted: usize,
     bytes_max: u64,
@@ -656,12 +656,15 @@ impl FoundRows {
         skipped
     }
 
-    async fn with_texts(self, reading: &Reading<'_>) -> Result<Part> {
+    async fn with_texts(self, reading: &TreeReading<'_>) -> Result<Part> {
         Ok(Part { rows: with_texts(reading, self.rows).await?, rest: self.rest, shown: self.shown })
     }
 }
 
-async fn with_texts(reading: &Reading<'_>, rows: Vec<(Vec<u8>, proto::ViewRow)>) -> Result<Vec<(Vec<u8>, ViewRow)>> {
+async fn with_texts(
+    reading: &TreeReading<'_>,
+    rows: Vec<(Vec<u8>, proto::ViewRow)>,
+) -> Result<Vec<(Vec<u8>, ViewRow)>> {
     let rows = rows.into_iter().map(|(row_key, row)| {
         let id = RowKey::decode(&row_key)?.id;
         let ends_at_ms = Some(row.expires_at_ms).filter(|at| *at > 0);

@@ -7,12 +7,12 @@ use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::RowKey;
 use futures_util::future::try_join_all;
 
-use crate::view::asking::Asking;
+use crate::view::asking::ConcurrentReaders;
 use crate::view::group::{Reduction, ViewGroup};
 use crate::view::known::KnownNodes;
 use crate::view::parts::{decode, texts_bytes};
 use crate::view::prepare::value_of;
-use crate::view::summary::{Reduced, Summary};
+use crate::view::summary::{ReducedValue, Summary};
 use crate::view::undo::GroupReads;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput, WrittenReduces, WrittenResult, WrittenRow};
 
@@ -23,7 +23,7 @@ pub struct StoredTree<'a> {
     pub written: Option<&'a dyn WrittenReduces>,
     /// The nodes known in this transaction.
     pub known: Option<&'a KnownNodes>,
-    pub asking: Asking,
+    pub asking: ConcurrentReaders,
 }
 
 #[derive(Debug, Clone)]
@@ -96,9 +96,9 @@ impl Tree for StoredTree<'_> {
     fn adjusted(&self, summary: &Summary, deltas: &[&RowDelta]) -> Option<Summary> {
         let gone: Vec<&Value<'_>> = deltas.iter().filter_map(|delta| delta.gone.as_ref()).collect();
         let come: Vec<&Value<'_>> = deltas.iter().filter_map(|delta| delta.come.as_ref()).collect();
-        let state = |reduced: &Reduced| match reduced {
-            Reduced::BuiltIn(state) => state.replaced(&gone, &come).map(Reduced::BuiltIn),
-            Reduced::Written(_) => None,
+        let state = |reduced: &ReducedValue| match reduced {
+            ReducedValue::BuiltIn(state) => state.replaced(&gone, &come).map(ReducedValue::BuiltIn),
+            ReducedValue::Written(_) => None,
         };
         let adjusted = Summary {
             rows: summary.rows.checked_sub(gone.len() as u64)?.checked_add(come.len() as u64)?,
@@ -129,7 +129,7 @@ impl Tree for StoredTree<'_> {
             for (summary, results) in done.iter_mut().zip(self.by_functions(&of, &written).await?) {
                 for ((at, _), result) in written.iter().zip(results) {
                     if let Some(state) = summary.states.get_mut(*at) {
-                        *state = Reduced::Written(result);
+                        *state = ReducedValue::Written(result);
                     }
                 }
             }
@@ -178,8 +178,10 @@ impl StoredTree<'_> {
             let of_reduces = states.iter_mut().zip(&mut failures).zip(reduces).zip(&summary.states);
             for (((state, failure), reduce), other) in of_reduces {
                 match (reduce, other) {
-                    (Reduction::BuiltIn(reducer), Reduced::BuiltIn(other)) => state.merge(*reducer, unicode, other),
-                    (Reduction::BuiltIn(_), Reduced::Written(Err(other))) => {
+                    (Reduction::BuiltIn(reducer), ReducedValue::BuiltIn(other)) => {
+                        state.merge(*reducer, unicode, other)
+                    }
+                    (Reduction::BuiltIn(_), ReducedValue::Written(Err(other))) => {
                         failure.get_or_insert_with(|| other.clone());
                     }
                     _ => {}
@@ -223,8 +225,8 @@ impl StoredTree<'_> {
         }
         // A part without room leaves the whole without room.
         let state = |(state, failure): (ReduceState, Option<ReduceFailure>)| match failure {
-            Some(failure) => Reduced::Written(Err(failure)),
-            None => Reduced::BuiltIn(state),
+            Some(failure) => ReducedValue::Written(Err(failure)),
+            None => ReducedValue::BuiltIn(state),
         };
         sum.states = states.into_iter().zip(failures).map(state).collect();
         Ok(sum)
@@ -242,7 +244,7 @@ impl StoredTree<'_> {
         let mut pieces: Vec<Vec<std::result::Result<Vec<WrittenResult>, usize>>> = Vec::new();
         let known = |summary: &Summary| {
             let result = |(at, _): &(usize, usize)| match summary.states.get(*at) {
-                Some(Reduced::Written(result)) => result.clone(),
+                Some(ReducedValue::Written(result)) => result.clone(),
                 _ => Err(failure("a node of the view lacks a reduction")),
             };
             written.iter().map(result).collect::<Vec<_>>()

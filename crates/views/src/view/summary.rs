@@ -15,11 +15,11 @@ pub struct Summary {
     pub rows: u64,
     /// The bytes of keys and values as JSON.
     pub bytes: u64,
-    pub states: Vec<Reduced>,
+    pub states: Vec<ReducedValue>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reduced {
+pub enum ReducedValue {
     BuiltIn(ReduceState),
     Written(WrittenResult),
 }
@@ -30,24 +30,28 @@ impl flatbed_rowtree::Summary for Summary {
     }
 }
 
-impl Reduced {
+impl ReducedValue {
     fn stored(&self) -> proto::ViewState {
         match self {
-            Reduced::BuiltIn(state) => {
+            ReducedValue::BuiltIn(state) => {
                 let mut built_in = Vec::new();
                 state.encode(&mut built_in);
                 proto::ViewState { built_in, ..Default::default() }
             }
-            Reduced::Written(Ok(text)) => proto::ViewState { written: text.clone().into_bytes(), ..Default::default() },
-            Reduced::Written(Err(failure)) => proto::ViewState { failure: Some(failure.into()), ..Default::default() },
+            ReducedValue::Written(Ok(text)) => {
+                proto::ViewState { written: text.clone().into_bytes(), ..Default::default() }
+            }
+            ReducedValue::Written(Err(failure)) => {
+                proto::ViewState { failure: Some(failure.into()), ..Default::default() }
+            }
         }
     }
 
-    fn too_large() -> Reduced {
+    fn too_large() -> ReducedValue {
         let reason = format!(
             "Reduce output must shrink more rapidly: all reductions of a map take at most {SUMMARY_BYTES_MAX} bytes"
         );
-        Reduced::Written(Err(ReduceFailure { error: "reduce_overflow_error".to_owned(), reason }))
+        ReducedValue::Written(Err(ReduceFailure { error: "reduce_overflow_error".to_owned(), reason }))
     }
 }
 
@@ -61,7 +65,7 @@ impl Summary {
         while bytes > SUMMARY_BYTES_MAX {
             let largest = sizes.iter_mut().zip(&mut self.states).rev().max_by_key(|(size, _)| **size);
             let Some((size, state)) = largest else { break };
-            let failed = Reduced::too_large();
+            let failed = ReducedValue::too_large();
             let now = failed.stored().encoded_len() + 6;
             if now >= *size {
                 break;
@@ -73,7 +77,7 @@ impl Summary {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let states = self.states.iter().map(Reduced::stored).collect();
+        let states = self.states.iter().map(ReducedValue::stored).collect();
         proto::ViewNode { rows: self.rows, bytes: self.bytes, states }.encode_to_vec()
     }
 
@@ -83,9 +87,11 @@ impl Summary {
         let state = |state: proto::ViewState| {
             let proto::ViewState { built_in, written, failure } = state;
             Ok(match failure {
-                Some(failure) => Reduced::Written(Err(ReduceFailure::from(failure))),
-                None if !written.is_empty() => Reduced::Written(Ok(String::from_utf8(written).map_err(|_| bad())?)),
-                None => Reduced::BuiltIn(ReduceState::decode(&mut built_in.as_slice()).ok_or_else(bad)?),
+                Some(failure) => ReducedValue::Written(Err(ReduceFailure::from(failure))),
+                None if !written.is_empty() => {
+                    ReducedValue::Written(Ok(String::from_utf8(written).map_err(|_| bad())?))
+                }
+                None => ReducedValue::BuiltIn(ReduceState::decode(&mut built_in.as_slice()).ok_or_else(bad)?),
             })
         };
         let states = node.states.into_iter().map(state).collect::<Result<_>>()?;
@@ -97,8 +103,8 @@ impl Summary {
 mod tests {
     use super::*;
 
-    fn of(bytes: usize) -> Reduced {
-        Reduced::Written(Ok("x".repeat(bytes)))
+    fn of(bytes: usize) -> ReducedValue {
+        ReducedValue::Written(Ok("x".repeat(bytes)))
     }
 
     #[test]
@@ -106,7 +112,7 @@ mod tests {
         let summary = |states| Summary { rows: u64::MAX, bytes: u64::MAX, states };
         let states = vec![of(10), of(50_000), of(70_000), of(30_000), of(50_000)];
         let bounded = summary(states.clone()).bounded();
-        let failed = Reduced::too_large();
+        let failed = ReducedValue::too_large();
         assert_eq!(bounded.states, [of(10), failed.clone(), failed.clone(), of(30_000), of(50_000)]);
         assert!(bounded.encode().len() <= SUMMARY_BYTES_MAX);
         assert_eq!(Summary::decode(&bounded.encode()).unwrap(), bounded);

@@ -7,7 +7,7 @@ use flatbed_store::error::{Error, ViewFailure};
 use flatbed_store::keys::RowKey;
 use flatbed_store::transaction::Transaction;
 use flatbed_testkit::{soon, until_some};
-use flatbed_views::group::steps::Standing;
+use flatbed_views::group::steps::GroupStanding;
 use flatbed_views::view_updates::views;
 
 use super::{compare, mapped, put, rows, standing, violations};
@@ -80,7 +80,7 @@ async fn a_build_gets_on_with_long_keys() {
     }
     put(&db, "_design/v", Some(r#"{"views":{"v":{"map":"k"}},"options":{"collation":"raw"}}"#)).await;
     assert_eq!(soon(rows(&db, "_design/v", "v", ViewUpdate::True)).await.unwrap().len(), 9);
-    let Standing { instance, group, .. } = standing(&db).await;
+    let GroupStanding { instance, group, .. } = standing(&db).await;
     let state = views(&db.inner).group((instance.record.namespace, group.number));
     let shown = state.most_shown.load(Ordering::Relaxed);
     assert!(shown > 10, "{shown}");

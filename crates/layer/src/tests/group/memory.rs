@@ -15,9 +15,9 @@ use flatbed_testkit::{Storage, until};
 use flatbed_views::group::build::read_with_local_seq;
 use flatbed_views::group::job::Job;
 use flatbed_views::group::mapper::{ToMap, map, prepare_document};
-use flatbed_views::group::steps::Standing;
+use flatbed_views::group::steps::GroupStanding;
 use flatbed_views::view::documents::read_stored_rows;
-use flatbed_views::view::prepare::Emitted;
+use flatbed_views::view::prepare::EmittedDocument;
 use flatbed_views::view_updates::memory::UNIT_BYTES;
 use flatbed_views::view_updates::{RUN_DOCUMENTS_MAX, views};
 use futures_util::FutureExt;
@@ -176,7 +176,7 @@ async fn groups_that_emit_much_are_built_followed_and_checked_in_bounded_memory(
 }
 
 async fn beats(db: &Database) -> u64 {
-    let Standing { instance, group, .. } = standing(db).await;
+    let GroupStanding { instance, group, .. } = standing(db).await;
     let keys = instance.keys.view(group.number);
     let all = keys.leases();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -233,7 +233,7 @@ fn large_documents_are_prepared_apart_from_the_runtime_one_at_a_time() {
         let of = |value: &str| {
             let mut rows = EmittedRows::default();
             rows.push("1", value);
-            Emitted { id: "d".to_owned(), trees: vec![rows], ..Emitted::default() }
+            EmittedDocument { id: "d".to_owned(), trees: vec![rows], ..EmittedDocument::default() }
         };
         let (release, blocked) = mpsc::channel::<()>();
         let blocks = tokio::task::spawn_blocking(move || blocked.recv());

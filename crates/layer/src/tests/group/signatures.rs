@@ -13,7 +13,7 @@ use flatbed_store::error::{Result, ViewFailure};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::view_definition::{GroupDefinition, Signature};
 use flatbed_testkit::until;
-use flatbed_views::group::attend::{Attended, attend_at};
+use flatbed_views::group::attend::{AttendOutcome, attend_at};
 use flatbed_views::group::updater::ensure;
 use flatbed_views::view_updates::{GroupId, views};
 
@@ -127,7 +127,7 @@ async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
     assert_eq!((are_named(&db).await, metrics.view_groups_built.get()), (vec![(1, false), (2, true)], built));
 
     let later = db.inner.clock.unix_ms() + UNNAMED_KEPT_FOR_MS + 1;
-    assert_eq!(attend_at(db.reader(), Duration::from_secs(20), later).await.unwrap(), Attended::Through);
+    assert_eq!(attend_at(db.reader(), Duration::from_secs(20), later).await.unwrap(), AttendOutcome::Through);
     assert_eq!(are_named(&db).await, [(2, true)]);
     let trx = Transaction::begin(fdb, metrics).unwrap();
     let all = db.inner.cached("db").unwrap().keys.index(1);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use flatbed_clock::ManualClock;
 use flatbed_store::view_functions::EmittedRows;
 use flatbed_testkit::{Storage, until};
-use flatbed_views::group::large::Finished;
+use flatbed_views::group::large::LargeOutcome;
 use flatbed_views::group::purges::enter_documents;
 use flatbed_views::group::reconcile::reconcile;
 use flatbed_views::group::steps::{BEAT_INTERVAL, EnteredPurges, Hold, Step, Take, purges_of};
-use flatbed_views::view::prepare::{Emitted, prepare};
+use flatbed_views::view::prepare::{EmittedDocument, prepare};
 use flatbed_views::view_updates::memory::UNIT_BYTES;
 use flatbed_views::view_updates::views;
 use futures_util::FutureExt;
@@ -66,9 +66,9 @@ async fn what_was_read_before_another_process_took_over_is_not_entered() {
     assert_eq!(taken.purges, before.purges, "it holds the group before it compares");
     let as_before = EnteredPurges { purges: purges_of(&before), stamp: before.purge_stamp.clone(), drained: None };
     let late = enter_documents(&two, before.clone(), &documents, &as_before).await.unwrap();
-    assert!(matches!(late, Finished::Elsewhere));
+    assert!(matches!(late, LargeOutcome::Elsewhere));
     steps.add_permits(1_000);
-    assert!(matches!(comparing.await.unwrap().unwrap(), Finished::Stands(_)));
+    assert!(matches!(comparing.await.unwrap().unwrap(), LargeOutcome::Stands(_)));
     assert_eq!(standing(&ones).await.progress.unwrap().purges, before.purges + 1);
     assert_eq!(violations(&ones).await, Vec::<String>::new());
 }
@@ -152,7 +152,10 @@ async fn a_holder_that_waits_for_its_turn_shows_that_it_works() {
     }
     let mut emitted = EmittedRows::default();
     (0..1_000).for_each(|n| emitted.push(&n.to_string(), "1"));
-    let large = [prepare(&job.storage, Emitted { id: "d".to_owned(), trees: vec![emitted], ..Emitted::default() })];
+    let large = [prepare(
+        &job.storage,
+        EmittedDocument { id: "d".to_owned(), trees: vec![emitted], ..EmittedDocument::default() },
+    )];
     let entering = tokio::spawn({
         let (job, before) = (Arc::clone(&job), before.clone());
         async move {
@@ -174,7 +177,7 @@ async fn a_holder_that_waits_for_its_turn_shows_that_it_works() {
     assert!(job.is_waiting());
     assert_eq!((&seen.stamp, &seen.holder), (&before.stamp, &before.holder));
     drop(turns);
-    assert!(matches!(entering.await.unwrap().unwrap(), Finished::Stands(_)));
+    assert!(matches!(entering.await.unwrap().unwrap(), LargeOutcome::Stands(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,7 @@ use flatbed_store::error::Result;
 use flatbed_store::transaction::{Attempt, NOT_COMMITTED, Operation, Transaction};
 use flatbed_store::view_functions::ViewFunctions;
 use flatbed_testkit::{Faults, Mortal, Storage, until};
-use flatbed_views::at_once::Paced;
+use flatbed_views::at_once::BatchPacer;
 use flatbed_views::group::find::find;
 use flatbed_views::group::job::Job;
 use flatbed_views::group::leases::{
@@ -24,7 +24,7 @@ use flatbed_views::group::leases::{
 use flatbed_views::group::steps::{Step, Take, Work};
 use flatbed_views::view::build::NODES;
 use flatbed_views::view::documents::LargeReadGate;
-use flatbed_views::view::prepare::{Emitted, PreparedDocument, prepare};
+use flatbed_views::view::prepare::{EmittedDocument, PreparedDocument, prepare};
 use flatbed_views::view_updates::{LoadedGroup, views};
 
 use super::functions::Texts;
@@ -181,7 +181,7 @@ pub(super) async fn job_by(db: &Database, design: &str, functions: &Texts) -> Jo
 pub(super) fn prepared(job: &Job, id: &str) -> Vec<PreparedDocument> {
     let mut rows = flatbed_store::view_functions::EmittedRows::default();
     rows.push("1", "2");
-    vec![prepare(&job.storage, Emitted { id: id.to_owned(), trees: vec![rows], ..Emitted::default() })]
+    vec![prepare(&job.storage, EmittedDocument { id: id.to_owned(), trees: vec![rows], ..EmittedDocument::default() })]
 }
 
 async fn taken(job: &Job, others: &Others) -> Result<Option<Lease>> {
@@ -228,7 +228,7 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     let (lost, _) = Step::run(&one, Beat { held: &of_first, beats: 1, leaves: false }).await.unwrap().unwrap();
     assert!(lost.is_empty());
     let documents = prepared(&one, "d0004");
-    let (mut pace, mut later) = (Paced::new(&one.state.entered), Paced::new(&one.state.entered));
+    let (mut pace, mut later) = (BatchPacer::new(&one.state.entered), BatchPacer::new(&one.state.entered));
     let lease = (first.from.as_str(), first.token);
     let under_way = attempt(&one, WriteRows { lease, documents: &documents, pace: &mut pace }).await;
     assert!(matches!(under_way.1, Some(WriteOutcome::Documents(1))));

@@ -9,10 +9,10 @@ use flatbed_clock::ManualClock;
 use flatbed_store::error::Result;
 use flatbed_store::view_functions::EmittedRows;
 use flatbed_testkit::{soon, until};
-use flatbed_views::at_once::Paced;
+use flatbed_views::at_once::BatchPacer;
 use flatbed_views::group::leases::{WriteOutcome, WriteRows, new_token};
 use flatbed_views::group::steps::{Step, WithinGroup, Work};
-use flatbed_views::view::prepare::{Emitted, prepare};
+use flatbed_views::view::prepare::{EmittedDocument, prepare};
 use flatbed_views::view_updates::memory::UNIT_BYTES;
 use flatbed_views::view_updates::views;
 use futures_util::FutureExt;
@@ -104,18 +104,21 @@ async fn many_rows_wait_for_a_turn_and_few_do_not() {
     let of = |rows: usize| {
         let mut emitted = EmittedRows::default();
         (0..rows).for_each(|n| emitted.push(&n.to_string(), "1"));
-        [prepare(&job.storage, Emitted { id: "d".to_owned(), trees: vec![emitted], ..Emitted::default() })]
+        [prepare(
+            &job.storage,
+            EmittedDocument { id: "d".to_owned(), trees: vec![emitted], ..EmittedDocument::default() },
+        )]
     };
     let (few, many) = (of(1), of(1_000));
     let lease = ("", new_token().unwrap());
-    let mut pace = Paced::new(&job.state.entered);
+    let mut pace = BatchPacer::new(&job.state.entered);
     let wrote = soon(Step::run(&job, WriteRows { lease, documents: &few, pace: &mut pace })).await.unwrap();
     assert!(matches!(wrote, Some(WriteOutcome::Lost)));
     let mut waits = Box::pin(Step::run(&job, WriteRows { lease, documents: &many, pace: &mut pace }));
     assert!(waits.as_mut().now_or_never().is_none() && job.is_waiting());
     // Functions that reduce in a transaction do not block other groups, and the reverse.
     let reducing = job_by(&db, "_design/w", &Texts::default()).await;
-    let mut its_pace = Paced::new(&reducing.state.entered);
+    let mut its_pace = BatchPacer::new(&reducing.state.entered);
     let reduces = WriteRows { lease, documents: &many, pace: &mut its_pace };
     assert!(matches!(soon(Step::run(&reducing, reduces)).await.unwrap(), Some(WriteOutcome::Lost)));
     put(&db, "d", Some("{}")).await;

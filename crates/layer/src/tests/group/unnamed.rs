@@ -6,7 +6,7 @@ use std::time::Duration;
 use flatbed_operations::index::groups::{UNNAMED_KEPT_FOR_MS, groups_of};
 use flatbed_store::due::rounded_ms;
 use flatbed_store::transaction::Transaction;
-use flatbed_views::group::attend::{Attended, attend_at};
+use flatbed_views::group::attend::{AttendOutcome, attend_at};
 
 use super::{compare, define, mapped, put};
 
@@ -29,10 +29,10 @@ async fn what_nobody_has_named_for_a_day_goes_by_itself() {
     assert!(unnamed_since > 0);
     let goes_at = unnamed_since + UNNAMED_KEPT_FOR_MS;
     for now_ms in [unnamed_since, goes_at - 1] {
-        assert_eq!(attend(now_ms).await, Attended::Until(rounded_ms(goes_at)));
+        assert_eq!(attend(now_ms).await, AttendOutcome::Until(rounded_ms(goes_at)));
         assert_eq!(since().await, [unnamed_since, 0]);
     }
-    assert_eq!(attend(goes_at + 1).await, Attended::Through);
+    assert_eq!(attend(goes_at + 1).await, AttendOutcome::Through);
     assert_eq!(since().await, [0]);
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     let all = db.inner.cached("db").unwrap().keys.index(1);

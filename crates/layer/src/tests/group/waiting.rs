@@ -109,7 +109,7 @@ async fn queries_that_wait_are_shown_by_view_and_no_more_than_so_many() {
         view: format!("v{view:03}"),
         signature: [7; 16],
     };
-    let begin = |at: usize| flatbed_views::view_updates::Waiting::begin(views, &group, waits_for(at / 2));
+    let begin = |at: usize| flatbed_views::view_updates::WaitingReader::begin(views, &group, waits_for(at / 2));
     let mut waiting: Vec<_> = (0..1_200).map(|at| begin(at).ok().unwrap()).collect();
     let (waits, rest) = views.waits();
     assert_eq!((waits.len(), rest), (500, 200));

@@ -7,7 +7,7 @@ use flatbed_store::proto;
 use flatbed_store::transaction::Transaction;
 use flatbed_store::view_bounds::ViewBounds;
 use flatbed_testkit::number;
-use flatbed_views::view::apply::Applied;
+use flatbed_views::view::apply::ApplyResult;
 use flatbed_views::view::build::FOLLOWED;
 use flatbed_views::view::group::{Bounds, Reduction, ViewGroup, ViewTree};
 use flatbed_views::view::large::under_way;
@@ -27,7 +27,7 @@ fn large() -> impl Strategy<Value = Vec<Vec<(String, String)>>> {
 }
 
 /// Enters the first of some documents in a transaction, and returns their number and whether one is partly changed.
-async fn enter(db: &Database, group: &ViewGroup, documents: &Model, from: usize) -> (Applied, bool) {
+async fn enter(db: &Database, group: &ViewGroup, documents: &Model, from: usize) -> (ApplyResult, bool) {
     let documents = prepared(group, documents);
     let (applied, progress) = step(db, group, Todo::Apply(&documents[from..])).await;
     assert!(!applied.is_full);

@@ -12,7 +12,7 @@ use flatbed_store::transaction::Transaction;
 use flatbed_store::view_definition::GroupDefinition;
 use flatbed_store::{proto, waits};
 use flatbed_views::view::group::ViewGroup;
-use flatbed_views::view::read::{OpenView, Opening, Select, View, ViewRange, ViewSource};
+use flatbed_views::view::read::{OpenOutcome, OpenView, Select, View, ViewRange, ViewSource};
 use flatbed_views::view::reduced::{Grouping, ReduceQuery};
 use flatbed_views::view::rows::ViewQuery;
 use futures_util::future::BoxFuture;
@@ -30,13 +30,19 @@ struct AsItIs {
 }
 
 impl ViewSource for AsItIs {
-    fn open<'a>(&'a self, trx: &'a Transaction, _: bool) -> BoxFuture<'a, Result<Opening>> {
+    fn open<'a>(&'a self, trx: &'a Transaction, _: bool) -> BoxFuture<'a, Result<OpenOutcome>> {
         Box::pin(async move {
             let instance = self.db.inner.resolve(trx, &self.db.name).await?;
             let found = trx.get(&instance.keys.view(self.group.number()).progress(), true).await?;
             let progress = proto::ViewProgress::decode(&*found.unwrap())?;
             let (group, tree) = (self.group.clone(), self.tree);
-            Ok(Opening::Open(Box::new(OpenView { instance, group, tree, progress, written: Some(Arc::new(Lengths)) })))
+            Ok(OpenOutcome::Open(Box::new(OpenView {
+                instance,
+                group,
+                tree,
+                progress,
+                written: Some(Arc::new(Lengths)),
+            })))
         })
     }
 }
