@@ -10,7 +10,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{Url, idle::handshake, pieces::Outgoing};
+use crate::{Url, idle::handshake, pieces::OutgoingBody};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -89,7 +89,7 @@ pub struct Connection {
     url: Url,
     /// Makes the streams; `None`: TCP without TLS.
     connector: Option<Connector>,
-    sender: SendRequest<Outgoing>,
+    sender: SendRequest<OutgoingBody>,
 }
 
 impl Connection {
@@ -117,7 +117,7 @@ impl Connection {
     /// [`Error`]; after [`Error::Http`] the server may have processed the request.
     pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, Error> {
         let kind = (!body.is_empty() || method == Method::POST).then_some("application/json");
-        let body: Outgoing = Full::new(body).map_err(|never| match never {}).boxed();
+        let body: OutgoingBody = Full::new(body).map_err(|never| match never {}).boxed();
         let request = self.request(method, path, kind, body)?;
         self.send_request(request).await
     }
@@ -132,14 +132,14 @@ impl Connection {
         method: Method,
         path: &str,
         kind: &str,
-        (length, body): (u64, Outgoing),
+        (length, body): (u64, OutgoingBody),
     ) -> Result<Response<Incoming>, Error> {
         let mut request = self.request(method, path, Some(kind), body)?;
         request.headers_mut().insert(header::CONTENT_LENGTH, length.into());
         self.send_request(request).await
     }
 
-    async fn send_request(&mut self, request: Request<Outgoing>) -> Result<Response<Incoming>, Error> {
+    async fn send_request(&mut self, request: Request<OutgoingBody>) -> Result<Response<Incoming>, Error> {
         if self.sender.ready().await.is_err() {
             self.sender = connect(&self.url, self.connector.as_ref()).await?;
             self.sender.ready().await?;
@@ -160,8 +160,8 @@ impl Connection {
         method: Method,
         path: &str,
         kind: Option<&str>,
-        body: Outgoing,
-    ) -> Result<Request<Outgoing>, Error> {
+        body: OutgoingBody,
+    ) -> Result<Request<OutgoingBody>, Error> {
         let mut builder = Request::builder()
             .method(method)
             .uri(self.url.path(path))
@@ -177,7 +177,7 @@ impl Connection {
     }
 }
 
-async fn connect(url: &Url, connector: Option<&Connector>) -> Result<SendRequest<Outgoing>, Error> {
+async fn connect(url: &Url, connector: Option<&Connector>) -> Result<SendRequest<OutgoingBody>, Error> {
     let failed = |source| Error::Connect { url: url.clone(), source };
     let stream: Box<dyn Stream> = match connector {
         Some(connector) => connector(url.clone()).await.map_err(failed)?,

@@ -16,5 +16,5 @@ pub mod url;
 pub use connection::{Answer, Connection, Connector, Error, Stream};
 pub use idle::{IdleConnections, handshake};
 pub use lines::Lines;
-pub use pieces::{Outgoing, pieces};
+pub use pieces::{OutgoingBody, pieces};
 pub use url::{Url, UrlError, encode_segment};

@@ -12,12 +12,12 @@ use hyper::body::{Body, Frame};
 use tokio::sync::mpsc;
 
 /// The body of a request.
-pub type Outgoing = BoxBody<Bytes, io::Error>;
+pub type OutgoingBody = BoxBody<Bytes, io::Error>;
 
 struct Pieces(mpsc::Receiver<io::Result<Bytes>>);
 
 /// Returns a body of the pieces that arrive in a channel. It ends with the channel; an error aborts the request.
-pub fn pieces(channel: mpsc::Receiver<io::Result<Bytes>>) -> Outgoing {
+pub fn pieces(channel: mpsc::Receiver<io::Result<Bytes>>) -> OutgoingBody {
     Pieces(channel).boxed()
 }
 

@@ -52,7 +52,7 @@ pub struct Object<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Around {
+enum Enclosure {
     /// Objects separated by white space: JSON Lines, or a single object.
     Nothing,
     /// Inside an array of objects.
@@ -68,7 +68,7 @@ pub struct Splitter {
     /// The end of the part that was returned.
     taken: usize,
     scanned: usize,
-    around: Around,
+    around: Enclosure,
     started: bool,
     /// The open brackets, from the object's own on.
     open: Vec<u8>,
@@ -87,7 +87,7 @@ impl Splitter {
             buffer: Vec::new(),
             taken: 0,
             scanned: 0,
-            around: Around::Nothing,
+            around: Enclosure::Nothing,
             started: false,
             open: Vec::new(),
             in_string: false,
@@ -102,7 +102,7 @@ impl Splitter {
     /// Creates a splitter for an input that begins after the `[` of an array. The text after the array's `]` is
     /// ignored.
     pub fn inside_array(object_bytes_max: usize) -> Splitter {
-        Splitter { around: Around::Array, started: true, ..Splitter::new(object_bytes_max) }
+        Splitter { around: Enclosure::Array, started: true, ..Splitter::new(object_bytes_max) }
     }
 
     /// Returns the capacity in bytes after a piece of this length is pushed.
@@ -130,7 +130,7 @@ impl Splitter {
     /// [`SplitError`]. The splitter cannot continue after it.
     pub fn next_object(&mut self) -> Result<Option<Object<'_>>, SplitError> {
         while self.scanned < self.buffer.len() {
-            if self.around == Around::Ended {
+            if self.around == Enclosure::Ended {
                 self.scanned = self.buffer.len();
                 self.taken = self.scanned;
             } else if self.open.is_empty() {
@@ -152,7 +152,7 @@ impl Splitter {
     /// # Errors
     /// [`SplitError::Unfinished`] if it ended inside an object or an array.
     pub fn finish(&self) -> Result<(), SplitError> {
-        if self.open.is_empty() && self.around != Around::Array {
+        if self.open.is_empty() && self.around != Enclosure::Array {
             return Ok(());
         }
         let line = if self.open.is_empty() { self.line } else { self.object_line };
@@ -170,9 +170,9 @@ impl Splitter {
             }
             b'\n' => self.line += 1,
             b' ' | b'\t' | b'\r' => {}
-            b'[' if !self.started => self.around = Around::Array,
-            b',' if self.around == Around::Array => {}
-            b']' if self.around == Around::Array => self.around = Around::Ended,
+            b'[' if !self.started => self.around = Enclosure::Array,
+            b',' if self.around == Enclosure::Array => {}
+            b']' if self.around == Enclosure::Array => self.around = Enclosure::Ended,
             // A byte order mark, which some editors write.
             0xEF | 0xBB | 0xBF if !self.started && self.line == 1 => {
                 self.scanned += 1;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fdb_embedded::{Done, Error};
+use fdb_embedded::{Completion, Error};
 
 use crate::delivery::{answer_soon, deliver, is_network_thread};
 use crate::error::{BLOCKED_FROM_NETWORK_THREAD, FUTURE_NOT_SET, FUTURE_RELEASED};
@@ -13,13 +13,13 @@ use crate::types::fdb_error_t;
 
 impl FDBFuture {
     /// Returns the callback by which the engine delivers a withheld answer or fails it.
-    pub(crate) fn release(this: &Arc<FDBFuture>) -> Done<()> {
+    pub(crate) fn release(this: &Arc<FDBFuture>) -> Completion<()> {
         let this = Arc::clone(this);
         Box::new(move |result| drop(FDBFuture::complete(&this, result.err().map(Outcome::Error))))
     }
 
     /// Returns the callback by which the engine completes this future.
-    pub(crate) fn done<T: 'static>(this: &Arc<FDBFuture>, ok: fn(T) -> Outcome) -> Done<T> {
+    pub(crate) fn done<T: 'static>(this: &Arc<FDBFuture>, ok: fn(T) -> Outcome) -> Completion<T> {
         let this = Arc::clone(this);
         Box::new(move |result| drop(FDBFuture::complete(&this, Some(Outcome::of(result, ok)))))
     }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use fdb_embedded::{CallKind, Delivery, Done, Engine, Error, Result, Transaction};
+use fdb_embedded::{CallKind, Completion, Delivery, Engine, Error, Result, Transaction};
 
 use crate::defaults::Defaults;
 use crate::delivery::answer_at;
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn fdb_transaction_on_error(tr: *mut FDBTransaction, error
         Arc::increment_strong_count(tr);
         Arc::from_raw(tr.cast_const())
     };
-    let done: Done<()> = if tr.defaults.have_effect_after_error() {
+    let done: Completion<()> = if tr.defaults.have_effect_after_error() {
         let tr = Arc::clone(&tr);
         Box::new(move |result| {
             if result.is_ok() {

@@ -43,7 +43,7 @@ pub use backup::create::backup;
 pub use backup::error::BackupError;
 pub use backup::restore::Restore;
 pub use backup::verify::{CheckedFile, check_data_file};
-pub use base::call::Done;
+pub use base::call::Completion;
 pub use base::error::{Error, Result, error_message, error_predicate};
 pub use base::key_space::METADATA_VERSION_KEY;
 pub use disk::open_error::OpenError;

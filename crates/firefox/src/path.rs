@@ -31,14 +31,14 @@ pub enum Target {
     /// A path below `/1.0` without a target.
     NoToken,
     /// A part of a user's storage.
-    Of(Uid, Of),
+    Of(Uid, StoragePart),
     /// An unknown path.
     Nothing,
 }
 
 /// The part of a user's storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Of {
+pub enum StoragePart {
     /// `info/collections` and the like.
     Info(Info),
     /// The root, and `storage`.
@@ -80,7 +80,7 @@ impl Target {
             }
             ("1.0", _) => Target::NoToken,
             ("1.5", [uid, rest @ ..]) => {
-                uid_of(uid).zip(Of::parse(rest)).map_or(Target::Nothing, |(uid, of)| Target::Of(uid, of))
+                uid_of(uid).zip(StoragePart::parse(rest)).map_or(Target::Nothing, |(uid, of)| Target::Of(uid, of))
             }
             _ => Target::Nothing,
         }
@@ -92,12 +92,12 @@ impl Target {
             Target::Front => Route::Front,
             Target::Heartbeat | Target::LoadBalancerHeartbeat | Target::Version => Route::Heartbeat,
             Target::Token { .. } => Route::Token,
-            Target::Of(_, Of::Info(Info::Collections)) => Route::InfoCollections,
-            Target::Of(_, Of::Info(Info::Configuration)) => Route::InfoConfiguration,
-            Target::Of(_, Of::Info(_)) => Route::Info,
-            Target::Of(_, Of::All) => Route::All,
-            Target::Of(_, Of::Collection(_)) => Route::Collection,
-            Target::Of(_, Of::Object(..)) => Route::Object,
+            Target::Of(_, StoragePart::Info(Info::Collections)) => Route::InfoCollections,
+            Target::Of(_, StoragePart::Info(Info::Configuration)) => Route::InfoConfiguration,
+            Target::Of(_, StoragePart::Info(_)) => Route::Info,
+            Target::Of(_, StoragePart::All) => Route::All,
+            Target::Of(_, StoragePart::Collection(_)) => Route::Collection,
+            Target::Of(_, StoragePart::Object(..)) => Route::Object,
             Target::NoToken | Target::Nothing => Route::Nothing,
         }
     }
@@ -110,10 +110,10 @@ impl Target {
             | Target::LoadBalancerHeartbeat
             | Target::Version
             | Target::Token { .. }
-            | Target::Of(_, Of::Info(_)) => &[Method::GET],
-            Target::Of(_, Of::All) => &[Method::DELETE],
-            Target::Of(_, Of::Collection(_)) => &[Method::DELETE, Method::GET, Method::POST],
-            Target::Of(_, Of::Object(..)) => &[Method::DELETE, Method::GET, Method::PUT],
+            | Target::Of(_, StoragePart::Info(_)) => &[Method::GET],
+            Target::Of(_, StoragePart::All) => &[Method::DELETE],
+            Target::Of(_, StoragePart::Collection(_)) => &[Method::DELETE, Method::GET, Method::POST],
+            Target::Of(_, StoragePart::Object(..)) => &[Method::DELETE, Method::GET, Method::PUT],
             Target::NoToken | Target::Nothing => return None,
         })
     }
@@ -124,11 +124,11 @@ impl Target {
     }
 }
 
-impl Of {
-    fn parse(parts: &[&str]) -> Option<Of> {
+impl StoragePart {
+    fn parse(parts: &[&str]) -> Option<StoragePart> {
         Some(match parts {
-            [] | ["storage"] => Of::All,
-            ["info", what] => Of::Info(match *what {
+            [] | ["storage"] => StoragePart::All,
+            ["info", what] => StoragePart::Info(match *what {
                 "collections" => Info::Collections,
                 "collection_counts" => Info::Counts,
                 "collection_usage" => Info::Usage,
@@ -136,8 +136,8 @@ impl Of {
                 "configuration" => Info::Configuration,
                 _ => return None,
             }),
-            ["storage", collection] => Of::Collection(collection_of(collection)?),
-            ["storage", collection, id] => Of::Object(collection_of(collection)?, id_of(id)?),
+            ["storage", collection] => StoragePart::Collection(collection_of(collection)?),
+            ["storage", collection, id] => StoragePart::Object(collection_of(collection)?, id_of(id)?),
             _ => return None,
         })
     }
@@ -187,17 +187,17 @@ mod tests {
 
     #[test]
     fn what_paths_name() {
-        let of = |of: Of| Target::Of(Uid(1), of);
+        let of = |of: StoragePart| Target::Of(Uid(1), of);
         let name = |name: &str| CollectionName::new(name).unwrap();
-        let object = |collection: &str, id: &str| of(Of::Object(name(collection), RecordId::new(id).unwrap()));
+        let object = |collection: &str, id: &str| of(StoragePart::Object(name(collection), RecordId::new(id).unwrap()));
         for (path, target) in [
             ("/", Target::Front),
             ("/__heartbeat__", Target::Heartbeat),
-            ("/1.5/1", of(Of::All)),
-            ("/1.5/0000000001/storage", of(Of::All)),
-            ("/1.5/1/info/quota", of(Of::Info(Info::Quota))),
-            ("/1.5/1/storage/a", of(Of::Collection(name("a")))),
-            ("/1.5/1/storage/%61", of(Of::Collection(name("a")))),
+            ("/1.5/1", of(StoragePart::All)),
+            ("/1.5/0000000001/storage", of(StoragePart::All)),
+            ("/1.5/1/info/quota", of(StoragePart::Info(Info::Quota))),
+            ("/1.5/1/storage/a", of(StoragePart::Collection(name("a")))),
+            ("/1.5/1/storage/%61", of(StoragePart::Collection(name("a")))),
             ("/1.5/1/storage/a/b%2Fc", object("a", "b/c")),
             ("/1.5/1/storage/a/%7e%20", object("a", "~ ")),
             ("/1.5/1/storage/a/100%", object("a", "100%")),

@@ -7,7 +7,7 @@ use hyper::{Method, header};
 use crate::error::{Failure, Result};
 use crate::hawk::{Header, SignatureError, SignedRequest};
 use crate::path::Info;
-use crate::path::Of;
+use crate::path::StoragePart;
 use crate::place::place_of;
 use crate::state::State;
 
@@ -19,7 +19,7 @@ pub(crate) struct SignedBody(Option<String>);
 ///
 /// # Errors
 /// 401, and 400 for another user.
-pub(crate) fn check(state: &State, request: &Request, uid: Uid, of: &Of) -> Result<SignedBody> {
+pub(crate) fn check(state: &State, request: &Request, uid: Uid, of: &StoragePart) -> Result<SignedBody> {
     match check_signature(state, request, uid, of) {
         Ok((owner, body)) if owner == uid => Ok(body),
         Ok((owner, _)) => Err(Failure::bad_request(format!("the token is that of the user {owner}"))),
@@ -31,7 +31,7 @@ fn check_signature(
     state: &State,
     request: &Request,
     uid: Uid,
-    of: &Of,
+    of: &StoragePart,
 ) -> std::result::Result<(Uid, SignedBody), SignatureError> {
     let text = request.header(header::AUTHORIZATION).ok_or(SignatureError::Missing)?;
     let header = Header::parse(text).ok_or(SignatureError::Malformed)?;
@@ -39,7 +39,7 @@ fn check_signature(
     let target = state.signed_target(&request.uri);
     let signed = SignedRequest { method: request.method.as_str(), target: &target, place: &place };
     // A device with an expired token then learns at once whether there are changes.
-    let may_be_expired = request.method == Method::GET && *of == Of::Info(Info::Collections);
+    let may_be_expired = request.method == Method::GET && *of == StoragePart::Info(Info::Collections);
     let now = state.store.now().hundredths() as f64 / 100.0;
     let token = header.check(&state.secret, now, &signed, may_be_expired)?;
     tracing::trace!(%uid, "signed");

@@ -11,7 +11,7 @@ use flatbed_syncstorage::Uid;
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
-use crate::path::{Info, Of, Target};
+use crate::path::{Info, StoragePart, Target};
 use crate::route::Route;
 use crate::signed::SignedBody;
 use crate::state::State;
@@ -97,7 +97,7 @@ impl State {
             Target::Heartbeat => Ok(info::heartbeat(self).await),
             Target::LoadBalancerHeartbeat => Ok(info::load_balancer_heartbeat()),
             Target::Version => Ok(info::version(self)),
-            Target::Of(_, Of::Info(Info::Configuration)) => Ok(info::configuration(self)),
+            Target::Of(_, StoragePart::Info(Info::Configuration)) => Ok(info::configuration(self)),
             Target::Token { application, version } => match &self.tokens {
                 Some(tokens) => Ok(tokens.answer(self, &request, &application, &version).await),
                 None => Ok(reply::whole(StatusCode::NOT_FOUND, None)),
@@ -119,16 +119,16 @@ impl State {
         self: &Arc<Self>,
         mut request: Request,
         uid: Uid,
-        of: Of,
+        of: StoragePart,
         signed: SignedBody,
     ) -> Result<Reply> {
         if request.method == Method::GET {
             signed.check(self, &request, uid, b"")?;
             return match of {
-                Of::Info(what) => info::info(self, &request, uid, what).await,
-                Of::Collection(collection) => records::list(self, &request, uid, &collection).await,
-                Of::Object(collection, id) => records::get(self, &request, uid, &collection, &id).await,
-                Of::All => Err(Failure::not_found()),
+                StoragePart::Info(what) => info::info(self, &request, uid, what).await,
+                StoragePart::Collection(collection) => records::list(self, &request, uid, &collection).await,
+                StoragePart::Object(collection, id) => records::get(self, &request, uid, &collection, &id).await,
+                StoragePart::All => Err(Failure::not_found()),
             };
         }
         let state = self.clone();
@@ -141,16 +141,16 @@ impl State {
                 request.skip_body().await;
             }
             match of {
-                Of::All => records::delete_all(&state, &request, uid).await,
-                Of::Collection(collection) if method == Method::POST => {
+                StoragePart::All => records::delete_all(&state, &request, uid).await,
+                StoragePart::Collection(collection) if method == Method::POST => {
                     records::post(&state, request, uid, &collection, &signed).await
                 }
-                Of::Collection(collection) => records::delete_many(&state, &request, uid, &collection).await,
-                Of::Object(collection, id) if method == Method::PUT => {
+                StoragePart::Collection(collection) => records::delete_many(&state, &request, uid, &collection).await,
+                StoragePart::Object(collection, id) if method == Method::PUT => {
                     records::put(&state, request, uid, &collection, id, &signed).await
                 }
-                Of::Object(collection, id) => records::delete(&state, &request, uid, &collection, &id).await,
-                Of::Info(_) => Err(Failure::not_found()),
+                StoragePart::Object(collection, id) => records::delete(&state, &request, uid, &collection, &id).await,
+                StoragePart::Info(_) => Err(Failure::not_found()),
             }
         });
         task.await.unwrap_or_else(|error| Err(Failure::internal(format!("a handler failed: {error}"))))

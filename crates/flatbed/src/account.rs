@@ -232,7 +232,7 @@ fn hash(password: &str) -> Result<PasswordHash> {
 fn password() -> Result<String> {
     let mut line = String::new();
     let stdin = io::stdin();
-    let hidden = stdin.is_terminal().then(Hidden::begin);
+    let hidden = stdin.is_terminal().then(EchoGuard::begin);
     let mut limited = io::Read::take(stdin.lock(), PASSWORD_BYTES_MAX);
     limited.read_line(&mut line)?;
     if hidden.is_some() {
@@ -247,27 +247,27 @@ fn password() -> Result<String> {
 }
 
 /// Turns off a terminal's echo until it is dropped.
-struct Hidden(Option<libc::termios>);
+struct EchoGuard(Option<libc::termios>);
 
-impl Hidden {
-    fn begin() -> Hidden {
+impl EchoGuard {
+    fn begin() -> EchoGuard {
         eprint!("Password: ");
         let _ = io::stderr().flush();
         // SAFETY: all bytes of the struct may be zero; the call fills it in.
         let mut shown: libc::termios = unsafe { std::mem::zeroed() };
         // SAFETY: the pointer is to a struct of the kind that the call fills in.
         if unsafe { libc::tcgetattr(libc::STDIN_FILENO, &mut shown) } != 0 {
-            return Hidden(None);
+            return EchoGuard(None);
         }
         let mut hidden = shown;
         hidden.c_lflag &= !libc::ECHO;
         // SAFETY: the pointer is to a struct of the kind that the call reads.
         unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, &hidden) };
-        Hidden(Some(shown))
+        EchoGuard(Some(shown))
     }
 }
 
-impl Drop for Hidden {
+impl Drop for EchoGuard {
     fn drop(&mut self) {
         if let Some(shown) = &self.0 {
             // SAFETY: as above.

@@ -6,7 +6,7 @@ use lexopt::prelude::*;
 
 use crate::account::Account;
 use crate::import::options::{self, Import};
-use crate::part::{self, NotBuilt};
+use crate::part::{self, MissingPart};
 use crate::settings::{Layer, SETTINGS, Setting, SettingValue};
 #[cfg(feature = "worker")]
 use crate::worker_command::{self, WorkerCommand};
@@ -132,7 +132,7 @@ pub(crate) enum UsageError {
         missing: &'static str,
     },
     #[error(transparent)]
-    Part(#[from] NotBuilt),
+    Part(#[from] MissingPart),
 }
 
 /// Parses the arguments after the program's name.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::Dump,
-    dump_format::{self, DATA_BYTES, Following, Head, VOID_LINE, document_path},
+    dump_format::{self, DATA_BYTES, FollowingAttachment, Head, VOID_LINE, document_path},
     progress::{self, Progress, Unit},
 };
 
@@ -101,7 +101,7 @@ pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
     for note in notes {
         eprintln!("{note}");
     }
-    let mut dumping = Dumping { url, database, connection, output, progress, written: 0, left_out: 0, gone: vec![] };
+    let mut dumping = DumpState { url, database, connection, output, progress, written: 0, left_out: 0, gone: vec![] };
     let what = if options.no_rev {
         dumping.winners().await?;
         "documents"
@@ -115,7 +115,7 @@ pub(crate) async fn dump(options: &Dump, url: &Url) -> Result<bool, DumpError> {
         dumping.output.write_all(&tail)?;
         "revisions"
     };
-    let Dumping { mut output, mut progress, written, left_out, .. } = dumping;
+    let DumpState { mut output, mut progress, written, left_out, .. } = dumping;
     output.flush()?;
     progress.clear();
     let seconds = progress.elapsed().as_secs_f64();
@@ -194,7 +194,7 @@ fn notes(head: &Head, no_rev: bool, knows_function: bool) -> Vec<String> {
 }
 
 /// The state of a running dump.
-struct Dumping<'u, W: Write> {
+struct DumpState<'u, W: Write> {
     url: &'u Url,
     /// The database's name, encoded for a path.
     database: String,
@@ -208,7 +208,7 @@ struct Dumping<'u, W: Write> {
     gone: Vec<(String, String)>,
 }
 
-impl<W: Write> Dumping<'_, W> {
+impl<W: Write> DumpState<'_, W> {
     /// Writes each document's winner without its revision.
     async fn winners(&mut self) -> Result<(), DumpError> {
         let path = format!("/{}/_all_docs?include_docs=true&attachments=true", self.database);
@@ -283,7 +283,7 @@ impl<W: Write> Dumping<'_, W> {
         let mut attached = Vec::new();
         self.read(wanted, Some(&mut attached)).await?;
         let (mut group, mut group_bytes) = (Vec::new(), 0);
-        for Attached { id, rev, bytes } in attached {
+        for RevisionWithAttachments { id, rev, bytes } in attached {
             if bytes > INLINE_BYTES {
                 self.large(&id, &rev).await?;
                 continue;
@@ -302,7 +302,7 @@ impl<W: Write> Dumping<'_, W> {
     async fn read(
         &mut self,
         mut wanted: &[(String, String)],
-        mut attached: Option<&mut Vec<Attached>>,
+        mut attached: Option<&mut Vec<RevisionWithAttachments>>,
     ) -> Result<(), DumpError> {
         while !wanted.is_empty() {
             let read = self.revisions(wanted, attached.as_deref_mut()).await?;
@@ -343,7 +343,7 @@ impl<W: Write> Dumping<'_, W> {
     }
 
     /// Writes the data of an attachment. Returns false if the revision no longer exists.
-    async fn attachment(&mut self, document: &str, rev: &str, part: &Following) -> Result<bool, DumpError> {
+    async fn attachment(&mut self, document: &str, rev: &str, part: &FollowingAttachment) -> Result<bool, DumpError> {
         let name = part.name.split('/').map(encode_segment).collect::<Vec<_>>().join("/");
         let path = format!("{document}/{name}?rev={rev}");
         let response = self.connection.send(Method::GET, &path, Bytes::new()).await?;
@@ -392,7 +392,7 @@ impl<W: Write> Dumping<'_, W> {
     async fn revisions(
         &mut self,
         wanted: &[(String, String)],
-        mut attached: Option<&mut Vec<Attached>>,
+        mut attached: Option<&mut Vec<RevisionWithAttachments>>,
     ) -> Result<usize, DumpError> {
         let docs: Vec<Value> = wanted.iter().map(|(id, rev)| json!({"id": id, "rev": rev})).collect();
         let body = json!({ "docs": docs }).to_string();
@@ -417,7 +417,7 @@ impl<W: Write> Dumping<'_, W> {
                     if let Some(attached) = attached.as_deref_mut()
                         && let Some(bytes) = attached_bytes(text)?
                     {
-                        attached.push(Attached { id: id.clone(), rev: rev.clone(), bytes });
+                        attached.push(RevisionWithAttachments { id: id.clone(), rev: rev.clone(), bytes });
                         continue;
                     }
                     write_line(&mut self.output, text, false)?;
@@ -446,7 +446,7 @@ impl<W: Write> Dumping<'_, W> {
 }
 
 /// A revision with attachments.
-struct Attached {
+struct RevisionWithAttachments {
     id: String,
     rev: String,
     /// The length of its attachments.

@@ -56,7 +56,7 @@ pub(crate) enum Line {
 
 /// An attachment whose data follow their document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Following {
+pub(crate) struct FollowingAttachment {
     pub name: String,
     pub content_type: String,
     pub length: u64,
@@ -153,7 +153,7 @@ pub(crate) fn attachments(document: &[u8]) -> Option<BTreeMap<String, Value>> {
 
 /// Returns a document whose attachments follow, with these in their order. `document` has stubs, with `encoding` for
 /// those that are stored compressed. `None`: it is malformed.
-pub(crate) fn with_following(document: &[u8]) -> Option<(Vec<u8>, Vec<Following>)> {
+pub(crate) fn with_following(document: &[u8]) -> Option<(Vec<u8>, Vec<FollowingAttachment>)> {
     let mut written = serde_json::Map::new();
     let mut following = Vec::new();
     for (name, stub) in attachments(document)? {
@@ -167,7 +167,7 @@ pub(crate) fn with_following(document: &[u8]) -> Option<(Vec<u8>, Vec<Following>
             }
         }
         written.insert(name.clone(), attachment);
-        following.push(Following { name, content_type, length });
+        following.push(FollowingAttachment { name, content_type, length });
     }
     let rest = without(document.trim_ascii(), "_attachments");
     let mut text = rest.strip_suffix(b"}")?.trim_ascii_end().to_vec();
@@ -179,7 +179,7 @@ pub(crate) fn with_following(document: &[u8]) -> Option<(Vec<u8>, Vec<Following>
 }
 
 /// Returns the attachments that follow a document of a dump, in their order; empty if its attachments are in it.
-pub(crate) fn following(document: &[u8]) -> Option<Vec<Following>> {
+pub(crate) fn following(document: &[u8]) -> Option<Vec<FollowingAttachment>> {
     let mut following = Vec::new();
     for (name, stub) in attachments(document)? {
         if stub["follows"] != true {
@@ -187,7 +187,7 @@ pub(crate) fn following(document: &[u8]) -> Option<Vec<Following>> {
         }
         let length = stub["length"].as_u64()?;
         let content_type = stub["content_type"].as_str().unwrap_or("application/octet-stream").to_owned();
-        following.push(Following { name, content_type, length });
+        following.push(FollowingAttachment { name, content_type, length });
     }
     Some(following)
 }

@@ -7,7 +7,7 @@ use flatbed_http::{Listen, Server, Shell, ShellOptions, inside};
 use flatbed_metrics::{Family, Kind, Value};
 use flatbed_service::Service;
 
-use crate::listening::{ListenAddress, Listening, places};
+use crate::listening::{ListenAddress, ListenSettings, places};
 use crate::serve::ServeError;
 use crate::settings::{Layer, Settings, SettingsError};
 
@@ -84,7 +84,7 @@ impl GatewayServer {
             if places.is_empty() {
                 continue;
             }
-            let listening = Listening { places: places.clone(), ..settings.listening.clone() };
+            let listening = ListenSettings { places: places.clone(), ..settings.listening.clone() };
             let listen: Vec<Listen> = listening.listen().await?;
             let exposed = listen.iter().find(|listen| match listen {
                 Listen::Http(address) | Listen::Https(address, _) => !address.ip().is_loopback(),

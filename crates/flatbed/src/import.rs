@@ -32,7 +32,7 @@ use database::{SourceInfo, USERS, Ways};
 use options::Import;
 use pages::Pages;
 use server::{ImportError, Place, Server};
-use state::{ImportProgress, Unmoved};
+use state::{ImportProgress, UnmovedList};
 
 /// The memory for answers of both servers.
 const MEMORY_BYTES: usize = 512 << 20;
@@ -75,7 +75,7 @@ pub(crate) async fn import(options: &Import, to: &str) -> Result<bool, ImportErr
         let progress = ImportProgress::new(1, 0);
         let left = tokio::select! {
             left = sync_gateway::import(&ways, &database, &progress) => left?,
-            () = progress.show() => Unmoved::default(),
+            () = progress.show() => UnmovedList::default(),
         };
         progress.say_totals();
         return report(left, &[]);
@@ -83,7 +83,7 @@ pub(crate) async fn import(options: &Import, to: &str) -> Result<bool, ImportErr
     let (mut source, mut target) = (ways.from.open(), ways.to.open());
     source.greet().await?;
     target.greet().await?;
-    let mut left = Unmoved::default();
+    let mut left = UnmovedList::default();
     let chosen = choose(&mut source, options, &mut left).await?;
     if chosen.databases.is_empty() && chosen.replicators.is_empty() && !options.only.is_empty() {
         return Err(ImportError::Database("no database of the source is chosen by --only and --except".to_owned()));
@@ -92,7 +92,7 @@ pub(crate) async fn import(options: &Import, to: &str) -> Result<bool, ImportErr
     let progress = Arc::new(ImportProgress::new(chosen.databases.len() as u64, documents));
     let moved = tokio::select! {
         moved = copy_all(&ways, options, chosen.databases, &progress) => moved,
-        () = progress.show() => Unmoved::default(),
+        () = progress.show() => UnmovedList::default(),
     };
     left.append(moved);
     let mut paused = Vec::new();
@@ -120,7 +120,7 @@ fn line_of_stdin() -> Result<String, ImportError> {
 }
 
 /// Prints the end of an import: what is paused, and what was not moved. Returns whether all was moved.
-fn report(left: Unmoved, paused: &[String]) -> Result<bool, ImportError> {
+fn report(left: UnmovedList, paused: &[String]) -> Result<bool, ImportError> {
     if !paused.is_empty() {
         say!("paused replications (remove _replication_state from a document to start it):");
         paused.iter().for_each(|line| say!("  {line}"));
@@ -136,7 +136,7 @@ fn report(left: Unmoved, paused: &[String]) -> Result<bool, ImportError> {
 
 /// The databases that are copied.
 #[derive(Default)]
-struct Chosen {
+struct DatabaseChoice {
     databases: Vec<(String, SourceInfo)>,
     /// The replicator databases, whose documents are paused.
     replicators: Vec<String>,
@@ -154,8 +154,8 @@ fn is_of_server(name: &str) -> bool {
 
 /// Lists the databases of the source, and chooses those to copy. `_users` comes first, so that accounts are there when
 /// their databases are.
-async fn choose(source: &mut Server, options: &Import, left: &mut Unmoved) -> Result<Chosen, ImportError> {
-    let mut chosen = Chosen::default();
+async fn choose(source: &mut Server, options: &Import, left: &mut UnmovedList) -> Result<DatabaseChoice, ImportError> {
+    let mut chosen = DatabaseChoice::default();
     let mut pages = Pages::of(NAMES);
     while let Some(query) = pages.query() {
         let path = format!("/_all_dbs?{query}");
@@ -189,10 +189,10 @@ async fn copy_all(
     options: &Import,
     databases: Vec<(String, SourceInfo)>,
     progress: &Arc<ImportProgress>,
-) -> Unmoved {
+) -> UnmovedList {
     let seats = Arc::new(Semaphore::new(options.parallel));
     let mut running = JoinSet::new();
-    let mut left = Unmoved::default();
+    let mut left = UnmovedList::default();
     let (local, verify) = (options.local, options.verify);
     for (name, info) in databases {
         let Ok(seat) = seats.clone().acquire_owned().await else { break };
@@ -215,9 +215,9 @@ async fn copy_all(
 }
 
 /// Returns the outcome of a task; one that ended early has not moved its database.
-fn joined(done: Result<Unmoved, JoinError>) -> Unmoved {
+fn joined(done: Result<UnmovedList, JoinError>) -> UnmovedList {
     done.unwrap_or_else(|error| {
-        let mut left = Unmoved::default();
+        let mut left = UnmovedList::default();
         left.add(format!("a database: {error}"));
         left
     })
@@ -229,12 +229,12 @@ async fn copy_one(
     info: &SourceInfo,
     (local, verify): (bool, bool),
     progress: &ImportProgress,
-) -> Unmoved {
+) -> UnmovedList {
     let of_database = progress.begin(name, info.documents);
     let mut left = match database::copy(ways, name, info, local, of_database).await {
         Ok(left) => left,
         Err(error) => {
-            let mut left = Unmoved::default();
+            let mut left = UnmovedList::default();
             left.add(format!("{name}: {error}"));
             progress.end(name);
             return left;

@@ -27,7 +27,7 @@ pub(crate) enum ListenAddress {
 
 /// The settings of the server's reachability.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listening {
+pub(crate) struct ListenSettings {
     /// The addresses; at least one.
     pub places: Vec<ListenAddress>,
     /// The certificate and its key.
@@ -42,12 +42,12 @@ pub(crate) struct Listening {
     pub limits: Limits,
 }
 
-impl Listening {
+impl ListenSettings {
     /// Takes each setting from the first of `layers` that has it.
     ///
     /// # Errors
     /// [`SettingsError`] for a value of the wrong form, and for TLS without a certificate or a key.
-    pub(crate) fn resolve(layers: &[Layer]) -> Result<Listening, SettingsError> {
+    pub(crate) fn resolve(layers: &[Layer]) -> Result<ListenSettings, SettingsError> {
         let first = |key: &str| layers.iter().find_map(|layer| layer.get(key));
         let places = match first("listen") {
             None => vec![ListenAddress::Http(DEFAULT.to_owned())],
@@ -102,7 +102,7 @@ impl Listening {
                     .map_err(|error| SettingsError::Limit { origin: found.origin.clone(), error })?;
             }
         }
-        Ok(Listening { places, tls, proxies, unlimited: blocks("unlimited")?, connections, limits })
+        Ok(ListenSettings { places, tls, proxies, unlimited: blocks("unlimited")?, connections, limits })
     }
 
     /// Resolves the names, and reads the certificate.
@@ -168,12 +168,12 @@ fn place(text: &str, found: &SettingValue) -> Option<ListenAddress> {
 mod tests {
     use super::*;
 
-    fn resolve(values: &[(&'static str, &str)]) -> Result<Listening, SettingsError> {
+    fn resolve(values: &[(&'static str, &str)]) -> Result<ListenSettings, SettingsError> {
         let found = |(key, text): &(&'static str, &str)| {
             let origin = format!("{key} in x");
             (*key, SettingValue { text: (*text).to_owned(), origin, base: Some("etc".into()) })
         };
-        Listening::resolve(&[values.iter().map(found).collect()])
+        ListenSettings::resolve(&[values.iter().map(found).collect()])
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         }
         let of = |text: &str| SettingValue { text: text.into(), origin: "x".into(), base: None };
         let layers = [("limits", of("head_seconds=1")), ("limits", of("head_seconds=2,body_seconds=3"))];
-        let limits = Listening::resolve(&layers.map(|layer| Layer::from([layer]))).unwrap().limits;
+        let limits = ListenSettings::resolve(&layers.map(|layer| Layer::from([layer]))).unwrap().limits;
         assert_eq!((limits.head_max.as_secs(), limits.body_max.as_secs()), (1, 3));
     }
 

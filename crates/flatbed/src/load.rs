@@ -272,7 +272,7 @@ fn read(options: &Load, work: &mpsc::Sender<Work>, head: oneshot::Sender<Option<
 }
 
 /// The senders have stopped.
-struct Stopped;
+struct SendersStopped;
 
 struct Reader<'r> {
     options: &'r Load,
@@ -292,11 +292,11 @@ impl Reader<'_> {
         }
     }
 
-    fn send(&self, work: Work) -> Result<(), Stopped> {
-        self.work.blocking_send(work).map_err(|_| Stopped)
+    fn send(&self, work: Work) -> Result<(), SendersStopped> {
+        self.work.blocking_send(work).map_err(|_| SendersStopped)
     }
 
-    fn flush(&mut self) -> Result<(), Stopped> {
+    fn flush(&mut self) -> Result<(), SendersStopped> {
         if self.batch.documents.is_empty() {
             return Ok(());
         }
@@ -366,7 +366,7 @@ impl Reader<'_> {
                         self.tell_head(None);
                         match self.document(place, text) {
                             Some(Ok(())) => {}
-                            Some(Err(Stopped)) => return Ok(false),
+                            Some(Err(SendersStopped)) => return Ok(false),
                             None => return Err(damaged()),
                         }
                     }
@@ -388,7 +388,7 @@ impl Reader<'_> {
     }
 
     /// Takes a document. `None`: it is malformed.
-    fn document(&mut self, place: InputPosition, text: &[u8]) -> Option<Result<(), Stopped>> {
+    fn document(&mut self, place: InputPosition, text: &[u8]) -> Option<Result<(), SendersStopped>> {
         let is_replica = member(text, "_revisions").is_some();
         if let Some(id) = local_id(text) {
             return Some(self.send(Work::Local(place, id, without(text, "_rev").into_owned())));

@@ -14,7 +14,7 @@ use hyper::Method;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::dump_format::{Following, document_path};
+use crate::dump_format::{FollowingAttachment, document_path};
 
 /// The pieces of attachments that wait for the server.
 const PIECES_WAITING_MAX: usize = 4;
@@ -29,12 +29,12 @@ pub(crate) struct LargeDocument {
     length: u64,
     data: mpsc::Receiver<io::Result<Bytes>>,
     is_void: Arc<AtomicBool>,
-    following: Vec<Following>,
+    following: Vec<FollowingAttachment>,
 }
 
 /// The side of the reader.
 pub(crate) struct LargeInput {
-    following: std::vec::IntoIter<Following>,
+    following: std::vec::IntoIter<FollowingAttachment>,
     /// The bytes of the current attachment that are still to be read.
     left: u64,
     pieces: mpsc::Sender<io::Result<Bytes>>,
@@ -42,7 +42,7 @@ pub(crate) struct LargeInput {
 }
 
 /// Returns both sides of a document with its attachments. `None`: it has no id, or the system no random numbers.
-pub(crate) fn large(document: &[u8], following: Vec<Following>) -> Option<(LargeDocument, LargeInput)> {
+pub(crate) fn large(document: &[u8], following: Vec<FollowingAttachment>) -> Option<(LargeDocument, LargeInput)> {
     let mut random = [0_u8; 16];
     getrandom::fill(&mut random).ok()?;
     let boundary: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -51,7 +51,7 @@ pub(crate) fn large(document: &[u8], following: Vec<Following>) -> Option<(Large
     let mut heads: Vec<Vec<u8>> = Vec::with_capacity(following.len());
     let mut before = format!("--{boundary}\r\nContent-Type: application/json\r\n\r\n").into_bytes();
     before.extend_from_slice(document);
-    for Following { name, content_type, length } in &following {
+    for FollowingAttachment { name, content_type, length } in &following {
         // Without a file name the order decides, so a name that a header cannot hold is left out.
         let is_plain = |text: &str| text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !b"\"\\".contains(&byte));
         let file_name = if is_plain(name) { format!("; filename=\"{name}\"") } else { String::new() };
@@ -161,8 +161,8 @@ impl LargeDocument {
 mod tests {
     use super::*;
 
-    fn part(name: &str, length: u64) -> Following {
-        Following { name: name.to_owned(), content_type: "a/b".to_owned(), length }
+    fn part(name: &str, length: u64) -> FollowingAttachment {
+        FollowingAttachment { name: name.to_owned(), content_type: "a/b".to_owned(), length }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tracing_subscriber::{
 use crate::log_lines::OneLine;
 use crate::log_sink::{LogFileError, LogSink};
 use crate::otel::{self, Traces, TracesError};
-use crate::redact::{Redact, Redacting};
+use crate::redact::{Redact, RedactingLayer};
 use crate::settings::{LogFormat, Settings};
 
 /// The reason why logging cannot start.
@@ -76,7 +76,7 @@ fn start_with(settings: &Settings, sink: LogSink, runtime: &Handle) -> Result<Lo
     };
     let layer = match settings.redact {
         Redact::None => layer,
-        how => Redacting::new(layer, how).boxed(),
+        how => RedactingLayer::new(layer, how).boxed(),
     };
     let targets = with_own(targets);
     let (filter, handle) = reload::Layer::new(targets);

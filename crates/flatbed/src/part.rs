@@ -40,7 +40,7 @@ const SWITCHES: [&str; 3] = ["console", "worker", "admin_listen_anywhere"];
 /// The refusal of a setting, variable or command whose part is not built.
 #[derive(Debug, thiserror::Error)]
 #[error("{origin}: this flatbed was built without {name} (cargo feature {feature:?})")]
-pub(crate) struct NotBuilt {
+pub(crate) struct MissingPart {
     origin: String,
     name: &'static str,
     feature: &'static str,
@@ -48,8 +48,8 @@ pub(crate) struct NotBuilt {
 
 impl Part {
     /// Returns the refusal of something found at `origin`.
-    pub(crate) fn not_built(&self, origin: &str) -> NotBuilt {
-        NotBuilt { origin: origin.to_owned(), name: self.name, feature: self.feature }
+    pub(crate) fn not_built(&self, origin: &str) -> MissingPart {
+        MissingPart { origin: origin.to_owned(), name: self.name, feature: self.feature }
     }
 
     fn has(&self, key: &str) -> bool {
@@ -66,8 +66,8 @@ pub(crate) fn is_built(key: &str) -> bool {
 /// Refuses settings of parts that are not built, except switches that are off.
 ///
 /// # Errors
-/// [`NotBuilt`].
-pub(crate) fn check_settings(layers: &[Layer]) -> Result<(), NotBuilt> {
+/// [`MissingPart`].
+pub(crate) fn check_settings(layers: &[Layer]) -> Result<(), MissingPart> {
     let mut found = layers.iter().flatten();
     found.try_for_each(|(key, found)| check(key, &found.text, &found.origin))
 }
@@ -75,8 +75,8 @@ pub(crate) fn check_settings(layers: &[Layer]) -> Result<(), NotBuilt> {
 /// Refuses environment variables of parts that are not built: settings and secrets.
 ///
 /// # Errors
-/// [`NotBuilt`].
-pub(crate) fn check_variables(variables: &HashMap<String, String>) -> Result<(), NotBuilt> {
+/// [`MissingPart`].
+pub(crate) fn check_variables(variables: &HashMap<String, String>) -> Result<(), MissingPart> {
     let mut names: Vec<_> = variables.iter().filter(|(_, text)| !text.is_empty()).collect();
     names.sort();
     names.into_iter().try_for_each(|(name, text)| match name.strip_prefix("FLATBED_") {
@@ -85,7 +85,7 @@ pub(crate) fn check_variables(variables: &HashMap<String, String>) -> Result<(),
     })
 }
 
-fn check(key: &str, text: &str, origin: &str) -> Result<(), NotBuilt> {
+fn check(key: &str, text: &str, origin: &str) -> Result<(), MissingPart> {
     let is_off = SWITCHES.contains(&key) && text == "false";
     match PARTS.iter().find(|part| !part.is_built && part.has(key)) {
         Some(part) if !is_off => Err(part.not_built(origin)),

@@ -61,15 +61,15 @@ impl Redact {
 }
 
 /// Passes events to a layer, without user data.
-pub(crate) struct Redacting<L> {
+pub(crate) struct RedactingLayer<L> {
     inner: L,
     how: Redact,
     hashes: [RandomState; 2],
 }
 
-impl<L> Redacting<L> {
-    pub(crate) fn new(inner: L, how: Redact) -> Redacting<L> {
-        Redacting { inner, how, hashes: [RandomState::new(), RandomState::new()] }
+impl<L> RedactingLayer<L> {
+    pub(crate) fn new(inner: L, how: Redact) -> RedactingLayer<L> {
+        RedactingLayer { inner, how, hashes: [RandomState::new(), RandomState::new()] }
     }
 
     fn shown(&self, text: &str) -> String {
@@ -110,8 +110,8 @@ impl FieldValue {
 }
 
 /// Collects an event's fields.
-struct Taking<'l, L> {
-    of: &'l Redacting<L>,
+struct FieldCollector<'l, L> {
+    of: &'l RedactingLayer<L>,
     /// True for Flatbed's own events. They quote user data only in fields, and never in the message.
     is_own: bool,
     fields: Vec<(Field, FieldValue)>,
@@ -122,14 +122,14 @@ fn is_own(target: &str) -> bool {
     target.starts_with("flatbed") || matches!(target, "access" | "audit")
 }
 
-impl<L> Taking<'_, L> {
+impl<L> FieldCollector<'_, L> {
     fn text(&self, field: &Field, text: String) -> String {
         let is_safe = SAFE.contains(&field.name()) && (self.is_own || field.name() != "message");
         if is_safe { text } else { self.of.shown(&text) }
     }
 }
 
-impl<L> Visit for Taking<'_, L> {
+impl<L> Visit for FieldCollector<'_, L> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = self.text(field, format!("{value:?}"));
         self.fields.push((field.clone(), FieldValue::Written(field::display(text))));
@@ -160,10 +160,10 @@ impl<L> Visit for Taking<'_, L> {
 /// The most fields of an event.
 const FIELDS_MAX: usize = 32;
 
-impl<S: Subscriber + for<'s> LookupSpan<'s>, L: Layer<S>> Layer<S> for Redacting<L> {
+impl<S: Subscriber + for<'s> LookupSpan<'s>, L: Layer<S>> Layer<S> for RedactingLayer<L> {
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let is_own = is_own(event.metadata().target());
-        let mut taking = Taking { of: self, is_own, fields: Vec::with_capacity(8) };
+        let mut taking = FieldCollector { of: self, is_own, fields: Vec::with_capacity(8) };
         event.record(&mut taking);
         let fields = taking.fields;
         let Some((first, _)) = fields.first() else { return self.inner.on_event(event, context) };
@@ -240,9 +240,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct WrittenLines(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Written {
+    impl Write for WrittenLines {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -253,21 +253,21 @@ mod tests {
         }
     }
 
-    impl MakeWriter<'_> for Written {
-        type Writer = Written;
+    impl MakeWriter<'_> for WrittenLines {
+        type Writer = WrittenLines;
 
-        fn make_writer(&self) -> Written {
+        fn make_writer(&self) -> WrittenLines {
             self.clone()
         }
     }
 
     /// Returns the log of some events.
     fn written(how: Redact, is_json: bool) -> String {
-        let out = Written::default();
+        let out = WrittenLines::default();
         let layer = tracing_subscriber::fmt::layer().with_writer(out.clone()).with_ansi(false).without_time();
         let layer: Box<dyn Layer<_> + Send + Sync> = match is_json {
-            false => Box::new(Redacting::new(layer, how)),
-            true => Box::new(Redacting::new(layer.json().flatten_event(true), how)),
+            false => Box::new(RedactingLayer::new(layer, how)),
+            true => Box::new(RedactingLayer::new(layer.json().flatten_event(true), how)),
         };
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let span = tracing::error_span!("request", request_id = "abc");
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn nobody_ends_a_mark() {
-        let redacting = Redacting::new((), Redact::Mark);
+        let redacting = RedactingLayer::new((), Redact::Mark);
         assert_eq!(redacting.shown("a</ud>b"), "<ud>a<\\/ud>b</ud>");
         assert_eq!([Redact::from_name("mark"), Redact::from_name("x")], [Some(Redact::Mark), None]);
     }

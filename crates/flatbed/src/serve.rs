@@ -22,7 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::{
     config_file::{ConfigError, ConfigFile},
     gateway::{GatewayServer, GatewaySettings},
-    listening::Listening,
+    listening::ListenSettings,
     log_sink::LogSink,
     notify::{ServiceState, notify},
     process,
@@ -283,7 +283,7 @@ pub(crate) async fn serve(
     let mut reload = Reload { read, configuration, certificates, sink, log_file };
     notify(ServiceState::Ready);
     let (stop, stopped) = tokio::sync::watch::channel(());
-    let stopped = Stopped(stopped);
+    let stopped = StopSignal(stopped);
     let shutdown = async move {
         signals.next_with(&mut reload).await;
         notify(ServiceState::Stopping);
@@ -329,7 +329,7 @@ pub(crate) async fn serve(
 
 /// Assembles the parts of a server. No other function does.
 async fn put_together(
-    (listen, listening, connections_max): (&[Listen], &Listening, usize),
+    (listen, listening, connections_max): (&[Listen], &ListenSettings, usize),
     cors: Cors,
     couch: CouchOptions,
     replicator: ReplicatorOptions,
@@ -506,9 +506,9 @@ fn hash(text: &str, origin: impl Fn() -> String) -> Result<(PasswordHash, bool),
 }
 
 /// The signal by which the additional servers stop.
-struct Stopped(tokio::sync::watch::Receiver<()>);
+struct StopSignal(tokio::sync::watch::Receiver<()>);
 
-impl Stopped {
+impl StopSignal {
     /// Resolves when they must stop.
     fn stop(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut stopped = self.0.clone();

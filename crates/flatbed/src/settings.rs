@@ -15,9 +15,9 @@ use flatbed_replicator::AllowedAddresses;
 use flatbed_service::configuration::Source;
 
 use crate::gateway::GatewaySettings;
-use crate::listening::Listening;
+use crate::listening::ListenSettings;
 use crate::log_sink::LogFileOptions;
-use crate::part::{self, NotBuilt};
+use crate::part::{self, MissingPart};
 use crate::redact::Redact;
 use crate::syncstorage::SyncSettings;
 use crate::worker::WorkerSettings;
@@ -181,7 +181,7 @@ pub(crate) enum SettingsError {
         second: String,
     },
     #[error(transparent)]
-    Part(#[from] NotBuilt),
+    Part(#[from] MissingPart),
 }
 
 /// The place of the data.
@@ -210,7 +210,7 @@ pub(crate) struct Settings {
     pub fdb_library: Option<PathBuf>,
     /// The prefix of all keys; `None`: the layer's default.
     pub root: Option<String>,
-    pub listening: Listening,
+    pub listening: ListenSettings,
     /// True if the console is served.
     pub has_console: bool,
     /// `run_bytes` of new databases; `None`: the layer's default.
@@ -295,7 +295,7 @@ impl Settings {
             storage: storage(layers)?,
             fdb_library: first("fdb_library").map(SettingValue::path),
             root: root.map(|found| found.text.clone()),
-            listening: Listening::resolve(layers)?,
+            listening: ListenSettings::resolve(layers)?,
             has_console: first("console").map_or(Ok(cfg!(feature = "console")), SettingValue::truth)?,
             run_bytes: first("run_bytes").map(|found| found.number(0..=60_000)).transpose()?,
             document_bytes_max: first("document_bytes_max").map(|found| found.number(1..=8_000_000)).transpose()?,

@@ -16,7 +16,7 @@ use flatbed_syncstorage::{Limits, Maintenance, MaintenanceOptions, Options, Stor
 use foundationdb::Database;
 
 use crate::jwks;
-use crate::listening::{ListenAddress, Listening, places};
+use crate::listening::{ListenAddress, ListenSettings, places};
 use crate::output::say;
 use crate::serve::ServeError;
 use crate::settings::{Layer, SettingValue, Settings, SettingsError};
@@ -228,7 +228,7 @@ impl FirefoxSync {
         let root = settings.layer_options().root;
         let options = Options { root, limits: sync.limits, ..Options::default() };
         let store = Store::open(database, options).await?;
-        let listening = Listening { places: sync.places.clone(), ..settings.listening.clone() };
+        let listening = ListenSettings { places: sync.places.clone(), ..settings.listening.clone() };
         let listen: Vec<Listen> = listening.listen().await?;
         let defaults = ShellOptions::default();
         let shell = Shell::new(ShellOptions {

@@ -219,7 +219,7 @@ pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
 const PURGES_MAX: usize = 10;
 
 /// Purges a document and returns whether it existed.
-async fn purge_all(database: &flatbed_service::Purging, id: &str) -> Result<bool> {
+async fn purge_all(database: &flatbed_service::PurgeAccess, id: &str) -> Result<bool> {
     let mut was_there = false;
     for _ in 0..PURGES_MAX {
         let options = flatbed_layer::GetOptions { no_body: true, ..Default::default() };

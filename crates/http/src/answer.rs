@@ -20,7 +20,7 @@ use crate::reply::ReplyBody;
 use crate::request::Request;
 use crate::server::ServedSurface;
 use crate::surface::{Answer, Origin, Surface};
-use crate::tracked::{Tracked, Tracking};
+use crate::tracked::{TrackedBody, TrackedRequest};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
 
@@ -90,7 +90,7 @@ pub(crate) async fn answer<S: Surface>(
     mut request: hyper::Request<Incoming>,
     peer: Option<Peer>,
     outlet: Arc<Outlet>,
-) -> Response<Tracked> {
+) -> Response<TrackedBody> {
     // Before anything else: rights, cross-origin rules and metrics use the overriding method.
     if S::TAKES_METHOD_OVERRIDE
         && let Some(method) = meant(request.method(), request.headers())
@@ -102,7 +102,8 @@ pub(crate) async fn answer<S: Surface>(
     let peer = sender.map(|sender| shell.proxies.client(sender, request.headers()));
     let id = shell.request_ids.of(request.headers());
     let (target, label) = served.surface.target(request.uri().path());
-    let tracking = Tracking::begin(&shell.traffic, &id, request.method(), request.uri(), label, peer, outlet.clone());
+    let tracking =
+        TrackedRequest::begin(&shell.traffic, &id, request.method(), request.uri(), label, peer, outlet.clone());
     if let Some(continue_trace) = shell.continue_trace {
         tracking.continue_trace(continue_trace, request.headers());
     }
@@ -117,9 +118,9 @@ async fn answer_within<S: Surface>(
     id: String,
     (target, mut label): (S::Target, S::Label),
     (sender, peer): (Option<Peer>, Option<Peer>),
-    tracking: Tracking,
+    tracking: TrackedRequest,
     outlet: Arc<Outlet>,
-) -> Response<Tracked> {
+) -> Response<TrackedBody> {
     let is_inside = peer.is_none();
     outlet.connection().unblocked().await;
     // Answers are not made while the outlet has no room; they would only wait in memory.

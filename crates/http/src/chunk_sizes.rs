@@ -11,18 +11,19 @@
 
 use bytes::Buf;
 
-use crate::outlet::Outgoing;
+use crate::outlet::OutgoingText;
 
 /// The most attempts to end on a character boundary. Sizes without letters come in runs of ten, and at least one of
 /// four adjacent offsets is a boundary.
 const PROBES_MAX: usize = 8;
 
-pub(crate) fn cut(piece: &mut Outgoing) -> Option<Outgoing> {
+pub(crate) fn cut(piece: &mut OutgoingText) -> Option<OutgoingText> {
     if piece.is_whole {
         return None;
     }
     let at = first_chunk(&piece.bytes);
-    (at < piece.remaining()).then(|| Outgoing::new(piece.bytes.split_off(at), piece.outlet.clone(), piece.room.clone()))
+    (at < piece.remaining())
+        .then(|| OutgoingText::new(piece.bytes.split_off(at), piece.outlet.clone(), piece.room.clone()))
 }
 
 /// Returns the length of the first chunk of a text, in bytes.
@@ -59,7 +60,7 @@ mod tests {
 
     fn chunks(text: &Bytes) -> Vec<Bytes> {
         let mut chunks = Vec::new();
-        let mut next = Some(Outgoing::new(text.clone(), None, None));
+        let mut next = Some(OutgoingText::new(text.clone(), None, None));
         while let Some(mut piece) = next {
             next = cut(&mut piece);
             chunks.push(piece.bytes.clone());
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn lines_stay_whole() {
-        let mut line = Outgoing::new(Bytes::from(vec![b'x'; 0xab]), None, None);
+        let mut line = OutgoingText::new(Bytes::from(vec![b'x'; 0xab]), None, None);
         line.is_whole = true;
         assert!(cut(&mut line).is_none());
         assert_eq!(line.remaining(), 0xab);

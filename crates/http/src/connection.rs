@@ -18,10 +18,10 @@ use crate::in_flight::InFlight;
 use crate::limits::{Limits, who};
 use crate::listen::Listener;
 use crate::metrics::HandshakeResult;
-use crate::mount::Answering;
+use crate::mount::AnswerFuture;
 use crate::outlet::ANSWERS_MAX;
 use crate::peer::Peer;
-use crate::preface::{self, Beginning};
+use crate::preface::{self, Preface};
 use crate::proxied;
 use crate::request_line::HeadsRead;
 use crate::server::{ServedSurface, Shell};
@@ -99,7 +99,7 @@ pub(crate) async fn serve<S: Surface>(
         let outlet = connection.begin();
         // Boxed, and only while it runs. Otherwise each connection would reserve the state of the handlers, which is
         // much larger than that of a waiting feed.
-        let answer = outlet.map(|outlet| -> Answering {
+        let answer = outlet.map(|outlet| -> AnswerFuture {
             match served.mounted.as_ref().filter(|mounted| mounted.has(request.uri().path())) {
                 Some(mounted) => mounted.answer(request, peer, outlet),
                 None => Box::pin(answer::answer(served.clone(), request, Some(peer), outlet)),
@@ -158,7 +158,7 @@ async fn begin<L: flatbed_metrics::Label>(
     listener: &Listener,
     mut peer: Peer,
     place: &ConnectionPlace,
-) -> io::Result<(Stream, Beginning, Peer)> {
+) -> io::Result<(Stream, Preface, Peer)> {
     let limits = shell.admission.limits();
     if shell.proxies.begins(&peer) {
         peer = timeout(limits.handshake_max, proxied::read_header(&mut transport, peer)).await??;

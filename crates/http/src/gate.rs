@@ -104,7 +104,7 @@ mod tests {
     use hyper::body::{Body, Frame};
 
     use super::*;
-    use crate::outlet::Outgoing;
+    use crate::outlet::OutgoingText;
     use crate::reply::{AbortedBody, CHUNK_BYTES, Reply};
 
     /// Old decisions are rechecked, recent ones are not, and one check covers all that follows soon.
@@ -130,7 +130,7 @@ mod tests {
             sender.buffer.extend_from_slice(b"a");
             sender.flush().await.unwrap();
         };
-        let is_sent = |frame: Option<Result<Frame<Outgoing>, AbortedBody>>| frame.unwrap().is_ok();
+        let is_sent = |frame: Option<Result<Frame<OutgoingText>, AbortedBody>>| frame.unwrap().is_ok();
         write(None).await;
         assert!(is_sent(next().await));
         assert_eq!(looks.load(Ordering::Relaxed), 0);

@@ -60,7 +60,7 @@ pub use limits::{LimitError, Limits};
 pub use listen::Listen;
 pub use metrics::{AnswerCounter, Usage};
 pub use mount::Mount;
-pub use outlet::{AnswerMemory, LITTLE_MAX, Outgoing};
+pub use outlet::{AnswerMemory, LITTLE_MAX, OutgoingText};
 pub use proxied::Proxies;
 pub use rejection::{Rejection, Result};
 pub use reply::{

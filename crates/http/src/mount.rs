@@ -11,7 +11,7 @@ use crate::outlet::Outlet;
 use crate::peer::Peer;
 use crate::server::ServedSurface;
 use crate::surface::Surface;
-use crate::tracked::Tracked;
+use crate::tracked::TrackedBody;
 
 /// A surface in its shell, for [`Server::mount`](crate::Server::mount) of another server. It keeps its own metrics,
 /// memory for bodies, and limits. Connections and the memory for answers are the other server's.
@@ -24,14 +24,14 @@ impl std::fmt::Debug for Mount {
     }
 }
 
-pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Tracked>> + Send>>;
+pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Response<TrackedBody>> + Send>>;
 
 trait Answers: Send + Sync {
-    fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> Answering;
+    fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> AnswerFuture;
 }
 
 impl<S: Surface> Answers for ServedSurface<S> {
-    fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> Answering {
+    fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> AnswerFuture {
         Box::pin(answer(self, request, Some(peer), outlet))
     }
 }
@@ -43,21 +43,21 @@ impl Mount {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Mounted {
+pub(crate) struct MountPoint {
     path: String,
     mount: Mount,
 }
 
-impl Mounted {
-    pub(crate) fn new(path: &str, mount: Mount) -> Mounted {
-        Mounted { path: path.to_owned(), mount }
+impl MountPoint {
+    pub(crate) fn new(path: &str, mount: Mount) -> MountPoint {
+        MountPoint { path: path.to_owned(), mount }
     }
 
     pub(crate) fn has(&self, path: &str) -> bool {
         path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    pub(crate) fn answer(&self, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> Answering {
+    pub(crate) fn answer(&self, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> AnswerFuture {
         self.mount.0.clone().answer(request, peer, outlet)
     }
 }

@@ -559,7 +559,7 @@ impl AnswerMemory {
 
 /// Text on its way to a connection.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingText {
     pub(crate) bytes: Bytes,
     pub(crate) outlet: Option<Arc<Outlet>>,
     pub(crate) room: Option<Arc<AnswerMemory>>,
@@ -567,8 +567,8 @@ pub struct Outgoing {
     pub(crate) is_whole: bool,
 }
 
-impl Outgoing {
-    pub(crate) fn new(bytes: Bytes, outlet: Option<Arc<Outlet>>, room: Option<Arc<AnswerMemory>>) -> Outgoing {
+impl OutgoingText {
+    pub(crate) fn new(bytes: Bytes, outlet: Option<Arc<Outlet>>, room: Option<Arc<AnswerMemory>>) -> OutgoingText {
         if let Some(outlet) = &outlet {
             // Before the piece is counted: a concurrent check must not see it with the time of the last progress.
             if outlet.unsent.load(Ordering::Relaxed) == 0 {
@@ -578,7 +578,7 @@ impl Outgoing {
             }
             outlet.unsent.fetch_add(1, Ordering::Release);
         }
-        Outgoing { bytes, outlet, room, is_whole: false }
+        OutgoingText { bytes, outlet, room, is_whole: false }
     }
 
     pub(crate) fn bytes(&self) -> &Bytes {
@@ -586,7 +586,7 @@ impl Outgoing {
     }
 }
 
-impl Buf for Outgoing {
+impl Buf for OutgoingText {
     fn remaining(&self) -> usize {
         self.bytes.remaining()
     }
@@ -605,7 +605,7 @@ impl Buf for Outgoing {
     }
 }
 
-impl Drop for Outgoing {
+impl Drop for OutgoingText {
     fn drop(&mut self) {
         if let Some(outlet) = &self.outlet {
             outlet.unsent.fetch_sub(1, Ordering::Relaxed);

@@ -19,7 +19,7 @@ const BEGINNING_MAX: Duration = Duration::from_secs(5);
 const BEGINNING_BYTES: usize = 2_048;
 
 #[derive(Debug)]
-pub(crate) struct Beginning {
+pub(crate) struct Preface {
     pub is_http2: bool,
     /// The bytes read during the detection, which come before all others; usually none.
     pub read: Bytes,
@@ -36,13 +36,13 @@ pub(crate) struct Beginning {
 ///
 /// # Errors
 /// Those of the connection; `UnexpectedEof` if it ends early, `TimedOut` if it stalls.
-pub(crate) async fn beginning(stream: &mut Stream) -> io::Result<Beginning> {
+pub(crate) async fn beginning(stream: &mut Stream) -> io::Result<Preface> {
     let tcp = match stream {
         Stream::Plain(Transport::Tcp(tcp)) => tcp,
         Stream::Plain(Transport::Unix(_)) => return read(stream).await,
         Stream::Tls(tls) => {
             return match tls::is_http2(tls.get_ref().1.alpn_protocol()) {
-                Some(is_http2) => Ok(Beginning { is_http2, read: Bytes::new() }),
+                Some(is_http2) => Ok(Preface { is_http2, read: Bytes::new() }),
                 None => read(stream).await,
             };
         }
@@ -51,7 +51,7 @@ pub(crate) async fn beginning(stream: &mut Stream) -> io::Result<Beginning> {
     let count = tcp.peek(&mut first).await?;
     let seen = first.get(..count).unwrap_or_default();
     match speaks_http2(seen) {
-        Some(is_http2) => Ok(Beginning { is_http2, read: Bytes::new() }),
+        Some(is_http2) => Ok(Preface { is_http2, read: Bytes::new() }),
         None if seen.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
         None => read(stream).await,
     }
@@ -64,14 +64,14 @@ fn speaks_http2(seen: &[u8]) -> Option<bool> {
     (!PREFACE.starts_with(seen)).then_some(false)
 }
 
-async fn read(stream: &mut Stream) -> io::Result<Beginning> {
+async fn read(stream: &mut Stream) -> io::Result<Preface> {
     let mut read = BytesMut::new();
     // One read for all available bytes keeps a head in one piece.
     more(stream, &mut read).await?;
     let rest = async {
         loop {
             if let Some(is_http2) = speaks_http2(&read) {
-                return Ok(Beginning { is_http2, read: read.freeze() });
+                return Ok(Preface { is_http2, read: read.freeze() });
             }
             more(stream, &mut read).await?;
         }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::gate::{AccessDecision, Gate, Mark, Recheck};
 use crate::metrics::AnswerCounter;
-use crate::outlet::{AnswerMemory, Outgoing, Outlet, PageKind};
+use crate::outlet::{AnswerMemory, OutgoingText, Outlet, PageKind};
 use crate::rejection::Rejection;
 use crate::tracked;
 
@@ -157,7 +157,7 @@ pub struct RevocableStream {
 #[derive(Debug)]
 pub enum Piece {
     /// More text, and the mark of its access decision if that is later than the request's.
-    Data(Outgoing, Option<Mark>),
+    Data(OutgoingText, Option<Mark>),
     /// The text is complete. A task that ends without this has failed, and the connection is cut.
     End,
     /// The answer ends early. A WebSocket sends the reason, other answers break off.
@@ -170,16 +170,16 @@ pub enum Piece {
 pub struct AbortedBody;
 
 impl Body for ReplyBody {
-    type Data = Outgoing;
+    type Data = OutgoingText;
     type Error = AbortedBody;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Outgoing>, AbortedBody>>> {
+    ) -> Poll<Option<Result<Frame<OutgoingText>, AbortedBody>>> {
         match &mut *self {
             ReplyBody::Full(bytes) => {
-                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(Outgoing::new(bytes, None, None)))))
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(OutgoingText::new(bytes, None, None)))))
             }
             ReplyBody::Whole(WholeBody { rest, .. }) if rest.is_empty() => Poll::Ready(None),
             ReplyBody::Checked(checked) => {
@@ -188,7 +188,7 @@ impl Body for ReplyBody {
                 }
                 let bytes = std::mem::take(&mut checked.bytes);
                 *self = ReplyBody::Ended;
-                Poll::Ready(Some(Ok(Frame::data(Outgoing::new(bytes, None, None)))))
+                Poll::Ready(Some(Ok(Frame::data(OutgoingText::new(bytes, None, None)))))
             }
             ReplyBody::Whole(WholeBody { rest, outlet, room, gate }) => {
                 if let Some(gate) = gate
@@ -198,7 +198,7 @@ impl Body for ReplyBody {
                 }
                 // In pieces, so that progress shows that the client reads.
                 let piece = rest.split_to(rest.len().min(CHUNK_BYTES));
-                Poll::Ready(Some(Ok(Frame::data(Outgoing::new(piece, Some(outlet.clone()), Some(room.clone()))))))
+                Poll::Ready(Some(Ok(Frame::data(OutgoingText::new(piece, Some(outlet.clone()), Some(room.clone()))))))
             }
             ReplyBody::Ended | ReplyBody::Switched(_) => Poll::Ready(None),
             ReplyBody::Stream(pieces) => {
@@ -261,7 +261,7 @@ impl ReplyBody {
         }
     }
 
-    fn frame(&mut self, piece: Option<Piece>) -> Poll<Option<Result<Frame<Outgoing>, AbortedBody>>> {
+    fn frame(&mut self, piece: Option<Piece>) -> Poll<Option<Result<Frame<OutgoingText>, AbortedBody>>> {
         match piece {
             Some(Piece::Data(bytes, _)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
             Some(Piece::End) => {
@@ -422,7 +422,7 @@ impl Sender {
             },
             None => None,
         };
-        let mut piece = Outgoing::new(data, self.outlet.clone(), room);
+        let mut piece = OutgoingText::new(data, self.outlet.clone(), room);
         piece.is_whole = self.sends_whole;
         place.send(Piece::Data(piece, self.judged.clone()));
         Ok(())

@@ -20,7 +20,7 @@ use crate::inside::{self, Inside};
 use crate::limits::{Admission, Limits, who};
 use crate::listen::{Listen, Listener};
 use crate::metrics::{Bound, Requests, Traffic, Usage};
-use crate::mount::{Mount, Mounted};
+use crate::mount::{Mount, MountPoint};
 use crate::outlet::Outlets;
 use crate::peer::Peer;
 use crate::places::{PlaceGrant, Places};
@@ -251,7 +251,7 @@ fn processors() -> usize {
 pub(crate) struct ServedSurface<S: Surface> {
     pub(crate) shell: Arc<Shell<S::Label>>,
     pub(crate) surface: Arc<S>,
-    pub(crate) mounted: Option<Mounted>,
+    pub(crate) mounted: Option<MountPoint>,
 }
 
 /// A server with bound listeners.
@@ -296,7 +296,7 @@ impl<S: Surface> Server<S> {
     #[must_use]
     pub fn mount(self, path: &str, mount: Mount) -> Self {
         let ServedSurface { shell, surface, .. } = &*self.served;
-        let mounted = Some(Mounted::new(path, mount));
+        let mounted = Some(MountPoint::new(path, mount));
         Server { served: Arc::new(ServedSurface { shell: shell.clone(), surface: surface.clone(), mounted }), ..self }
     }
 

@@ -17,7 +17,7 @@ use crate::in_flight::InFlight;
 use crate::limits::Admission;
 use crate::metrics::Traffic;
 use crate::outlet::Connection;
-use crate::preface::Beginning;
+use crate::preface::Preface;
 use crate::request_line::{HeadsRead, NextBytes, RequestLines};
 use crate::stream::Stream;
 
@@ -68,11 +68,11 @@ pub(crate) struct ConnectionPlace {
 impl StallGuard {
     /// Counts bytes and reports to the answers whether the connection accepts data. Fails after `stall_max` without
     /// progress, and ends the request of a client that has ended its side after `half_closed_max` without bytes. The
-    /// bytes of `Beginning` are read first; `heads` reports the requests that hyper has read, and `in_flight` whether
+    /// bytes of `Preface` are read first; `heads` reports the requests that hyper has read, and `in_flight` whether
     /// one is being answered.
     pub(crate) fn new(
         stream: Stream,
-        Beginning { is_http2, read: before }: Beginning,
+        Preface { is_http2, read: before }: Preface,
         (heads, in_flight): (Arc<HeadsRead>, Arc<InFlight>),
         (stall_max, half_closed_max): (Duration, Duration),
         metrics: Arc<Traffic>,

@@ -15,7 +15,7 @@ use tracing::{Instrument, Span, field};
 use crate::chunk_sizes;
 use crate::in_flight::InFlightGuard;
 use crate::metrics::{Traffic, Verb};
-use crate::outlet::{Outgoing, Outlet};
+use crate::outlet::{OutgoingText, Outlet};
 use crate::peer::Peer;
 use crate::reply::{AbortedBody, Reply, ReplyBody};
 
@@ -29,7 +29,7 @@ pub const REQUEST_TARGET: &str = "flatbed::request";
 /// The target of spans for traces, of requests and of the storage beneath them.
 pub const TRACE_TARGET: &str = "flatbed::trace";
 
-/// The spans of a request: see [`Tracking`].
+/// The spans of a request: see [`TrackedRequest`].
 #[derive(Debug, Clone)]
 pub(crate) struct Spans {
     log: Span,
@@ -79,7 +79,7 @@ struct Access {
 /// A request in progress with two spans. The outer span adds the request id to log lines. The inner one is for
 /// traces, and disabled unless they are collected.
 #[derive(Debug)]
-pub(crate) struct Tracking {
+pub(crate) struct TrackedRequest {
     traffic: Arc<Traffic>,
     started: Instant,
     spans: Spans,
@@ -87,7 +87,7 @@ pub(crate) struct Tracking {
     in_flight: Option<GaugeGuard>,
 }
 
-impl Tracking {
+impl TrackedRequest {
     pub(crate) fn begin(
         traffic: &Arc<Traffic>,
         id: &str,
@@ -96,7 +96,7 @@ impl Tracking {
         label: impl Label,
         peer: Option<Peer>,
         outlet: Arc<Outlet>,
-    ) -> Tracking {
+    ) -> TrackedRequest {
         let log = tracing::error_span!(target: REQUEST_TARGET, "request", request_id = id);
         let trace = tracing::info_span!(
             target: TRACE_TARGET,
@@ -116,7 +116,7 @@ impl Tracking {
         let is_shown = tracing::enabled!(target: ACCESS_TARGET, tracing::Level::DEBUG);
         let access = is_shown
             .then(|| Box::new(Access { method: method.clone(), uri: uri.clone(), peer, user: None, head_ms: 0.0 }));
-        Tracking {
+        TrackedRequest {
             traffic: traffic.clone(),
             started: Instant::now(),
             spans: Spans { log, trace, outlet: Some(outlet) },
@@ -140,7 +140,7 @@ impl Tracking {
         self.started.elapsed()
     }
 
-    pub(crate) fn respond(mut self, reply: Reply, user: Option<String>, version: Version) -> Response<Tracked> {
+    pub(crate) fn respond(mut self, reply: Reply, user: Option<String>, version: Version) -> Response<TrackedBody> {
         let status = reply.status;
         if let Some(access) = &mut self.access {
             access.user = user;
@@ -154,7 +154,7 @@ impl Tracking {
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
         // Other HTTP versions have no chunks.
         let in_chunks = version == Version::HTTP_11 && length.is_none() && reply.body.size_hint().exact().is_none();
-        let body = Tracked {
+        let body = TrackedBody {
             body: reply.body,
             rest: None,
             in_chunks,
@@ -178,19 +178,19 @@ fn milliseconds(since: Instant) -> f64 {
 /// The body of an answer in transmission. Dropping it ends the request: hyper drops a body once it was sent or cannot
 /// be sent.
 #[derive(Debug)]
-pub(crate) struct Tracked {
+pub(crate) struct TrackedBody {
     body: ReplyBody,
-    rest: Option<Outgoing>,
+    rest: Option<OutgoingText>,
     in_chunks: bool,
     sent: u64,
     /// The length in the answer's head. Hyper does not poll beyond it.
     length: Option<u64>,
     status: u16,
-    of: Tracking,
+    of: TrackedRequest,
     _in_flight: Option<InFlightGuard>,
 }
 
-impl Tracked {
+impl TrackedBody {
     /// Holds a guard until the answer has ended.
     pub(crate) fn hold(&mut self, in_flight: Option<InFlightGuard>) {
         self._in_flight = in_flight;
@@ -201,14 +201,14 @@ impl Tracked {
     }
 }
 
-impl Body for Tracked {
-    type Data = Outgoing;
+impl Body for TrackedBody {
+    type Data = OutgoingText;
     type Error = AbortedBody;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Outgoing>, AbortedBody>>> {
+    ) -> Poll<Option<Result<Frame<OutgoingText>, AbortedBody>>> {
         let mut frame = match self.rest.take() {
             Some(rest) => Some(Ok(Frame::data(rest))),
             None => ready!(Pin::new(&mut self.body).poll_frame(context)),
@@ -231,7 +231,7 @@ impl Body for Tracked {
     }
 }
 
-impl Drop for Tracked {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         let is_complete = self.is_complete();
         if !is_complete && self.of.in_flight.is_some() {

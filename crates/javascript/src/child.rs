@@ -23,7 +23,7 @@ use crate::list::Exchange;
 use crate::machine::{Code, Machine, Workshop};
 use crate::memory::Budget;
 use crate::message::{CallRequest, ListPage, Request, Setup, read_request, write_done, write_exchange};
-use crate::shared::{self, Shared};
+use crate::shared::{self, SharedMemory};
 use crate::wire::{Buffer, Frame, FrameError};
 
 /// The environment variable that marks an engine process.
@@ -108,8 +108,8 @@ fn serve() -> Result<(), ProcessEnd> {
     harden::leave()?;
     // SAFETY: the server starts the process with these three descriptors, and no other code has used them.
     let (own, total, socket) = unsafe {
-        let own = Shared::<shared::ProcessPage>::map(BorrowedFd::borrow_raw(OWN_PAGE))?;
-        let total = Shared::<shared::Total>::map(BorrowedFd::borrow_raw(TOTAL_PAGE))?;
+        let own = SharedMemory::<shared::ProcessPage>::map(BorrowedFd::borrow_raw(OWN_PAGE))?;
+        let total = SharedMemory::<shared::Total>::map(BorrowedFd::borrow_raw(TOTAL_PAGE))?;
         (Arc::new(own), Arc::new(total), File::from_raw_fd(SOCKET))
     };
     harden::close_all_but(socket.as_fd())?;
@@ -139,7 +139,7 @@ fn read_zone() {
 
 fn answer(
     workshop: &Workshop,
-    page: &Arc<Shared<shared::ProcessPage>>,
+    page: &Arc<SharedMemory<shared::ProcessPage>>,
     line: Rc<RefCell<ProcessSocket>>,
 ) -> Result<(), ProcessEnd> {
     let mut machines: HashMap<u32, Machine> = HashMap::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::shared::{ProcessPage, Shared};
+use crate::shared::{ProcessPage, SharedMemory};
 
 /// Returns the time of the system's monotonic clock, which all processes share.
 pub(crate) fn now() -> Duration {
@@ -17,12 +17,12 @@ pub(crate) fn now() -> Duration {
 /// The deadline of a call. The server and the process both see each change of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
-    page: Arc<Shared<ProcessPage>>,
+    page: Arc<SharedMemory<ProcessPage>>,
     call: u64,
 }
 
 impl Clock {
-    pub(crate) fn of(page: &Arc<Shared<ProcessPage>>, call: u64) -> Clock {
+    pub(crate) fn of(page: &Arc<SharedMemory<ProcessPage>>, call: u64) -> Clock {
         Clock { page: page.clone(), call }
     }
 
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_call_is_stopped_and_the_next_is_not() {
-        let (page, _) = Shared::create().unwrap();
+        let (page, _) = SharedMemory::create().unwrap();
         let page = Arc::new(page);
         let (first, second) = (Clock::of(&page, 1), Clock::of(&page, 2));
         first.set(now() + Duration::from_secs(1_000));

@@ -11,7 +11,7 @@ use rquickjs::{Context, Ctx, Function, Module, Persistent, Runtime, qjs};
 use crate::clock::{Clock, now};
 use crate::error::{Error, Result};
 use crate::memory::{Budget, CountingAllocator, Usage};
-use crate::sync::Compiled;
+use crate::sync::CompiledFunction;
 use crate::sync_output::SyncRecorder;
 
 const STACK_BYTES_MAX: usize = 512 * 1024;
@@ -142,7 +142,7 @@ pub(crate) struct Machine {
     // First, because fields drop in order and these live in the context.
     exports: Vec<Persistent<Function<'static>>>,
     /// Set for sync functions only.
-    compiled: Option<Compiled>,
+    compiled: Option<CompiledFunction>,
     heard: Rc<SyncRecorder>,
     part: MachineKind,
     usage: Arc<Usage>,
@@ -261,7 +261,7 @@ impl Machine {
         &self.usage
     }
 
-    pub(crate) fn compiled(&self) -> Option<&Compiled> {
+    pub(crate) fn compiled(&self) -> Option<&CompiledFunction> {
         self.compiled.as_ref()
     }
 

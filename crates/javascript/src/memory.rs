@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rquickjs::allocator::{Allocator, RustAllocator};
 
-use crate::shared::{ProcessPage, Shared, Total};
+use crate::shared::{ProcessPage, SharedMemory, Total};
 
 /// The share of an engine, in bytes: it gets this much whatever the others use.
 pub(crate) const SHARE_BYTES: usize = 8 << 20;
@@ -18,14 +18,18 @@ pub(crate) const SHARE_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(crate) struct Budget {
     max: usize,
-    total: Arc<Shared<Total>>,
+    total: Arc<SharedMemory<Total>>,
     /// The bytes that this process has counted. The server subtracts them when it kills the process.
-    page: Arc<Shared<ProcessPage>>,
+    page: Arc<SharedMemory<ProcessPage>>,
     peak: AtomicUsize,
 }
 
 impl Budget {
-    pub(crate) fn new(max: usize, total: Arc<Shared<Total>>, page: Arc<Shared<ProcessPage>>) -> Arc<Budget> {
+    pub(crate) fn new(
+        max: usize,
+        total: Arc<SharedMemory<Total>>,
+        page: Arc<SharedMemory<ProcessPage>>,
+    ) -> Arc<Budget> {
         Arc::new(Budget { max, total, page, peak: AtomicUsize::new(0) })
     }
 
@@ -224,8 +228,8 @@ mod tests {
     use super::*;
 
     fn budget(max: usize) -> Arc<Budget> {
-        let (total, _) = Shared::create().unwrap();
-        let (page, _) = Shared::create().unwrap();
+        let (total, _) = SharedMemory::create().unwrap();
+        let (page, _) = SharedMemory::create().unwrap();
         Budget::new(max, Arc::new(total), Arc::new(page))
     }
 

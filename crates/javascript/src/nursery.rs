@@ -14,7 +14,7 @@ use crate::harden::ENGINES_MAX;
 use crate::machine::Code;
 use crate::message::Setup;
 use crate::process::Process;
-use crate::shared::{ProcessPage, Shared, Total};
+use crate::shared::{ProcessPage, SharedMemory, Total};
 use crate::wire::Frame;
 
 const SPARE_MAX: usize = 2;
@@ -48,7 +48,7 @@ pub(crate) struct Nursery {
     state: Mutex<NurseryState>,
     ready: Condvar,
     work: Condvar,
-    total: Arc<Shared<Total>>,
+    total: Arc<SharedMemory<Total>>,
     file: OwnedFd,
     /// The most bytes that one process may claim to have counted: its address space has no room for more.
     of_one_max: usize,
@@ -58,8 +58,8 @@ pub(crate) struct Nursery {
 #[derive(Default)]
 struct NurseryState {
     spare: Vec<Process>,
-    dead: Vec<(Child, Arc<Shared<ProcessPage>>)>,
-    pages: Vec<Arc<Shared<ProcessPage>>>,
+    dead: Vec<(Child, Arc<SharedMemory<ProcessPage>>)>,
+    pages: Vec<Arc<SharedMemory<ProcessPage>>>,
     counted: Option<Instant>,
     /// The number of callers that wait for a process.
     waiting: usize,
@@ -78,7 +78,7 @@ impl Nursery {
 
     fn begin(setup: Frame, of_one_max: usize) -> std::io::Result<Arc<Nursery>> {
         allow_waiting();
-        let (total, file) = Shared::create()?;
+        let (total, file) = SharedMemory::create()?;
         let (state, ready, work) = Default::default();
         let figures = Arc::default();
         let nursery = Arc::new(Nursery { state, ready, work, total: Arc::new(total), file, of_one_max, figures });
@@ -138,7 +138,7 @@ impl Nursery {
     }
 
     /// Kills a process. Its memory stays counted until the process has been reaped.
-    pub(crate) fn bury(&self, mut child: Child, page: Arc<Shared<ProcessPage>>) {
+    pub(crate) fn bury(&self, mut child: Child, page: Arc<SharedMemory<ProcessPage>>) {
         let _ = child.kill();
         self.lock().dead.push((child, page));
         self.work.notify_one();
@@ -231,7 +231,7 @@ impl Nursery {
         !ended.is_empty()
     }
 
-    pub(crate) fn register(&self, page: Arc<Shared<ProcessPage>>) {
+    pub(crate) fn register(&self, page: Arc<SharedMemory<ProcessPage>>) {
         self.lock().pages.push(page);
         self.figures.function_processes.add(1);
         self.figures.function_processes_started.add(1);

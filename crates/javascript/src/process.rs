@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::engine_request::EngineRequest;
 use crate::message::{Reply, read_reply, reply_bytes_max};
 use crate::nursery::Nursery;
-use crate::shared::{ProcessPage, Shared};
+use crate::shared::{ProcessPage, SharedMemory};
 use crate::thread::Thread;
 use crate::wire::{Buffer, Frame, FrameError, FrameReader};
 
@@ -78,7 +78,7 @@ pub(crate) struct Process {
     socket: UnixStream,
     /// `None` only while it is dropped.
     child: Option<Child>,
-    page: Arc<Shared<ProcessPage>>,
+    page: Arc<SharedMemory<ProcessPage>>,
     processor: Thread,
     nursery: Arc<Nursery>,
     calls: u64,
@@ -93,7 +93,7 @@ impl Process {
         let (socket, other) = UnixStream::pair()?;
         socket.set_read_timeout(Some(POLL_INTERVAL))?;
         socket.set_write_timeout(Some(POLL_INTERVAL))?;
-        let (page, file) = Shared::<ProcessPage>::create()?;
+        let (page, file) = SharedMemory::<ProcessPage>::create()?;
         let mut command = Command::new(program()?);
         command.arg0("flatbed-functions").env_clear().env(child::MARKER, "1").envs(ALLOCATOR);
         // Dates use the server's time zone.

@@ -36,31 +36,31 @@ unsafe impl Share for ProcessPage {}
 unsafe impl Share for Total {}
 
 #[derive(Debug)]
-pub(crate) struct Shared<T: Share> {
+pub(crate) struct SharedMemory<T: Share> {
     place: NonNull<T>,
 }
 
 // SAFETY: it refers to atomic integers that live as long as it.
-unsafe impl<T: Share> Send for Shared<T> {}
+unsafe impl<T: Share> Send for SharedMemory<T> {}
 // SAFETY: as above.
-unsafe impl<T: Share> Sync for Shared<T> {}
+unsafe impl<T: Share> Sync for SharedMemory<T> {}
 
-impl<T: Share> Shared<T> {
-    pub(crate) fn create() -> io::Result<(Shared<T>, OwnedFd)> {
+impl<T: Share> SharedMemory<T> {
+    pub(crate) fn create() -> io::Result<(SharedMemory<T>, OwnedFd)> {
         let file = file()?;
         file.set_len(size_of::<T>() as u64)?;
         seal(&file);
         let file = OwnedFd::from(file);
         // SAFETY: the file has the size of a `T`.
-        let shared = unsafe { Shared::map(std::os::fd::AsFd::as_fd(&file)) }?;
+        let shared = unsafe { SharedMemory::map(std::os::fd::AsFd::as_fd(&file)) }?;
         Ok((shared, file))
     }
 
-    /// Maps a file of [`Shared::create`].
+    /// Maps a file of [`SharedMemory::create`].
     ///
     /// # Safety
     /// The file must have the size of a `T` while the mapping lives.
-    pub(crate) unsafe fn map(file: BorrowedFd<'_>) -> io::Result<Shared<T>> {
+    pub(crate) unsafe fn map(file: BorrowedFd<'_>) -> io::Result<SharedMemory<T>> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: it makes a new mapping.
         let place =
@@ -69,11 +69,11 @@ impl<T: Share> Shared<T> {
             return Err(io::Error::last_os_error());
         }
         let place = NonNull::new(place.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Shared { place })
+        Ok(SharedMemory { place })
     }
 }
 
-impl<T: Share> Deref for Shared<T> {
+impl<T: Share> Deref for SharedMemory<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -82,7 +82,7 @@ impl<T: Share> Deref for Shared<T> {
     }
 }
 
-impl<T: Share> Drop for Shared<T> {
+impl<T: Share> Drop for SharedMemory<T> {
     fn drop(&mut self) {
         // SAFETY: it was mapped with this size, and no reference outlives this.
         unsafe { libc::munmap(self.place.as_ptr().cast(), size_of::<T>()) };
@@ -132,9 +132,9 @@ mod tests {
 
     #[test]
     fn what_one_mapping_stores_the_other_loads() {
-        let (one, file) = Shared::<ProcessPage>::create().unwrap();
+        let (one, file) = SharedMemory::<ProcessPage>::create().unwrap();
         // SAFETY: the file was created for this type.
-        let other = unsafe { Shared::<ProcessPage>::map(file.as_fd()) }.unwrap();
+        let other = unsafe { SharedMemory::<ProcessPage>::map(file.as_fd()) }.unwrap();
         one.finished.store(7, Ordering::Relaxed);
         assert_eq!(other.finished.load(Ordering::Relaxed), 7);
         drop(one);

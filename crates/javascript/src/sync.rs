@@ -171,7 +171,7 @@ fn only_client(writes: &VecDeque<SyncWrite>) -> Option<u64> {
     writes.iter().all(|write| write.client == Some(client)).then_some(client)
 }
 
-pub(crate) struct Compiled {
+pub(crate) struct CompiledFunction {
     make: Persistent<Function<'static>>,
     names_writer: bool,
     names: usize,
@@ -240,7 +240,7 @@ impl Machine {
         }
     }
 
-    fn ask(&self, ctx: &Ctx<'_>, compiled: &Compiled, write: &SyncWrite) -> rquickjs::Result<CallEnd> {
+    fn ask(&self, ctx: &Ctx<'_>, compiled: &CompiledFunction, write: &SyncWrite) -> rquickjs::Result<CallEnd> {
         let document = ctx.json_parse(write.document.as_str())?;
         let old = write.old.as_deref().map(|old| ctx.json_parse(old));
         let old = old.unwrap_or_else(|| Ok(Value::new_null(ctx.clone())))?;
@@ -278,7 +278,7 @@ impl Machine {
         }
     }
 
-    pub(crate) fn compile_sync(&self, source: &str, clock: &Clock) -> Result<Compiled> {
+    pub(crate) fn compile_sync(&self, source: &str, clock: &Clock) -> Result<CompiledFunction> {
         self.heard().begin(None, 0, clock);
         let (answer, compiled) = self.within(clock, |ctx| {
             let answer: String = self.export(ctx, "compileSync")?.call((source,))?;
@@ -287,7 +287,7 @@ impl Machine {
             }
             let make: Function<'_> = self.export(ctx, "made")?.call(())?;
             let parent = parent(ctx).ok_or(rquickjs::Error::Unknown)?;
-            let compiled = Compiled {
+            let compiled = CompiledFunction {
                 make: Persistent::save(ctx, make),
                 names_writer: may_name_writer(source),
                 names: names(ctx),

@@ -14,15 +14,15 @@ pub type Digest = [u8; 32];
 /// FoundationDB's error for an expired read version. The runner retries the attempt with a new one.
 const TRANSACTION_TOO_OLD: i32 = 1007;
 
-type Made = HashMap<Digest, Arc<dyn Any + Send + Sync>>;
+type MadeValues = HashMap<Digest, Arc<dyn Any + Send + Sync>>;
 
 /// A future that makes one lacking value and keeps it for the next attempt.
-pub type Lacking<E> = BoxFuture<'static, Result<(), E>>;
+pub type MissingValueFuture<E> = BoxFuture<'static, Result<(), E>>;
 
 /// The values that all attempts of one operation share.
 pub struct AttemptCache<E> {
-    made: Arc<Mutex<Made>>,
-    lacking: Mutex<Option<Lacking<E>>>,
+    made: Arc<Mutex<MadeValues>>,
+    lacking: Mutex<Option<MissingValueFuture<E>>>,
 }
 
 impl<E> Default for AttemptCache<E> {
@@ -62,7 +62,7 @@ impl<E: From<FdbError> + 'static> AttemptCache<E> {
     }
 
     /// Takes the work to do before the next attempt.
-    pub fn take_lacking(&self) -> Option<Lacking<E>> {
+    pub fn take_lacking(&self) -> Option<MissingValueFuture<E>> {
         lock(&self.lacking).take()
     }
 }

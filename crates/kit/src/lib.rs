@@ -23,7 +23,7 @@ mod transaction;
 pub mod tuple;
 pub mod waits;
 
-pub use apart::{AttemptCache, Digest, Lacking};
+pub use apart::{AttemptCache, Digest, MissingValueFuture};
 pub use cleanup_budget::CleanupBudget;
 pub use context::{
     Corruption, ErrorCode, TransactionContext, TransactionCounters, TransactionError, storage_error_text,

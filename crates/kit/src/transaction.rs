@@ -17,7 +17,7 @@ use crate::apart::AttemptCache;
 use crate::context::TransactionContext;
 use crate::keys::METADATA_VERSION;
 pub use crate::transaction::ranges::{BoxedPageRead, PageRead, RangePage, RangeQuery, Rows};
-use crate::waits::{Operation, Path};
+use crate::waits::{OperationCounters, Path};
 
 /// The bytes written to change `\xff/metadataVersion`: the key and the operand of `SetVersionstampedValue`.
 const METADATA_VERSION_BYTES: u64 = METADATA_VERSION.len() as u64 + 14;
@@ -51,7 +51,7 @@ struct Tally<C: TransactionContext> {
 
 /// A transaction's part in a counted operation.
 struct InOperation {
-    operation: Arc<Operation>,
+    operation: Arc<OperationCounters>,
     /// The critical path to this attempt's read version; `None`: not requested yet.
     read_version: Mutex<Option<Path>>,
 }
@@ -255,7 +255,7 @@ impl<C: TransactionContext> Transaction<C> {
     pub fn begin(db: &Database, context: &Arc<C>) -> FdbResult<Transaction<C>> {
         let began = context.clock().now();
         let trx = db.create_trx()?;
-        let operation = Operation::current().map(|operation| {
+        let operation = OperationCounters::current().map(|operation| {
             add(&operation.transactions, 1);
             InOperation { operation, read_version: Mutex::new(None) }
         });

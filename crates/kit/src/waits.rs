@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 tokio::task_local! {
-    static OPERATION: Arc<Operation>;
+    static OPERATION: Arc<OperationCounters>;
 }
 
 /// The answers on a path, by kind.
@@ -69,7 +69,7 @@ pub struct Waits {
 
 /// The counters of a running operation.
 #[derive(Debug, Default)]
-pub struct Operation {
+pub struct OperationCounters {
     pub(crate) transactions: AtomicU64,
     pub(crate) point_reads: AtomicU64,
     pub(crate) range_reads: AtomicU64,
@@ -84,9 +84,9 @@ pub struct Operation {
     given: Mutex<Path>,
 }
 
-impl Operation {
+impl OperationCounters {
     /// Returns the running task's operation, if it is counted.
-    pub fn current() -> Option<Arc<Operation>> {
+    pub fn current() -> Option<Arc<OperationCounters>> {
         OPERATION.try_with(Arc::clone).ok()
     }
 
@@ -127,13 +127,13 @@ impl Operation {
 /// Runs a future as one operation and returns its counts. Tasks started for it by [`carry`] count with it, as far as
 /// they have come when it ends.
 pub async fn count<F: Future>(operation: F) -> (F::Output, Waits) {
-    let counted = Arc::new(Operation::default());
+    let counted = Arc::new(OperationCounters::default());
     let output = OPERATION.scope(Arc::clone(&counted), operation).await;
     (output, counted.waits())
 }
 
 /// Makes a future for another task count with the operation that starts it, if that is counted.
-pub async fn carry<F: Future>(operation: Option<Arc<Operation>>, future: F) -> F::Output {
+pub async fn carry<F: Future>(operation: Option<Arc<OperationCounters>>, future: F) -> F::Output {
     match operation {
         Some(operation) => OPERATION.scope(operation, future).await,
         None => future.await,

@@ -49,11 +49,11 @@ pub(crate) struct Choice<'i> {
     /// The usable indexes that the request permits.
     pub(crate) left: Vec<&'i Index>,
     /// Those of the preferred type, the best first.
-    pub(crate) ranked: Vec<Ranked<'i>>,
+    pub(crate) ranked: Vec<RankedIndex<'i>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Ranked<'i> {
+pub(crate) struct RankedIndex<'i> {
     pub(crate) index: &'i Index,
     pub(crate) ranges: Vec<Range>,
     /// The number of the selector's range fields that are not a prefix of the index.
@@ -62,7 +62,7 @@ pub(crate) struct Ranked<'i> {
 
 impl<'i> Choice<'i> {
     /// Returns the best index. `None` occurs only for `_explain`.
-    pub(crate) fn best(&self) -> Option<&Ranked<'i>> {
+    pub(crate) fn best(&self) -> Option<&RankedIndex<'i>> {
         self.ranked.first()
     }
 }
@@ -216,7 +216,7 @@ fn can_sort(columns: &[&str], sort: &[String], selector: &Normal) -> bool {
 }
 
 /// Sorts by unused ranges, then by the number of fields, then by name.
-fn ranked<'i>(indexes: Vec<&'i Index>, selector: &Normal) -> Vec<Ranked<'i>> {
+fn ranked<'i>(indexes: Vec<&'i Index>, selector: &Normal) -> Vec<RankedIndex<'i>> {
     let ranges = field_ranges(selector);
     let rank = |index: &'i Index| {
         let of = |name: &str| {
@@ -230,11 +230,11 @@ fn ranked<'i>(indexes: Vec<&'i Index>, selector: &Normal) -> Vec<Ranked<'i>> {
         let first = index.fields().iter().map_while(|field| of(field.name()).or_else(|| all_ids.clone()));
         let first: Vec<Range> = first.collect();
         let distance = count - first.len();
-        Ranked { index, ranges: first, distance }
+        RankedIndex { index, ranges: first, distance }
     };
-    let mut ranked: Vec<Ranked<'i>> = indexes.into_iter().map(rank).collect();
-    let order = |a: &Ranked<'_>, b: &Ranked<'_>| -> Ordering {
-        let fields = |ranked: &Ranked<'_>| ranked.index.fields().len();
+    let mut ranked: Vec<RankedIndex<'i>> = indexes.into_iter().map(rank).collect();
+    let order = |a: &RankedIndex<'_>, b: &RankedIndex<'_>| -> Ordering {
+        let fields = |ranked: &RankedIndex<'_>| ranked.index.fields().len();
         (a.distance.cmp(&b.distance)).then(fields(a).cmp(&fields(b))).then_with(|| a.index.compare(b.index))
     };
     ranked.sort_by(order);

@@ -88,11 +88,11 @@ struct Compiler<'s> {
     field_bytes: usize,
 }
 
-type Compiled = Result<Normal, InvalidSelector>;
+type CompileResult = Result<Normal, InvalidSelector>;
 
 impl Compiler<'_> {
     /// Compiles the condition of a field: the members of an object, or equality with any other value.
-    fn condition(&mut self, value: &Value<'_>, field: &Field, depth: usize) -> Compiled {
+    fn condition(&mut self, value: &Value<'_>, field: &Field, depth: usize) -> CompileResult {
         let depth = depth.checked_sub(1).ok_or(InvalidSelector::TooDeep)?;
         match value {
             Value::Object(members) if !members.is_empty() => {
@@ -109,7 +109,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn member(&mut self, name: &str, argument: &Value<'_>, field: &Field, depth: usize) -> Compiled {
+    fn member(&mut self, name: &str, argument: &Value<'_>, field: &Field, depth: usize) -> CompileResult {
         if name.starts_with('$') {
             return self.operator(name, argument, field, depth);
         }
@@ -126,7 +126,7 @@ impl Compiler<'_> {
         self.condition(argument, &inner, depth)
     }
 
-    fn operator(&mut self, name: &str, argument: &Value<'_>, field: &Field, depth: usize) -> Compiled {
+    fn operator(&mut self, name: &str, argument: &Value<'_>, field: &Field, depth: usize) -> CompileResult {
         let bad = || InvalidSelector::Argument { operator: name.to_owned(), argument: argument.clone().into_owned() };
         match (name, argument) {
             ("$and" | "$or" | "$nor", Value::Array(items)) => {

@@ -113,7 +113,7 @@ impl<'n> Fields<'n> {
     }
 }
 
-pub(crate) struct Reading {
+pub(crate) struct RangePlan {
     /// Disjoint ranges in ascending order.
     pub(crate) ranges: Vec<KeyRange>,
     /// The condition that documents of these keys must still fulfil; `None`: no condition.
@@ -121,12 +121,12 @@ pub(crate) struct Reading {
 }
 
 /// Returns the keys that may fulfil a selector. They are no longer narrowed once `stop` returns true.
-pub(crate) fn reading(index: &Index, selector: &Normal, stop: &dyn Fn() -> bool) -> Reading {
+pub(crate) fn reading(index: &Index, selector: &Normal, stop: &dyn Fn() -> bool) -> RangePlan {
     let conjuncts = selector.conjuncts();
     let fields = Fields::of(&conjuncts);
     let spans: Vec<Spans> = index.fields().iter().map(|field| fields.spans(field.name())).collect();
     let Some(plain) = ranges_of(index, &spans) else {
-        return Reading { ranges: vec![KeyRange::all()], residual: Some(selector.clone()) };
+        return RangePlan { ranges: vec![KeyRange::all()], residual: Some(selector.clone()) };
     };
     let alternatives = conjuncts.iter().filter_map(|condition| match condition {
         Normal::Any(alternatives) => Some(alternatives),
@@ -138,7 +138,7 @@ pub(crate) fn reading(index: &Index, selector: &Normal, stop: &dyn Fn() -> bool)
         alternatives_of(index, alternatives, &spans, stop).filter(|ranges| *ranges != plain)
     });
     let ranges = narrower.next().unwrap_or_else(|| plain.clone());
-    Reading { ranges, residual: residual(index, &conjuncts, &spans) }
+    RangePlan { ranges, residual: residual(index, &conjuncts, &spans) }
 }
 
 /// Returns the ranges of all alternatives of an `$or`, each intersected with the other conditions. `None`: there are

@@ -6,12 +6,12 @@ use flatbed_flatten::json::Value;
 
 use crate::Selector;
 use crate::bookmark::Bookmark;
-use crate::choose::{Catalog, Choice, Ranked, choose};
+use crate::choose::{Catalog, Choice, RankedIndex, choose};
 use crate::error::MangoError;
 use crate::find::Find;
 use crate::index::Index;
 use crate::invalid::InvalidSelector;
-use crate::keys::{IdRange, KeyRange, Reading, has_no_value, id_ranges, reading};
+use crate::keys::{IdRange, KeyRange, RangePlan, has_no_value, id_ranges, reading};
 use crate::normal::Normal;
 use crate::ranges::Range;
 
@@ -82,7 +82,7 @@ pub fn plan_unless<'i>(find: &Find, catalog: &Catalog<'i>, stop: &dyn Fn() -> bo
             Some(selector.clone()).filter(|normal| !matches!(normal, Normal::Everything)),
         )
     } else {
-        let Reading { ranges, residual } = reading(best.index, selector, stop);
+        let RangePlan { ranges, residual } = reading(best.index, selector, stop);
         if stop() {
             return Err(InvalidSelector::Stopped.refused());
         }
@@ -151,7 +151,7 @@ pub(crate) fn selects_nothing(choice: &Choice<'_>, selector: &Normal) -> bool {
         _ => false,
     };
     let is_empty = |index: &Index| index.fields().first().is_some_and(|field| has_no_value(field.name(), selector));
-    let best = choice.best().filter(|Ranked { ranges, .. }| ranges.as_slice() == [Range::Empty]);
+    let best = choice.best().filter(|RankedIndex { ranges, .. }| ranges.as_slice() == [Range::Empty]);
     joins_nothing || best.is_some_and(|best| is_empty(best.index))
 }
 

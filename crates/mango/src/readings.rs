@@ -33,7 +33,7 @@ enum Quantifier {
 
 /// The state before the next item of a class.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Before {
+enum ClassState {
     /// At the beginning, or after a range or a class: a hyphen is a literal.
     Complete,
     /// After a character: a hyphen begins a range.
@@ -42,9 +42,9 @@ enum Before {
     Hyphen,
 }
 
-impl Before {
-    fn behind_character(self) -> Before {
-        if self == Before::Hyphen { Before::Complete } else { Before::Character }
+impl ClassState {
+    fn behind_character(self) -> ClassState {
+        if self == ClassState::Hyphen { ClassState::Complete } else { ClassState::Character }
     }
 }
 
@@ -250,13 +250,13 @@ impl<'p> Reader<'p> {
             return None;
         }
         self.out.push('[');
-        let (mut before, mut last, mut is_behind_vertical) = (Before::Complete, None, false);
+        let (mut before, mut last, mut is_behind_vertical) = (ClassState::Complete, None, false);
         if self.rest.starts_with('^') {
             self.copy(1)?;
         }
         if self.rest.starts_with(']') {
             self.copy(1)?;
-            before = Before::Character;
+            before = ClassState::Character;
         }
         loop {
             let character = self.next()?;
@@ -270,35 +270,35 @@ impl<'p> Reader<'p> {
                 }
                 '\\' if self.rest.starts_with('v') => {
                     // PCRE refuses a range that ends with a class.
-                    if before == Before::Hyphen {
+                    if before == ClassState::Hyphen {
                         return None;
                     }
                     self.next();
                     self.vertical_space();
-                    (before, is_behind_vertical) = (Before::Complete, true);
+                    (before, is_behind_vertical) = (ClassState::Complete, true);
                 }
                 '\\' => {
                     let is_class = self.escaped_anywhere()?;
-                    before = if is_class { Before::Complete } else { before.behind_character() };
+                    before = if is_class { ClassState::Complete } else { before.behind_character() };
                 }
                 '[' => match posix(self.rest) {
                     Some(name) => {
                         let is_known = POSIX.contains(&name.strip_prefix('^').unwrap_or(name));
-                        if !is_known || !self.rest.starts_with(':') || before == Before::Hyphen {
+                        if !is_known || !self.rest.starts_with(':') || before == ClassState::Hyphen {
                             return None;
                         }
                         self.out.push('[');
                         self.copy(name.len() + 3)?;
-                        before = Before::Complete;
+                        before = ClassState::Complete;
                     }
                     None => {
                         self.out.push_str("\\[");
                         before = before.behind_character();
                     }
                 },
-                '-' if before == Before::Character && !self.rest.starts_with(']') => {
+                '-' if before == ClassState::Character && !self.rest.starts_with(']') => {
                     self.out.push('-');
-                    before = Before::Hyphen;
+                    before = ClassState::Hyphen;
                 }
                 // The engine reads `&&`, `~~` and `--` as set operations.
                 '-' | '&' | '~' => {

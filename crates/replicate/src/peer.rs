@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_admission::Grant;
-use flatbed_client::{Outgoing, encode_segment};
+use flatbed_client::{OutgoingBody, encode_segment};
 use flatbed_clock::Clock;
 use flatbed_flatten::json::{Limits, Value, parse_unique, tree_bytes};
 use flatbed_outward::ConnectError;
@@ -18,7 +18,7 @@ use crate::endpoint::{Endpoint, EndpointPlace, PeerAccess};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, NoRoom, Room, Share};
 use crate::pool::{Answer, Pool, Server, whole};
-use crate::signing_in::{Cookie, NextRequest, SessionReply, SigningIn};
+use crate::signing_in::{Cookie, NextRequest, SessionReply, SignIn};
 
 /// The largest answer that is read whole, in bytes: pages of changes, `_revs_diff`, replication logs.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -41,7 +41,7 @@ pub(crate) struct Peer {
     pool: Arc<Pool>,
     path: String,
     headers: HeaderMap,
-    signing_in: Option<SigningIn>,
+    signing_in: Option<SignIn>,
     pub(crate) memory: Memory,
     pub(crate) clock: Clock,
     /// The URL without credentials.
@@ -92,7 +92,7 @@ impl Peer {
         headers.insert(header::ACCEPT, header::HeaderValue::from_static("application/json"));
         headers.extend(endpoint.headers.iter().cloned());
         let (memory, clock) = (ways.memory.clone(), ways.clock.clone());
-        let (path, shown, signing_in) = (endpoint.path(), endpoint.to_string(), SigningIn::of(endpoint));
+        let (path, shown, signing_in) = (endpoint.path(), endpoint.to_string(), SignIn::of(endpoint));
         Peer { pool: Pool::new(server), path, headers, signing_in, memory, clock, shown }
     }
 
@@ -124,8 +124,8 @@ impl Peer {
         method: Method,
         path: &str,
         kind: Option<&str>,
-        body: Outgoing,
-    ) -> Result<Request<Outgoing>> {
+        body: OutgoingBody,
+    ) -> Result<Request<OutgoingBody>> {
         let mut builder = Request::builder().method(method).uri(format!("{}{path}", self.path));
         if let Some(kind) = kind {
             builder = builder.header(header::CONTENT_TYPE, kind);
@@ -145,7 +145,7 @@ impl Peer {
     }
 
     /// Sends a request with a streamed body, once.
-    pub(crate) async fn send_pieces(&self, mut request: Request<Outgoing>) -> Result<Answer> {
+    pub(crate) async fn send_pieces(&self, mut request: Request<OutgoingBody>) -> Result<Answer> {
         self.sign_in(&mut request).await?;
         let answer = self.pool.send_slowly(request).await.map_err(|error| self.unsent(error))?;
         self.note_session(&answer).await;
@@ -153,7 +153,7 @@ impl Peer {
     }
 
     /// Adds the session's cookie before the password, and requests a session unless there is one.
-    async fn sign_in(&self, request: &mut Request<Outgoing>) -> Result<()> {
+    async fn sign_in(&self, request: &mut Request<OutgoingBody>) -> Result<()> {
         let Some(signing_in) = &self.signing_in else { return Ok(()) };
         let mut state = signing_in.state().await;
         loop {
@@ -177,7 +177,7 @@ impl Peer {
     /// Requests a session. Returns the status, whether the server requires the password in the header, and the cookie.
     async fn ask_for_session(
         &self,
-        signing_in: &SigningIn,
+        signing_in: &SignIn,
         with_password: bool,
     ) -> Result<(StatusCode, bool, Option<Cookie>)> {
         let builder = Request::builder().method(Method::POST).uri(&signing_in.path);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flatbed_client::{IdleConnections, Outgoing, Url, handshake};
+use flatbed_client::{IdleConnections, OutgoingBody, Url, handshake};
 use flatbed_outward::{ConnectError, Network, Tls};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -23,7 +23,7 @@ const IDLE_CONNECTIONS_MAX: usize = 16;
 /// The most bytes of a connection's buffers, also the longest head. There may be thousands of connections.
 const BUFFER_BYTES_MAX: usize = 128 << 10;
 
-pub(crate) fn whole(bytes: impl Into<Bytes>) -> Outgoing {
+pub(crate) fn whole(bytes: impl Into<Bytes>) -> OutgoingBody {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed()
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Server {
 
 pub(crate) struct Pool {
     server: Server,
-    idle: IdleConnections<Outgoing>,
+    idle: IdleConnections<OutgoingBody>,
 }
 
 impl Pool {
@@ -42,7 +42,7 @@ impl Pool {
         Arc::new(Pool { server, idle: IdleConnections::new(IDLE_CONNECTIONS_MAX) })
     }
 
-    async fn take(&self) -> Result<SendRequest<Outgoing>, ConnectError> {
+    async fn take(&self) -> Result<SendRequest<OutgoingBody>, ConnectError> {
         if let Some(sender) = self.idle.take().await {
             return Ok(sender);
         }
@@ -56,7 +56,7 @@ impl Pool {
     }
 
     /// Sends a request and returns the answer before its body is read.
-    pub(crate) async fn send(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, ConnectError> {
+    pub(crate) async fn send(self: &Arc<Self>, request: Request<OutgoingBody>) -> Result<Answer, ConnectError> {
         let mut sender = self.take().await?;
         sender.ready().await.map_err(broken)?;
         let sent = tokio::time::timeout(IDLE_MAX, sender.send_request(request)).await;
@@ -66,7 +66,7 @@ impl Pool {
     }
 
     /// As [`Pool::send`], without a timeout for sending the body.
-    pub(crate) async fn send_slowly(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, ConnectError> {
+    pub(crate) async fn send_slowly(self: &Arc<Self>, request: Request<OutgoingBody>) -> Result<Answer, ConnectError> {
         let mut sender = self.take().await?;
         let response = sender.send_request(request).await.map_err(broken)?;
         Ok(Answer::new(self.clone(), sender, response))
@@ -85,11 +85,11 @@ pub(crate) struct Answer {
     /// True if the server requires a password.
     pub is_challenge: bool,
     body: Incoming,
-    connection: Option<(Arc<Pool>, SendRequest<Outgoing>)>,
+    connection: Option<(Arc<Pool>, SendRequest<OutgoingBody>)>,
 }
 
 impl Answer {
-    fn new(pool: Arc<Pool>, sender: SendRequest<Outgoing>, response: Response<Incoming>) -> Answer {
+    fn new(pool: Arc<Pool>, sender: SendRequest<OutgoingBody>, response: Response<Incoming>) -> Answer {
         let (parts, body) = response.into_parts();
         let is_challenge = parts.headers.contains_key(header::WWW_AUTHENTICATE);
         let cookie = Cookie::of(&parts.headers);

@@ -92,7 +92,7 @@ pub(crate) enum SessionReply {
 }
 
 /// A name and a password at a server.
-pub(crate) struct SigningIn {
+pub(crate) struct SignIn {
     /// The path of `_session`, beside the database.
     pub(crate) path: String,
     /// The body of that request.
@@ -100,9 +100,9 @@ pub(crate) struct SigningIn {
     state: Mutex<SessionState>,
 }
 
-impl SigningIn {
+impl SignIn {
     /// Returns the sign-in for an endpoint with a password and without a configured cookie.
-    pub(crate) fn of(endpoint: &Endpoint) -> Option<SigningIn> {
+    pub(crate) fn of(endpoint: &Endpoint) -> Option<SignIn> {
         if endpoint.local_name().is_some() || endpoint.headers.iter().any(|(name, _)| name == header::COOKIE) {
             return None;
         }
@@ -113,7 +113,7 @@ impl SigningIn {
         let database = endpoint.path();
         let path = format!("{}/_session", database.rsplit_once('/')?.0);
         let form = format!("name={}&password={}", encode_segment(name), encode_segment(password));
-        Some(SigningIn { path, form: form.into(), state: Mutex::default() })
+        Some(SignIn { path, form: form.into(), state: Mutex::default() })
     }
 
     /// Locks the state. One request for a session at a time; others wait for its result.
@@ -168,9 +168,9 @@ mod tests {
 
     use super::*;
 
-    fn signing_in(text: &str) -> Option<SigningIn> {
+    fn signing_in(text: &str) -> Option<SignIn> {
         let value = parse(text.as_bytes(), &Limits::default()).unwrap();
-        SigningIn::of(&Endpoint::parse(Some(&value), "source").unwrap())
+        SignIn::of(&Endpoint::parse(Some(&value), "source").unwrap())
     }
 
     #[test]
@@ -234,11 +234,7 @@ mod tests {
 
     /// Returns the cookie of a request, or an error for a wrong password. Records in `asked` for each request of a
     /// session whether it has the password in the header.
-    async fn before_a_request(
-        signing_in: &SigningIn,
-        says: &[Says],
-        asked: &mut Vec<bool>,
-    ) -> Result<Option<String>, ()> {
+    async fn before_a_request(signing_in: &SignIn, says: &[Says], asked: &mut Vec<bool>) -> Result<Option<String>, ()> {
         let mut state = signing_in.state().await;
         loop {
             match state.next(Instant::now()) {

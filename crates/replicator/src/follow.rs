@@ -117,12 +117,12 @@ struct Work {
 }
 
 /// The permit of a replication while the lease is held. Dropping it also clears [`LeaseData`].
-struct Holding {
+struct LeasePermit {
     _permit: JobPermit,
     held: Arc<Mutex<LeaseData>>,
 }
 
-impl Drop for Holding {
+impl Drop for LeasePermit {
     fn drop(&mut self) {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = LeaseData::default();
     }
@@ -177,7 +177,7 @@ impl Job for Work {
         }
         let permit = self.followed.request.ask(self.replicator.clock().now())?;
         self.held().seat = Some(permit.seat().clone());
-        Some(Box::new(Holding { _permit: permit, held: self.followed.held.clone() }))
+        Some(Box::new(LeasePermit { _permit: permit, held: self.followed.held.clone() }))
     }
 
     async fn recalled(&self) {
@@ -371,7 +371,7 @@ mod tests {
         let held = Arc::new(Mutex::new(LeaseData { done: Some(Err(Error::Superseded)), ..LeaseData::default() }));
         let now = flatbed_clock::Clock::system().now();
         let permit = crate::job_budget::budget_of(1, 1).take(0, None, now).unwrap();
-        drop(Holding { _permit: permit, held: held.clone() });
+        drop(LeasePermit { _permit: permit, held: held.clone() });
         assert!(held.lock().unwrap().done.is_none());
     }
 

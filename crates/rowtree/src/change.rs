@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::future::try_join_all;
 
 use crate::shape::Shape;
-use crate::tree::{EntryOf, Key, KeyRange, Keyed, PartsOf, Summary, Tree, TreeEntry, parts, read_all};
+use crate::tree::{EntryOf, Key, KeyRange, KeyedEntries, PartsOf, Summary, Tree, TreeEntry, parts, read_all};
 
 /// The most adjacent nodes whose entries are read in one request.
 const NEIGHBOURS_MAX: usize = 32;
@@ -107,7 +107,7 @@ fn groups<T: Tree>(
     runs: &[KeyRange],
     entries: Entries<T>,
 ) -> Vec<(Key, PartsOf<T>)> {
-    let mut groups: Vec<(Key, Keyed<T>)> = Vec::new();
+    let mut groups: Vec<(Key, KeyedEntries<T>)> = Vec::new();
     let (mut runs, mut run_of_last) = (runs.iter().peekable(), None);
     for (key, entry) in entries {
         while runs.next_if(|run| !run.is_before_end(&key)).is_some() {}

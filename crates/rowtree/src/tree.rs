@@ -121,7 +121,7 @@ pub(crate) enum TreeEntry<R, S> {
 pub(crate) type EntryOf<T> = TreeEntry<<T as Tree>::Row, <T as Tree>::Summary>;
 
 /// Entries of one level with their keys, in order.
-pub(crate) type Keyed<T> = Vec<(Key, EntryOf<T>)>;
+pub(crate) type KeyedEntries<T> = Vec<(Key, EntryOf<T>)>;
 
 pub(crate) type PartsOf<T> = Parts<<T as Tree>::Row, <T as Tree>::Summary>;
 
@@ -147,7 +147,7 @@ pub(crate) async fn read<T: Tree>(
 pub(crate) const PAGE_ENTRIES: usize = 1_024;
 
 /// Reads all entries of a node's range.
-pub(crate) async fn read_all<T: Tree>(tree: &T, level: u8, range: &KeyRange) -> Result<Keyed<T>, T::Error> {
+pub(crate) async fn read_all<T: Tree>(tree: &T, level: u8, range: &KeyRange) -> Result<KeyedEntries<T>, T::Error> {
     let mut range = range.clone();
     let mut all = Vec::new();
     loop {

@@ -156,7 +156,7 @@ impl From<ReplicatorOptions> for Options {
 }
 
 /// A listening server with its background services.
-pub struct Bound {
+pub struct BoundServer {
     server: Server<Couch>,
     replicator: Arc<Replicator>,
     /// The worker, if jobs run.
@@ -166,7 +166,7 @@ pub struct Bound {
     runs_background: bool,
 }
 
-impl Bound {
+impl BoundServer {
     /// Returns the addresses of the listeners.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.server.addresses()
@@ -174,7 +174,7 @@ impl Bound {
 }
 
 /// Assembles a server, as the program does.
-pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, BindError> {
+pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<BoundServer, BindError> {
     let Options { server: options, replicator, worker } = options.into();
     let (connect, inside) = inside();
     let connect = Arc::new(move |owner: &Owner| connect(InsidePrincipal::of(owner.clone())));
@@ -238,12 +238,12 @@ pub async fn bind(options: impl Into<Options>, layer: Layer) -> Result<Bound, Bi
     let couch = couch.with_worker(dispatcher.clone());
     let server = Server::bind(&options.listen, shell, couch, inside).await?;
     let (dispatcher, runs_background) = (runs.then_some(dispatcher), options.runs_background);
-    Ok(Bound { server, replicator, dispatcher, provision, layer, runs_background })
+    Ok(BoundServer { server, replicator, dispatcher, provision, layer, runs_background })
 }
 
 /// Serves the result of [`bind`] until it is stopped.
-pub fn serve(bound: Bound, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
-    let Bound { server, replicator, dispatcher, provision, layer, runs_background } = bound;
+pub fn serve(bound: BoundServer, stopped: oneshot::Receiver<()>) -> JoinHandle<()> {
+    let BoundServer { server, replicator, dispatcher, provision, layer, runs_background } = bound;
     tokio::spawn(async move {
         let stopped = async { drop(stopped.await) };
         let supervisor = replicator.start();

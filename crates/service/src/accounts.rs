@@ -34,7 +34,7 @@ use crate::principals::Principals;
 use crate::sign_in::keys::{KeySnapshot, TokenKeys};
 use crate::standing::{RightsBasis, Standing};
 use entries::{AccountEntries, AccountEntry};
-use polling::Polling;
+use polling::PollingTask;
 
 /// The largest age of an answer.
 const WITHIN: Duration = Duration::from_millis(950);
@@ -566,7 +566,7 @@ impl Accounts {
         }
         let (weak, clock) = (Weak::clone(&self.this), self.clock().clone());
         tokio::spawn(async move {
-            let mut polling = Polling(Weak::clone(&weak));
+            let mut polling = PollingTask(Weak::clone(&weak));
             let mut users = None;
             loop {
                 let Some(accounts) = weak.upgrade() else { return };

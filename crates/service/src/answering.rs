@@ -52,15 +52,15 @@ type Result<T> = std::result::Result<T, AnswerError>;
 
 /// The state that answers of all databases share. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Answering {
+pub(crate) struct AnswerContext {
     runner: Runner,
     designs: Designs,
     parsing: Arc<Semaphore>,
 }
 
-impl Answering {
-    pub(crate) fn new(runner: Runner, designs: Designs) -> Answering {
-        Answering { runner, designs, parsing: Arc::new(Semaphore::new(PARSED_AT_ONCE)) }
+impl AnswerContext {
+    pub(crate) fn new(runner: Runner, designs: Designs) -> AnswerContext {
+        AnswerContext { runner, designs, parsing: Arc::new(Semaphore::new(PARSED_AT_ONCE)) }
     }
 
     pub(crate) async fn begin(&self, origin: &Origin, database: &Reader, design: &str) -> Result<DesignFunctions> {
@@ -72,7 +72,7 @@ impl Answering {
 
 /// A design document's functions for one request, which keeps the revision that it began with.
 pub struct DesignFunctions {
-    of: Answering,
+    of: AnswerContext,
     held: Arc<HeldDesign>,
     caller: Caller,
 }

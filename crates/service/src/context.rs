@@ -17,7 +17,7 @@ use flatbed_mango::Field;
 use flatbed_network::Network;
 
 use crate::accounts::{Accounts, Freshness};
-use crate::answering::{AnswerError, Answering, DesignFunctions};
+use crate::answering::{AnswerContext, AnswerError, DesignFunctions};
 use crate::configuration::Configuration;
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
@@ -26,11 +26,11 @@ use crate::rights::{AccessError, Administer, Needs, Right, Rights, asks_for_repl
 use crate::selecting::{FeedSelector, Projection, SelectorError, SelectorOptions, Selectors};
 use crate::server::{Databases, ServerAdministration};
 use crate::sign_in::users::{UserClaims, UserSession, UserSignIn, UserSignInError};
-use crate::sign_in::{CheckOptions, SessionBegun, SignIn, network};
+use crate::sign_in::{CheckOptions, NewSession, SignIn, network};
 use crate::standing::{Claims, IdentifiedRequest, RightsBasis, SignInError, Standing};
 use crate::turns::{Origin, TurnClient};
 use crate::user_documents::UserDocuments;
-use crate::watching::{GrantedRights, RightsWatch, Watching};
+use crate::watching::{GrantedRights, RightsWatch, WatchState};
 
 /// Options of a service.
 #[derive(Debug, Clone, Default)]
@@ -47,10 +47,10 @@ pub struct Service {
     layer: Layer,
     sign_in: Arc<SignIn>,
     feeds: Arc<Feeds>,
-    answering: Answering,
+    answering: AnswerContext,
     configuration: Configuration,
     users: UserDocuments,
-    watching: Arc<Watching>,
+    watching: Arc<WatchState>,
 }
 
 impl Service {
@@ -77,8 +77,8 @@ impl Service {
         let designs = Designs::default();
         let feeds = Arc::new(Feeds::new(functions.clone(), designs.clone(), Selectors::new(selectors)));
         let sign_in = Arc::new(SignIn::new(layer.clone(), configuration.clone(), checks));
-        let watching = Arc::new(Watching::new(layer.clone(), sign_in.accounts.clone()));
-        let answering = Answering::new(functions, designs);
+        let watching = Arc::new(WatchState::new(layer.clone(), sign_in.accounts.clone()));
+        let answering = AnswerContext::new(functions, designs);
         let users = UserDocuments::new(configuration.clone(), sign_in.clone());
         Service { layer, sign_in, feeds, answering, configuration, users, watching }
     }
@@ -135,7 +135,7 @@ impl Service {
         &self,
         credentials: &Credentials,
         claims: &Claims<'_>,
-    ) -> std::result::Result<SessionBegun, SignInError> {
+    ) -> std::result::Result<NewSession, SignInError> {
         self.sign_in.begin_session(credentials, claims).await
     }
 
@@ -251,8 +251,8 @@ pub struct Context {
     /// The rights at the last renewal.
     renewed: Mutex<Option<Rights>>,
     feeds: Arc<Feeds>,
-    answering: Answering,
-    watching: Arc<Watching>,
+    answering: AnswerContext,
+    watching: Arc<WatchState>,
     configuration: Configuration,
     sign_in: Arc<SignIn>,
     /// The rights granted so far.

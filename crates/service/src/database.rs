@@ -51,7 +51,7 @@ pub struct Maintenance(pub(crate) RenewableGrant<Database>);
 
 /// A database to purge documents from. Cheap to clone.
 #[derive(Clone)]
-pub struct Purging(pub(crate) RenewableGrant<Database>);
+pub struct PurgeAccess(pub(crate) RenewableGrant<Database>);
 
 /// A database to create and to delete. Cheap to clone.
 #[derive(Clone)]
@@ -81,7 +81,7 @@ impl Deref for Maintenance {
     }
 }
 
-impl Deref for Purging {
+impl Deref for PurgeAccess {
     type Target = Reader;
 
     fn deref(&self) -> &Reader {
@@ -352,7 +352,7 @@ impl Maintenance {
     }
 }
 
-impl Purging {
+impl PurgeAccess {
     /// See [`Database::purge`].
     #[boxed]
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {

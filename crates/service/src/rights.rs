@@ -16,7 +16,7 @@ use flatbed_layer::{
 use tokio::time::Instant;
 
 use crate::accounts::{Accounts, Freshness};
-use crate::database::{Administration, Maintenance, Ownership, Purging, Writer, WriterGrant};
+use crate::database::{Administration, Maintenance, Ownership, PurgeAccess, Writer, WriterGrant};
 use crate::given::RenewableGrant;
 use crate::replications;
 use crate::standing::{RightsBasis, Standing};
@@ -507,12 +507,12 @@ impl Right for Maintain {
 }
 
 impl Right for Purge {
-    type Database = Purging;
+    type Database = PurgeAccess;
 
     const NEEDS: Needs = Needs::Server;
 
-    fn given(granted: DatabaseGrant<'_>) -> Purging {
-        Purging(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
+    fn given(granted: DatabaseGrant<'_>) -> PurgeAccess {
+        PurgeAccess(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
 

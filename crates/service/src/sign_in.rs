@@ -46,7 +46,7 @@ const NAME_BYTES_MAX: usize = 2_048;
 
 /// A session that has begun.
 #[derive(Debug, Clone)]
-pub struct SessionBegun {
+pub struct NewSession {
     /// The signed-in principal.
     pub principal: Principal,
     /// The value of the answer's `set-cookie` header.
@@ -154,7 +154,7 @@ impl SignIn {
         &self,
         credentials: &Credentials,
         claims: &Claims<'_>,
-    ) -> Result<SessionBegun, SignInError> {
+    ) -> Result<NewSession, SignInError> {
         let found = self.by_password(credentials, claims, SignInMethod::Session).await?;
         let Some(account) = &found.account else { return Err(AuthError::wrong_password().into()) };
         if !account.may_have_sessions() {
@@ -164,7 +164,7 @@ impl SignIn {
         let secrets = self.accounts.secrets(Freshness::Second).await?;
         let principal = account.principal(AuthMethod::Cookie);
         let set_cookie = self.cookie(account.name(), account.salt(), &secrets, claims.is_secure);
-        Ok(SessionBegun { principal, set_cookie })
+        Ok(NewSession { principal, set_cookie })
     }
 
     pub(crate) fn end_session(&self, is_secure: bool) -> String {

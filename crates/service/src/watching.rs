@@ -62,7 +62,7 @@ enum KnownSecurity {
 }
 
 /// The state that all watches share.
-pub(crate) struct Watching {
+pub(crate) struct WatchState {
     layer: Layer,
     accounts: Arc<Accounts>,
     followed: Mutex<FollowedDatabases>,
@@ -79,11 +79,11 @@ struct FollowedDatabases {
     is_polling: bool,
 }
 
-impl Watching {
-    pub(crate) fn new(layer: Layer, accounts: Arc<Accounts>) -> Watching {
+impl WatchState {
+    pub(crate) fn new(layer: Layer, accounts: Arc<Accounts>) -> WatchState {
         let users = Arc::new(FollowedUsers::new(layer.clone()));
         let (followed, came, polling) = (Mutex::default(), Arc::default(), tokio::sync::Mutex::default());
-        Watching { layer, accounts, followed, came, polling, users }
+        WatchState { layer, accounts, followed, came, polling, users }
     }
 
     /// True if the basis of all rights is known as of less than a second ago; for a user of one database, also the
@@ -199,7 +199,7 @@ impl Watching {
 }
 
 /// Polls while anything is followed: after a change of a record, and when a new database is followed.
-async fn poll(weak: Weak<Watching>, clock: Clock) {
+async fn poll(weak: Weak<WatchState>, clock: Clock) {
     let Some(mut records) = weak.upgrade().map(|watching| watching.accounts.records()) else { return };
     let mut state = None;
     loop {
@@ -339,7 +339,7 @@ impl PartsWatch {
 
 /// A watch that resolves when a right of a request is lost. It starts polling after 300 ms.
 pub struct RightsWatch {
-    watching: Arc<Watching>,
+    watching: Arc<WatchState>,
     standing: Standing,
     judged: Arc<GrantedRights>,
     began: Instant,
@@ -376,7 +376,7 @@ struct RightsState {
 }
 
 impl RightsWatch {
-    pub(crate) fn new(watching: Arc<Watching>, standing: Standing, judged: Arc<GrantedRights>) -> RightsWatch {
+    pub(crate) fn new(watching: Arc<WatchState>, standing: Standing, judged: Arc<GrantedRights>) -> RightsWatch {
         let began = watching.clock().now();
         RightsWatch { watching, standing, judged, began, is_feeds: false, following: None }
     }
@@ -455,7 +455,7 @@ fn until(clock: &Clock, second: u64) -> Duration {
 }
 
 impl RightsState {
-    fn new(watching: &Arc<Watching>, standing: &Standing, judged: &GrantedRights) -> RightsState {
+    fn new(watching: &Arc<WatchState>, standing: &Standing, judged: &GrantedRights) -> RightsState {
         let follow = |GrantedRight { database, needs, access }: GrantedRight| {
             let database = database.map(|name| {
                 let known = watching.follow(&name);
@@ -504,7 +504,7 @@ impl RightsState {
     }
 
     /// Judges the rights again; `None`: all are still held. Retries while the storage fails.
-    async fn judge(&mut self, watching: &Watching, standing: &Standing, is_feeds: bool) -> Option<AuthError> {
+    async fn judge(&mut self, watching: &WatchState, standing: &Standing, is_feeds: bool) -> Option<AuthError> {
         self.accounts.mark_unchanged();
         let clock = watching.clock();
         let is_over = |ends_at_ms: u64| until(clock, ends_at_ms / 1_000) <= LEAST_WAIT;

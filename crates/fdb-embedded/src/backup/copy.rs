@@ -14,7 +14,7 @@ use crate::disk::directory::try_lock;
 use crate::disk::failure::advice;
 use crate::disk::format::{self, DATA_FILE, LOCK_FILE};
 use crate::disk::open_error::OpenError;
-use crate::disk::scan::{self, Scanned};
+use crate::disk::scan::{self, ScanCounts};
 use crate::shared::registry::{DirectoryClaim, Registration};
 
 const REPORT_EVERY: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ impl Source {
     ///
     /// # Errors
     /// [`OpenError::Damaged`] names the first damaged page.
-    pub(crate) fn check(&self, progress: &mut dyn FnMut(CopyProgress)) -> Result<Scanned, OpenError> {
+    pub(crate) fn check(&self, progress: &mut dyn FnMut(CopyProgress)) -> Result<ScanCounts, OpenError> {
         format::look(&self.dir, &self.env, &self.file, |meta| {
             let total_bytes = (meta.last_page + 1).saturating_mul(meta.page_bytes);
             let mut report = |pages: u64| {

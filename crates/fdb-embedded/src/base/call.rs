@@ -6,16 +6,16 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
 
 /// A completion callback. It runs exactly once, on any thread, possibly on the caller's before the call returns.
-pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send + 'static>;
+pub type Completion<T> = Box<dyn FnOnce(Result<T>) + Send + 'static>;
 
 /// A callback to run after the state is unlocked.
 pub(crate) type Call = Box<dyn FnOnce() + Send>;
 
 /// The callback of an operation in flight; the first completion consumes it.
-pub(crate) struct Answer(Mutex<Option<Done<()>>>);
+pub(crate) struct Answer(Mutex<Option<Completion<()>>>);
 
 impl Answer {
-    pub(crate) fn new(done: Done<()>) -> Arc<Answer> {
+    pub(crate) fn new(done: Completion<()>) -> Arc<Answer> {
         Arc::new(Answer(Mutex::new(Some(done))))
     }
 

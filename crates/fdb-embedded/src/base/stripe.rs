@@ -8,7 +8,7 @@ pub(crate) const STRIPES: usize = 4;
 /// A value in cache lines of its own. The alignment is two lines because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Apart<T>(pub(crate) T);
+pub(crate) struct CacheAligned<T>(pub(crate) T);
 
 /// Returns the stripe of this thread. Threads are assigned round robin.
 #[inline]

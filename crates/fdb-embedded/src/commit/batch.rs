@@ -14,7 +14,7 @@ use crate::base::mutation::{Mutation, place_versionstamp};
 use crate::disk::clears::Clears;
 use crate::disk::packing::Packing;
 use crate::disk::store::{Allowance, Store, StoreResult};
-use crate::disk::stored::Stored;
+use crate::disk::stored::StoredState;
 
 pub(crate) struct Batch {
     store: Store,
@@ -80,8 +80,8 @@ impl Batch {
         Ok(())
     }
 
-    fn stored<'t>(&'t self, txn: &'t RwTxn<'_>) -> Stored<'t> {
-        Stored { store: self.store, txn, clears: &self.clears, map_page_bytes: None, failure: None }
+    fn stored<'t>(&'t self, txn: &'t RwTxn<'_>) -> StoredState<'t> {
+        StoredState { store: self.store, txn, clears: &self.clears, map_page_bytes: None, failure: None }
     }
 
     pub(crate) fn value(&self, txn: &RwTxn<'_>, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {

@@ -72,18 +72,18 @@ impl<'p> Nodes<'p> {
 }
 
 /// The records after one on its leaf, ascending.
-pub(crate) struct Behind<'p> {
+pub(crate) struct LeafRest<'p> {
     nodes: Nodes<'p>,
     next: usize,
 }
 
-impl<'p> Behind<'p> {
+impl<'p> LeafRest<'p> {
     /// Finds the records after this LMDB key; `None` if its page has an unexpected form.
     ///
     /// # Safety
     /// LMDB must have returned the key out of its memory map, in a read transaction that lives for `'p`. The map's
     /// pages must have `page_bytes` bytes.
-    pub(crate) unsafe fn of(lmdb_key: &'p [u8], page_bytes: usize) -> Option<Behind<'p>> {
+    pub(crate) unsafe fn of(lmdb_key: &'p [u8], page_bytes: usize) -> Option<LeafRest<'p>> {
         let at = lmdb_key.as_ptr().addr();
         let offset = at.checked_rem(page_bytes)?;
         // SAFETY: the map begins at a page boundary and consists of whole pages, so this page is mapped completely.
@@ -92,7 +92,7 @@ impl<'p> Behind<'p> {
         let nodes = Nodes::of(page);
         let start = offset.checked_sub(NODE_HEAD_BYTES)?;
         let own = (0..nodes.count).find(|&node| nodes.start(node) == start)?;
-        (Bytes(page).u16(10) == LEAF).then_some(Behind { nodes, next: own + 1 })
+        (Bytes(page).u16(10) == LEAF).then_some(LeafRest { nodes, next: own + 1 })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -104,7 +104,7 @@ impl<'p> Behind<'p> {
     }
 }
 
-impl<'p> Iterator for Behind<'p> {
+impl<'p> Iterator for LeafRest<'p> {
     /// An LMDB key and its value; no value if that is on overflow pages.
     type Item = (&'p [u8], Option<&'p [u8]>);
 

@@ -26,7 +26,7 @@ pub(crate) const FORMAT_KEY: &[u8] = b"\0format";
 
 /// The number of pages and records that a check has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scanned {
+pub(crate) struct ScanCounts {
     pub(crate) pages: u64,
     pub(crate) records: u64,
 }
@@ -39,7 +39,7 @@ pub(crate) fn start(file: &File, pages_max: u64) -> Result<Option<Vec<u8>>> {
 }
 
 /// Checks all of a state, which must stay readable meanwhile. Calls `progress` with the pages read so far.
-pub(crate) fn all(file: &File, meta: Meta, progress: &mut dyn FnMut(u64)) -> Result<Scanned> {
+pub(crate) fn all(file: &File, meta: Meta, progress: &mut dyn FnMut(u64)) -> Result<ScanCounts> {
     Ok(whole_state(file, meta, u64::MAX, progress)?.0)
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn some(file: &File, meta: Meta, from: &[u8], pages_max: u64) -> Resu
         left: pages_max,
         met: None,
         freed_by: 0,
-        scanned: Scanned::default(),
+        scanned: ScanCounts::default(),
         progress: &mut ignore,
     };
     walk.main_tree()
@@ -65,10 +65,10 @@ fn whole_state(
     meta: Meta,
     pages_max: u64,
     progress: &mut dyn FnMut(u64),
-) -> Result<(Scanned, Option<Vec<u8>>)> {
+) -> Result<(ScanCounts, Option<Vec<u8>>)> {
     let pages = Pages::of(file, meta)?;
     let met = Some(PageSet::new(meta.last_page));
-    let scanned = Scanned::default();
+    let scanned = ScanCounts::default();
     let mut walk =
         Walk { pages: &pages, from: b"", left: u64::MAX, met, freed_by: 0, scanned, progress: &mut *progress };
     if meta.free.root != NO_PAGE {
@@ -164,7 +164,7 @@ struct Walk<'w> {
     met: Option<PageSet>,
     /// The last key of the free list: a transaction's number.
     freed_by: u64,
-    scanned: Scanned,
+    scanned: ScanCounts,
     progress: &'w mut dyn FnMut(u64),
 }
 

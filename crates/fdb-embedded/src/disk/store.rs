@@ -1,7 +1,7 @@
-//! User keys and values as LMDB records: lookups, scans in both directions, writes. [`Stored`] adds the pending
+//! User keys and values as LMDB records: lookups, scans in both directions, writes. [`StoredState`] adds the pending
 //! clears, which readers see.
 //!
-//! [`Stored`]: crate::disk::stored::Stored
+//! [`StoredState`]: crate::disk::stored::Stored
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -12,7 +12,7 @@ use heed::{AnyTls, Database, RoTxn, RwTxn};
 use crate::disk::clears::{Change, Clears};
 use crate::disk::keys::{BadBucket, Bucket, BucketEntry, KeyPlace, META_TAG, USER_TAG, is_bucket, push_entry};
 use crate::disk::packing::Packing;
-use crate::disk::page::Behind;
+use crate::disk::page::LeafRest;
 use crate::disk::sealed::{seal, unseal, unseal_unchecked};
 
 /// A storage error: LMDB's, or a value that only a damaged file can hold.
@@ -319,7 +319,7 @@ fn meta_key(name: &str) -> Vec<u8> {
 /// Takes the records after `last` on its page. Returns the last record taken, if `take` wants more.
 fn walk<'t>(
     mut last: &'t [u8],
-    behind: Behind<'t>,
+    behind: LeafRest<'t>,
     end: &[u8],
     take: &mut impl FnMut(&[u8], &[u8]) -> bool,
 ) -> StoreResult<Option<&'t [u8]>> {
@@ -392,7 +392,7 @@ impl<'t> RecordsAscending<'t> {
             }
             looked_at = page;
             // SAFETY: the caller's promise holds here too; LMDB returned the key.
-            let Some(behind) = (unsafe { Behind::of(lmdb_key, page_bytes) }) else { continue };
+            let Some(behind) = (unsafe { LeafRest::of(lmdb_key, page_bytes) }) else { continue };
             if behind.len() >= WALKED_LEAST {
                 return walk(lmdb_key, behind, end, take);
             }

@@ -8,7 +8,7 @@ use crate::disk::store::{Pair, RecordsAscending, RecordsDescending, Store, Store
 
 /// One state of the database on disk.
 #[derive(Clone, Copy)]
-pub(crate) struct Stored<'t> {
+pub(crate) struct StoredState<'t> {
     pub(crate) store: Store,
     pub(crate) txn: &'t RoTxn<'t, AnyTls>,
     pub(crate) clears: &'t Clears,
@@ -18,7 +18,7 @@ pub(crate) struct Stored<'t> {
     pub(crate) failure: Option<&'t DiskFailure>,
 }
 
-impl<'t> Stored<'t> {
+impl<'t> StoredState<'t> {
     pub(crate) fn get(&self, key: &[u8]) -> StoreResult<Option<&'t [u8]>> {
         if self.clears.hiding(key).is_some() {
             return Ok(None);
@@ -49,12 +49,12 @@ impl<'t> Stored<'t> {
 /// A walk over stored pairs, in either direction.
 pub(crate) trait Cursor<'t>: Sized {
     /// Starts at a key; a descending cursor excludes it.
-    fn place(stored: &Stored<'t>, from: &[u8]) -> StoreResult<Self>;
+    fn place(stored: &StoredState<'t>, from: &[u8]) -> StoreResult<Self>;
     fn next(&mut self) -> StoreResult<Option<Pair<'t>>>;
 }
 
 impl<'t> Cursor<'t> for Ascend<'t> {
-    fn place(stored: &Stored<'t>, from: &[u8]) -> StoreResult<Self> {
+    fn place(stored: &StoredState<'t>, from: &[u8]) -> StoreResult<Self> {
         stored.ascend(from)
     }
 
@@ -64,7 +64,7 @@ impl<'t> Cursor<'t> for Ascend<'t> {
 }
 
 impl<'t> Cursor<'t> for Descend<'t> {
-    fn place(stored: &Stored<'t>, from: &[u8]) -> StoreResult<Self> {
+    fn place(stored: &StoredState<'t>, from: &[u8]) -> StoreResult<Self> {
         stored.descend(from)
     }
 
@@ -74,7 +74,7 @@ impl<'t> Cursor<'t> for Descend<'t> {
 }
 
 pub(crate) struct Ascend<'t> {
-    stored: Stored<'t>,
+    stored: StoredState<'t>,
     records: RecordsAscending<'t>,
     /// The next pending clear that may hide a record.
     hidden: Option<(&'t [u8], &'t [u8])>,
@@ -97,7 +97,7 @@ impl<'t> Ascend<'t> {
 
     /// The same where no pending clear hides a record.
     fn walk_below(&mut self, end: &[u8], take: &mut impl FnMut(&[u8], &[u8]) -> bool) -> StoreResult<()> {
-        let Stored { store, txn, map_page_bytes, .. } = self.stored;
+        let StoredState { store, txn, map_page_bytes, .. } = self.stored;
         // SAFETY: the field's invariant is the function's requirement.
         while let Some(last) = unsafe { self.records.for_each_below(end, map_page_bytes, take) }? {
             self.records = store.records_behind(txn, last)?;
@@ -126,7 +126,7 @@ impl<'t> Ascend<'t> {
 }
 
 pub(crate) struct Descend<'t> {
-    stored: Stored<'t>,
+    stored: StoredState<'t>,
     records: RecordsDescending<'t>,
     /// The next pending clear, downwards, that may hide a record.
     hidden: Option<(&'t [u8], &'t [u8])>,

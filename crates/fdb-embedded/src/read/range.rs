@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use crate::base::key_space::key_after;
-use crate::disk::stored::Stored;
+use crate::disk::stored::StoredState;
 use crate::read::limits::Limits;
 use crate::read::result::RangeResult;
 use crate::read::selector::{KeySelector, Outcome, get_key, resolve};
@@ -185,7 +185,7 @@ impl<'r> RangeRead<'r> {
     }
 
     /// Fills from stored pairs from `from` on, without writes to overlay: the fast path of most range reads.
-    fn fill_stored(&self, stored: &Stored<'_>, from: &[u8], end: &[u8], scan: &mut RangeScan) -> ViewResult<()> {
+    fn fill_stored(&self, stored: &StoredState<'_>, from: &[u8], end: &[u8], scan: &mut RangeScan) -> ViewResult<()> {
         let mut limits = self.limits;
         Ok(stored.ascend(from)?.for_each_below(end, |key, value| scan.result.take(key, value, &mut limits))?)
     }

@@ -11,7 +11,7 @@ use heed::{AnyTls, Env, RoTxn, WithoutTls};
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
-use crate::base::stripe::{Apart, STRIPES, own_stripe};
+use crate::base::stripe::{CacheAligned, STRIPES, own_stripe};
 
 /// Locked shared while a read transaction is opened, and exclusively while LMDB's map is replaced.
 pub(crate) type MapGate = Arc<RwLock<()>>;
@@ -31,14 +31,14 @@ pub(crate) struct Readers {
     id: usize,
     is_closed: AtomicBool,
     /// The first is open unless all are closed.
-    slots: [Apart<Mutex<Slot>>; STRIPES],
+    slots: [CacheAligned<Mutex<Slot>>; STRIPES],
 }
 
 impl Readers {
     /// Creates the readers of a state; `first` is a transaction on it.
     pub(crate) fn new(env: Env<WithoutTls>, gate: MapGate, first: RoTxn<'static, WithoutTls>) -> Readers {
         let id = first.id();
-        let slots = std::array::from_fn(|_| Apart(Mutex::new(Slot::Empty)));
+        let slots = std::array::from_fn(|_| CacheAligned(Mutex::new(Slot::Empty)));
         *lock(&slots[0].0) = Slot::Open(first);
         Readers { env, gate, id, is_closed: AtomicBool::new(false), slots }
     }

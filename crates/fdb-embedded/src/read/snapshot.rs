@@ -19,7 +19,7 @@ use crate::disk::clears::Clears;
 use crate::disk::failure::DiskFailure;
 use crate::disk::format::VersionStart;
 use crate::disk::store::Store;
-use crate::disk::stored::Stored;
+use crate::disk::stored::StoredState;
 use crate::read::readers::{MapGate, Readers};
 
 /// The age from which a read version answers 1007, in versions (microseconds).
@@ -42,10 +42,10 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// Calls `read` with the stored pairs; 1007 if the snapshot was closed because of its age.
-    pub(crate) fn with<T>(&self, read: impl FnOnce(Stored<'_>) -> Result<T>) -> Result<T> {
+    pub(crate) fn with<T>(&self, read: impl FnOnce(StoredState<'_>) -> Result<T>) -> Result<T> {
         let map_page_bytes = Some(self.page_bytes);
         let (store, clears, failure) = (self.store, &*self.clears, Some(&*self.failure));
-        self.readers.with(|txn| read(Stored { store, txn, clears, map_page_bytes, failure }))
+        self.readers.with(|txn| read(StoredState { store, txn, clears, map_page_bytes, failure }))
     }
 
     fn close(&self) {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::base::error::Error;
 use crate::base::key_space::key_after;
 use crate::disk::store::{Pair, StoreError};
-use crate::disk::stored::{Ascend, Cursor, Descend, Stored};
+use crate::disk::stored::{Ascend, Cursor, Descend, StoredState};
 use crate::read::write_map::{Lookup, Ops, RangeState, WriteEntry, WriteMap};
 
 /// The failure of a read of a view.
@@ -41,7 +41,7 @@ pub(crate) type ViewResult<T> = Result<T, ViewError>;
 #[derive(Clone, Copy)]
 pub(crate) struct View<'v> {
     /// `None`: the transaction has no read version yet, and reads answered by its writes alone must not take one.
-    pub(crate) stored: Option<Stored<'v>>,
+    pub(crate) stored: Option<StoredState<'v>>,
     pub(crate) writes: Option<&'v WriteMap>,
     pub(crate) bypass_unreadable: bool,
 }
@@ -65,7 +65,7 @@ impl<'v> Item<'v> {
 }
 
 impl<'v> View<'v> {
-    pub(crate) fn stored(&self) -> ViewResult<Stored<'v>> {
+    pub(crate) fn stored(&self) -> ViewResult<StoredState<'v>> {
         self.stored.ok_or(ViewError::NeedsStored)
     }
 
@@ -86,7 +86,7 @@ impl<'v> View<'v> {
     }
 
     /// Returns items from `begin` on. Unreadable keys are errors only below `end`. Items past `end` are possible.
-    pub(crate) fn ascend(&self, begin: &[u8], end: &[u8]) -> ViewResult<Ascending<'v>> {
+    pub(crate) fn ascend(&self, begin: &[u8], end: &[u8]) -> ViewResult<AscendingCursor<'v>> {
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
                 let (state, mut entries) = writes.from(begin);
@@ -96,12 +96,12 @@ impl<'v> View<'v> {
             _ => None,
         };
         let stored = StoredLookahead::new(self, begin, writes.is_some())?;
-        Ok(Ascending { bypass_unreadable: self.bypass_unreadable, stored, writes })
+        Ok(AscendingCursor { bypass_unreadable: self.bypass_unreadable, stored, writes })
     }
 
     /// Returns items below `end`, descending. Unreadable keys are errors only from `begin` on. Items below `begin` are
     /// possible.
-    pub(crate) fn descend(&self, end: &[u8], begin: &[u8]) -> ViewResult<Descending<'v>> {
+    pub(crate) fn descend(&self, end: &[u8], begin: &[u8]) -> ViewResult<DescendingCursor<'v>> {
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
                 let mut entries = writes.below(end);
@@ -112,7 +112,7 @@ impl<'v> View<'v> {
         };
         // Nothing is below the empty key, so no cursor is needed.
         let stored = StoredLookahead::new(self, end, writes.is_some() || end.is_empty())?;
-        Ok(Descending { bypass_unreadable: self.bypass_unreadable, stored, writes })
+        Ok(DescendingCursor { bypass_unreadable: self.bypass_unreadable, stored, writes })
     }
 }
 
@@ -196,13 +196,13 @@ struct WritesAhead<'v> {
     rest: Entries<'v>,
 }
 
-pub(crate) struct Ascending<'v> {
+pub(crate) struct AscendingCursor<'v> {
     bypass_unreadable: bool,
     stored: StoredLookahead<'v, Ascend<'v>>,
     writes: Option<WritesAhead<'v>>,
 }
 
-impl<'v> Ascending<'v> {
+impl<'v> AscendingCursor<'v> {
     pub(crate) fn next(&mut self) -> ViewResult<Option<Item<'v>>> {
         loop {
             let Some(writes) = &mut self.writes else { return Ok(self.stored.next()?.map(Item::stored)) };
@@ -259,13 +259,13 @@ struct WritesBehind<'v> {
     rest: Entries<'v>,
 }
 
-pub(crate) struct Descending<'v> {
+pub(crate) struct DescendingCursor<'v> {
     bypass_unreadable: bool,
     stored: StoredLookahead<'v, Descend<'v>>,
     writes: Option<WritesBehind<'v>>,
 }
 
-impl<'v> Descending<'v> {
+impl<'v> DescendingCursor<'v> {
     pub(crate) fn next(&mut self) -> ViewResult<Option<Item<'v>>> {
         loop {
             let Some(writes) = &mut self.writes else { return Ok(self.stored.next()?.map(Item::stored)) };

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::base::stripe::{Apart, STRIPES, own_stripe};
+use crate::base::stripe::{CacheAligned, STRIPES, own_stripe};
 
 /// The default interval. Not a power of two: a program that repeats a round number of reads then meets a pending one at
 /// each of its reads in turn.
@@ -19,7 +19,7 @@ pub(crate) struct PendingReads {
     every: u64,
     every_later: u64,
     /// One for each stripe, so that each thread meets every Nth of its own reads.
-    counts: [Apart<AtomicU64>; STRIPES],
+    counts: [CacheAligned<AtomicU64>; STRIPES],
 }
 
 impl PendingReads {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::base::stripe::{Apart, STRIPES, own_stripe};
+use crate::base::stripe::{CacheAligned, STRIPES, own_stripe};
 
 /// Counts since the engine was opened. All of them only grow, except those named `open_`, `pending_`, `retained_`,
 /// `last_`, `conflict_ranges`, `data_bytes` and `map_bytes`.
@@ -82,7 +82,7 @@ pub struct FaultCount {
 
 /// A striped sum, which threads add to without contention.
 #[derive(Default)]
-pub(crate) struct Counter([Apart<AtomicU64>; STRIPES]);
+pub(crate) struct Counter([CacheAligned<AtomicU64>; STRIPES]);
 
 impl Counter {
     #[inline]

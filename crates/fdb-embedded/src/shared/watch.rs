@@ -11,7 +11,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::base::call::Done;
+use crate::base::call::Completion;
 use crate::base::error::{Error, Result};
 use crate::base::key_space::KeyRange;
 use crate::base::lock::lock;
@@ -24,7 +24,7 @@ pub struct WatchId(pub u64);
 pub(crate) struct Watch {
     pub(crate) id: WatchId,
     pub(crate) key: Vec<u8>,
-    done: Mutex<Option<Done<()>>>,
+    done: Mutex<Option<Completion<()>>>,
     is_waiting: AtomicBool,
 }
 
@@ -163,7 +163,11 @@ impl Watches {
     }
 
     /// Creates a watch that does not wait yet. Over the limit it fails with 1032 and returns the callback.
-    pub(crate) fn create(&self, key: &[u8], done: Done<()>) -> std::result::Result<Arc<Watch>, (Error, Done<()>)> {
+    pub(crate) fn create(
+        &self,
+        key: &[u8],
+        done: Completion<()>,
+    ) -> std::result::Result<Arc<Watch>, (Error, Completion<()>)> {
         let mut open = lock(&self.open);
         if open.len() >= self.max.load(Ordering::Relaxed) {
             return Err((Error::TOO_MANY_WATCHES, done));

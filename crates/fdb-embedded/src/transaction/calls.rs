@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use crate::base::call::{Answer, Done};
+use crate::base::call::{Answer, Completion};
 use crate::base::error::{Error, Result};
 use crate::base::key_space::METADATA_VERSION_KEY;
 use crate::base::lock::lock;
@@ -131,7 +131,7 @@ impl Transaction {
     ///
     /// Errors: 1020 conflict, 1007 too old, 2101 too large, 1021 unknown result, 1510 disk failure, and the error that
     /// ended the transaction.
-    pub fn commit(&self, done: Done<()>) {
+    pub fn commit(&self, done: Completion<()>) {
         let started = self.with(|state, core| {
             let done = after_reads(&self.state, state, done);
             if let Err(error) = state.check_usable() {
@@ -173,7 +173,7 @@ impl Transaction {
 
     /// Requests the versionstamp of the coming commit. Must be called before the commit, which answers it: 2021 if
     /// nothing was written, 2020 if the commit failed.
-    pub fn get_versionstamp(&self, done: Done<[u8; 10]>) {
+    pub fn get_versionstamp(&self, done: Completion<[u8; 10]>) {
         let refused = self.with(|state, _| match state.check_usable() {
             Err(error) => Some((done, error)),
             Ok(()) => {
@@ -191,7 +191,7 @@ impl Transaction {
     ///
     /// Errors: 1034 without read-your-writes, 1032 too many watches, 1101 cancelled, 1025 if the transaction is reset,
     /// dropped or fails before its commit, or the error of its commit.
-    pub fn watch(&self, key: &[u8], done: Done<()>) -> Option<WatchId> {
+    pub fn watch(&self, key: &[u8], done: Completion<()>) -> Option<WatchId> {
         let made = self.with(|state, core| {
             let value = match watched_value(state, core, key) {
                 Ok(value) => value,
@@ -218,7 +218,7 @@ impl Transaction {
 
     /// Prepares a retry after an error: backs off, then resets the transaction, keeping the persistent options. An
     /// error that is not retryable is returned at once, and ends the transaction (1025).
-    pub fn on_error(&self, code: i32, done: Done<()>) {
+    pub fn on_error(&self, code: i32, done: Completion<()>) {
         let refused = self.with(|state, core| {
             state.check_deadline();
             if let Some(error) = state.ended {

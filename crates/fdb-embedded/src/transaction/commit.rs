@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::base::call::{Answer, Done};
+use crate::base::call::{Answer, Completion};
 use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
 use crate::base::range_set::RangeList;
@@ -13,8 +13,8 @@ use crate::transaction::state::{NO_VERSION, TransactionState};
 use crate::transaction::timeout::time_out;
 
 pub(crate) enum CommitStart {
-    Answered(Done<()>, Result<()>),
-    ReadOnly(Done<()>, Vec<WatchRequest>),
+    Answered(Completion<()>, Result<()>),
+    ReadOnly(Completion<()>, Vec<WatchRequest>),
     Queued(Box<CommitRequest>),
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn start_commit(
     shared: &Arc<Mutex<TransactionState>>,
     state: &mut TransactionState,
     core: &Arc<Core>,
-    done: Done<()>,
+    done: Completion<()>,
 ) -> CommitStart {
     state.commit_started = true;
     let writes = std::mem::take(&mut state.writes);
@@ -143,7 +143,11 @@ fn fail_commit(state: &mut TransactionState, core: &Arc<Core>, error: Error) {
 }
 
 /// Delays the callback of a commit until the earlier reads are answered.
-pub(crate) fn after_reads(shared: &Arc<Mutex<TransactionState>>, state: &TransactionState, done: Done<()>) -> Done<()> {
+pub(crate) fn after_reads(
+    shared: &Arc<Mutex<TransactionState>>,
+    state: &TransactionState,
+    done: Completion<()>,
+) -> Completion<()> {
     if state.late.is_empty() {
         return done;
     }

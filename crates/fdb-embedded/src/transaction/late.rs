@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use crate::base::call::Done;
+use crate::base::call::Completion;
 use crate::base::lock::lock;
 use crate::shared::core::Core;
 use crate::shared::simulation::{CallKind, Moment};
@@ -123,7 +123,7 @@ impl Transaction {
 
     /// Withholds an answer. `deliver` is called once, on any thread: with `Ok` when the answer is delivered or the
     /// transaction's commit is answered, with an error if the transaction ends before.
-    pub fn withhold(&self, deliver: Done<()>) -> WithheldAnswer {
+    pub fn withhold(&self, deliver: Completion<()>) -> WithheldAnswer {
         self.with(|state, core| {
             let id = state.late_ids;
             state.late_ids += 1;

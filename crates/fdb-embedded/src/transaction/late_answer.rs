@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use crate::base::call::{Call, Done};
+use crate::base::call::{Call, Completion};
 use crate::base::error::Error;
 
 /// A computed answer that is not delivered yet, as kept by the transaction.
 pub(crate) struct LateAnswer {
     pub(crate) id: u64,
     pub(crate) due: Option<Instant>,
-    pub(crate) deliver: Done<()>,
+    pub(crate) deliver: Completion<()>,
 }
 
 impl LateAnswer {

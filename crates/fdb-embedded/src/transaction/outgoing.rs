@@ -11,12 +11,12 @@ pub(crate) const RANGE_OVERHEAD: usize = 24;
 
 /// Writes handed over to the commit already, or written directly without read-your-writes.
 #[derive(Default)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingWrites {
     pub(crate) mutations: Vec<Mutation>,
     pub(crate) conflicts: RangeList,
 }
 
-impl Outgoing {
+impl OutgoingWrites {
     fn push_operations(&mut self, key: Vec<u8>, ops: Ops) {
         let (mut key, mut left) = (key, ops.len());
         for op in ops {

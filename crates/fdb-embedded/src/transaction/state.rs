@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::base::call::{Answer, Call, Done};
+use crate::base::call::{Answer, Call, Completion};
 use crate::base::error::{Error, Result};
 use crate::base::key_space::{KeyRange, SYSTEM_END, TENANT_PREFIX_BYTES, USER_END, read_key_bytes_max};
 use crate::base::lock::lock;
@@ -18,7 +18,7 @@ use crate::shared::watch::{Watch, WatchRequest};
 use crate::transaction::cost::Cost;
 use crate::transaction::late_answer::LateAnswer;
 use crate::transaction::options::{TransactionOptions, is_persistent};
-use crate::transaction::outgoing::{MUTATION_OVERHEAD, Outgoing, RANGE_OVERHEAD};
+use crate::transaction::outgoing::{MUTATION_OVERHEAD, OutgoingWrites, RANGE_OVERHEAD};
 
 /// The version of a commit before the first and after one without writes.
 pub(crate) const NO_VERSION: i64 = -1;
@@ -66,7 +66,7 @@ pub(crate) struct TransactionState {
     pub(crate) cost: Cost,
     pub(crate) writes: WriteMap,
     pub(crate) known: KnownRanges,
-    pub(crate) outgoing: Outgoing,
+    pub(crate) outgoing: OutgoingWrites,
     pub(crate) read_conflicts: RangeSet,
     /// True if written special keys create or remove tenants.
     pub(crate) writes_tenants: bool,
@@ -74,7 +74,7 @@ pub(crate) struct TransactionState {
     pub(crate) stamped_keys: Vec<Vec<u8>>,
     pub(crate) approximate_bytes: usize,
     pub(crate) has_read: bool,
-    pub(crate) stamp_waiters: Vec<Done<[u8; 10]>>,
+    pub(crate) stamp_waiters: Vec<Completion<[u8; 10]>>,
     pub(crate) watches: Vec<OwnWatch>,
     pub(crate) retries: u32,
     pub(crate) backoff: Duration,
@@ -111,7 +111,7 @@ impl TransactionState {
             read: None,
             writes: WriteMap::default(),
             known: KnownRanges::default(),
-            outgoing: Outgoing::default(),
+            outgoing: OutgoingWrites::default(),
             read_conflicts: RangeSet::default(),
             writes_tenants: false,
             stamped_keys: Vec::new(),
@@ -354,7 +354,7 @@ impl TransactionState {
         self.read = None;
         self.writes = WriteMap::default();
         self.known = KnownRanges::default();
-        self.outgoing = Outgoing::default();
+        self.outgoing = OutgoingWrites::default();
         self.read_conflicts = RangeSet::default();
         self.reads = 0;
         self.failed_read = None;

@@ -2,11 +2,11 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use fdb_embedded::{Done, Engine, KeySelector, OpenOptions, RangeOptions, Result, Transaction};
+use fdb_embedded::{Completion, Engine, KeySelector, OpenOptions, RangeOptions, Result, Transaction};
 use flatbed_testkit::PATIENCE;
 
 /// A callback, and the receiver of its result.
-pub fn promise<T: Send + 'static>() -> (Done<T>, Receiver<Result<T>>) {
+pub fn promise<T: Send + 'static>() -> (Completion<T>, Receiver<Result<T>>) {
     let (sender, receiver) = channel();
     (Box::new(move |result| sender.send(result).unwrap_or_default()), receiver)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use fdb_embedded::{Done, Engine, Error, KeySelector, OpenOptions, RangeOptions, Result, Transaction};
+use fdb_embedded::{Completion, Engine, Error, KeySelector, OpenOptions, RangeOptions, Result, Transaction};
 use flatbed_testkit::{PATIENCE, pass_blocking};
 use serde_json::{Value, json};
 use sha1::Digest;
@@ -18,7 +18,7 @@ const PREFIX: &[u8] = b"oracle/";
 const END: &[u8] = b"oracle0";
 
 /// A callback, and the receiver of its result.
-fn promise<T: Send + 'static>() -> (Done<T>, Receiver<Result<T>>) {
+fn promise<T: Send + 'static>() -> (Completion<T>, Receiver<Result<T>>) {
     let (sender, receiver) = channel();
     (Box::new(move |result| drop(sender.send(result))), receiver)
 }

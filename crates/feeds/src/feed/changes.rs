@@ -18,7 +18,7 @@ use crate::feed::hub::{HubAnswer, HubFollower};
 use crate::feed::place::FeedPosition;
 use crate::feed::query::{ChangesQuery, Extras, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
-use crate::feed::source::channels::{Counting, LiveVerdict};
+use crate::feed::source::channels::{LiveVerdict, RunningCount};
 use crate::feed::source::{AnySource, FeedPage, PendingCount, RowVerdict, Source};
 use crate::feed::tail::{TailPart, TailRow};
 
@@ -402,14 +402,14 @@ impl Changes {
         let mut behind = PendingCount { cursor, counting: None, is_last: false };
         loop {
             parts += 1;
-            let known = behind.counting.as_ref().and_then(Counting::known);
+            let known = behind.counting.as_ref().and_then(RunningCount::known);
             behind.is_last = !has_time(parts, known.is_some(), inner.clock.since(began));
             let mut pending = CountRows { inner, name, source: &self.source, behind: &mut behind };
             match Box::pin(self.database.read_judged(&mut pending)).await {
                 Ok(Some(pending)) => return Ok(pending),
                 Ok(None) => {}
                 // At least one row was counted.
-                Err(error) => match behind.counting.as_ref().and_then(Counting::known) {
+                Err(error) => match behind.counting.as_ref().and_then(RunningCount::known) {
                     Some(known) if matches!(error, Error::Storage(_)) => return Ok(known),
                     _ => return Err(error),
                 },

@@ -31,8 +31,8 @@ use crate::feed::query::{ChangesQuery, Extras, Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_id::ByIds;
 use crate::feed::source::by_seq::BySeq;
-use crate::feed::source::channels::{Channels, Counting};
-use crate::feed::source::selected::Selected;
+use crate::feed::source::channels::{Channels, RunningCount};
+use crate::feed::source::selected::BySelector;
 use crate::feed::tail::TailRow;
 
 pub trait Source {
@@ -83,7 +83,7 @@ pub enum RowVerdict {
 pub enum AnySource {
     BySeq(BySeq),
     ByIds(ByIds),
-    Selected(Selected),
+    Selected(BySelector),
     Channels(Box<Channels>),
     #[cfg(feature = "test-hooks")]
     Words(words::Words),
@@ -157,7 +157,7 @@ impl AnySource {
 pub enum UnrestrictedSource {
     BySeq(BySeq),
     ByIds(ByIds),
-    Selected(Selected),
+    Selected(BySelector),
 }
 
 impl UnrestrictedSource {
@@ -165,7 +165,7 @@ impl UnrestrictedSource {
         let walk = BySeq::new(query.scope.clone());
         match &query.scope {
             Scope::Ids(ids) => UnrestrictedSource::ByIds(ByIds::new(ids.clone(), walk)),
-            Scope::Selected(name) => UnrestrictedSource::Selected(Selected::new(name.clone(), query.active_only)),
+            Scope::Selected(name) => UnrestrictedSource::Selected(BySelector::new(name.clone(), query.active_only)),
             Scope::All | Scope::Designs | Scope::Channels(_) => {
                 UnrestrictedSource::BySeq(if query.active_only { walk.without_tombstones() } else { walk })
             }
@@ -214,7 +214,7 @@ impl Source for AnySource {
 pub struct PendingCount {
     pub(super) cursor: FeedPosition,
     /// The state of earlier transactions.
-    pub(super) counting: Option<Counting>,
+    pub(super) counting: Option<RunningCount>,
     pub(super) is_last: bool,
 }
 

@@ -57,14 +57,14 @@ pub(super) enum ClaimsError {
 #[derive(Debug)]
 pub(super) struct Keys {
     options: JwksOptions,
-    known: RwLock<Known>,
+    known: RwLock<KnownKeys>,
     /// Held by the task that reads the keys.
     reading: Mutex<Option<Instant>>,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct KnownKeys {
     keys: Arc<KeySet>,
     read_at: Option<Instant>,
 }
@@ -74,7 +74,7 @@ impl Keys {
         Keys { options, known: RwLock::default(), reading: Mutex::default(), metrics }
     }
 
-    fn known(&self) -> Known {
+    fn known(&self) -> KnownKeys {
         self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -132,7 +132,7 @@ impl Keys {
             Ok(keys) => {
                 let keys = Arc::new(keys);
                 let read_at = Some(Instant::now());
-                *self.known.write().unwrap_or_else(PoisonError::into_inner) = Known { keys: keys.clone(), read_at };
+                *self.known.write().unwrap_or_else(PoisonError::into_inner) = KnownKeys { keys: keys.clone(), read_at };
                 Ok(keys)
             }
             Err(reason) => {

@@ -8,7 +8,7 @@ use crate::dump_format::document_path;
 use crate::import::database::{copy_security, copy_setting};
 use crate::import::pages::Pages;
 use crate::import::server::{ImportError, Server};
-use crate::import::state::Unmoved;
+use crate::import::state::UnmovedList;
 
 const ADMINS: &str = "/_node/_local/_config/admins";
 
@@ -23,7 +23,7 @@ const PAUSED: &str = "failed";
 const PAUSED_REASON: &str = "paused by flatbed import: remove _replication_state from this document to start it";
 
 /// Copies administrators with the hashes of their passwords. An administrator of the target stays as it is.
-pub(crate) async fn copy_admins(from: &mut Server, to: &mut Server, left: &mut Unmoved) -> Result<(), ImportError> {
+pub(crate) async fn copy_admins(from: &mut Server, to: &mut Server, left: &mut UnmovedList) -> Result<(), ImportError> {
     let (admins, known) = (from.get(ADMINS).await?, to.get(ADMINS).await?);
     for (name, hash) in admins.as_object().ok_or_else(|| ImportError::Answer(ADMINS.to_owned()))? {
         match known.get(name) {
@@ -72,7 +72,7 @@ fn paused(mut document: Value, admins: Option<&Value>) -> Value {
 pub(crate) async fn copy_replications(
     (from, to): (&mut Server, &mut Server),
     name: &str,
-    left: &mut Unmoved,
+    left: &mut UnmovedList,
 ) -> Result<Vec<String>, ImportError> {
     let database = format!("/{}", encode_segment(name));
     if to.find(&database).await?.is_none() {

@@ -5,7 +5,7 @@
 
 use crate::dump_format::document_path;
 use crate::import::server::{ImportError, Server};
-use crate::import::state::{LINES_OF_ONE, Unmoved};
+use crate::import::state::{LINES_OF_ONE, UnmovedList};
 use crate::import::walk::Walk;
 
 const USER_PREFIX: &str = "org.couchdb.user:";
@@ -14,7 +14,7 @@ const USER_PREFIX: &str = "org.couchdb.user:";
 pub(crate) async fn add_conflicting_users(
     to: &mut Server,
     database: &str,
-    left: &mut Unmoved,
+    left: &mut UnmovedList,
 ) -> Result<(), ImportError> {
     let (mut walk, mut lines) = (Walk::new(database), 0);
     while let Some(page) = walk.page(to).await? {

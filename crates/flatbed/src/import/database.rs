@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::dump_format::document_path;
 use crate::import::pages::Pages;
 use crate::import::server::{ImportError, Place, Server};
-use crate::import::state::Unmoved;
+use crate::import::state::UnmovedList;
 use crate::import::unmoved;
 use crate::import::verify::is_same;
 
@@ -69,10 +69,10 @@ pub(crate) async fn copy(
     info: &SourceInfo,
     with_locals: bool,
     progress: Arc<Progress>,
-) -> Result<Unmoved, ImportError> {
+) -> Result<UnmovedList, ImportError> {
     let (mut from, mut to) = (ways.from.open(), ways.to.open());
     let database = format!("/{}", encode_segment(name));
-    let mut left = Unmoved::default();
+    let mut left = UnmovedList::default();
     create(&mut to, &database, name, info).await?;
     if info.has_channels {
         left.add(format!("{name}: its sync function, users and roles (import it from the administrators' port)"));
@@ -91,7 +91,7 @@ pub(crate) async fn documents(
     name: &str,
     with_locals: bool,
     progress: Arc<Progress>,
-    left: &mut Unmoved,
+    left: &mut UnmovedList,
 ) -> Result<(), ImportError> {
     let (mut from, mut to) = (ways.from.open(), ways.to.open());
     let database = format!("/{}", encode_segment(name));
@@ -150,7 +150,7 @@ pub(crate) async fn copy_security(
     (from, to): (&mut Server, &mut Server),
     database: &str,
     name: &str,
-    left: &mut Unmoved,
+    left: &mut UnmovedList,
 ) -> Result<(), ImportError> {
     let path = format!("{database}/_security");
     let Err(error) = copy_setting(from, to, &path).await else { return Ok(()) };
@@ -229,7 +229,7 @@ async fn copy_locals(
     (from, to): (&mut Server, &mut Server),
     database: &str,
     replication: &str,
-    left: &mut Unmoved,
+    left: &mut UnmovedList,
 ) -> Result<(), ImportError> {
     let mut pages = Pages::of(LOCALS);
     while let Some(query) = pages.query() {

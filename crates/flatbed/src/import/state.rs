@@ -18,13 +18,13 @@ const REPORT: Duration = Duration::from_secs(30);
 
 /// The list of data that were not moved, with reasons; bounded.
 #[derive(Debug, Default)]
-pub(crate) struct Unmoved {
+pub(crate) struct UnmovedList {
     lines: Vec<String>,
     /// The lines beyond the limit.
     further: u64,
 }
 
-impl Unmoved {
+impl UnmovedList {
     pub(crate) fn add(&mut self, line: String) {
         if self.lines.len() < LINES_MAX {
             self.lines.push(line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect());
@@ -42,7 +42,7 @@ impl Unmoved {
         self.lines.is_empty() && self.further == 0
     }
 
-    pub(crate) fn append(&mut self, other: Unmoved) {
+    pub(crate) fn append(&mut self, other: UnmovedList) {
         other.lines.into_iter().for_each(|line| self.add(line));
         self.add_further(other.further);
     }
@@ -58,7 +58,7 @@ impl Unmoved {
 }
 
 /// A database that is being copied.
-struct Running {
+struct RunningCopy {
     name: String,
     documents: u64,
     progress: Arc<Progress>,
@@ -76,7 +76,7 @@ struct Counts {
     checked: u64,
     written: u64,
     bytes: u64,
-    running: Vec<Running>,
+    running: Vec<RunningCopy>,
 }
 
 /// The progress of an import.
@@ -101,7 +101,7 @@ impl ImportProgress {
         let mut counts = self.counts();
         counts.documents_waiting = counts.documents_waiting.saturating_sub(documents);
         let name = name.to_owned();
-        counts.running.push(Running { name, documents, progress: progress.clone(), is_compared: false });
+        counts.running.push(RunningCopy { name, documents, progress: progress.clone(), is_compared: false });
         progress
     }
 
@@ -130,14 +130,14 @@ impl ImportProgress {
         let counts = self.counts();
         let (mut checked, mut written, mut bytes) = (counts.checked, counts.written, counts.bytes);
         let mut left = counts.documents_waiting;
-        for Running { documents, progress, .. } in &counts.running {
+        for RunningCopy { documents, progress, .. } in &counts.running {
             let stats = progress.stats();
             checked += stats.missing_checked;
             written += stats.docs_written;
             bytes += progress.bytes_read();
             left += if stats.missing_checked == 0 { *documents } else { progress.pending() };
         }
-        let shown = |running: &Running| {
+        let shown = |running: &RunningCopy| {
             if running.is_compared { format!("comparing {}", running.name) } else { running.name.clone() }
         };
         let names: Vec<String> = counts.running.iter().take(3).map(shown).collect();
@@ -204,15 +204,15 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_and_sorted() {
-        let mut unmoved = Unmoved::default();
+        let mut unmoved = UnmovedList::default();
         assert!(unmoved.is_empty());
         unmoved.add("b\nx".to_owned());
-        let mut further = Unmoved::default();
+        let mut further = UnmovedList::default();
         further.add("a".to_owned());
         further.add_further(2);
         unmoved.append(further);
         assert_eq!(unmoved.into_lines(), ["a", "b x", "and 2 more"]);
-        let mut many = Unmoved::default();
+        let mut many = UnmovedList::default();
         (0..=LINES_MAX).for_each(|at| many.add(at.to_string()));
         assert!(many.into_lines().last().is_some_and(|last| last == "and 1 more"));
     }

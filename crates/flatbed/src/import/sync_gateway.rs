@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::import::database::{self, Ways};
 use crate::import::server::{ImportError, Server};
-use crate::import::state::{ImportProgress, Unmoved};
+use crate::import::state::{ImportProgress, UnmovedList};
 
 /// The name of the user who has not signed in.
 const GUEST: &str = "GUEST";
@@ -32,10 +32,10 @@ pub(crate) fn split(source: &str) -> Result<(&str, String), ImportError> {
 ///
 /// # Errors
 /// [`ImportError`]. What was copied before remains, and the next run resumes.
-pub(crate) async fn import(ways: &Ways, name: &str, progress: &ImportProgress) -> Result<Unmoved, ImportError> {
+pub(crate) async fn import(ways: &Ways, name: &str, progress: &ImportProgress) -> Result<UnmovedList, ImportError> {
     let (mut from, mut to) = (ways.from.open(), ways.to.open());
     let database = format!("/{}", encode_segment(name));
-    let mut left = Unmoved::default();
+    let mut left = UnmovedList::default();
     create(&mut from, &mut to, &database, name, &mut left).await?;
     for kind in ["_role", "_user"] {
         copy_principals((&mut from, &mut to), &format!("{database}/{kind}/"), kind == "_user", &mut left).await?;
@@ -53,7 +53,7 @@ async fn create(
     to: &mut Server,
     database: &str,
     name: &str,
-    left: &mut Unmoved,
+    left: &mut UnmovedList,
 ) -> Result<(), ImportError> {
     let function = sync_function(from, database).await?;
     let body = function.as_ref().map_or_else(|| json!({}), |function| json!({ "sync": function }));
@@ -85,7 +85,7 @@ async fn copy_principals(
     (from, to): (&mut Server, &mut Server),
     list: &str,
     are_users: bool,
-    left: &mut Unmoved,
+    left: &mut UnmovedList,
 ) -> Result<(), ImportError> {
     let names = from.get(list).await?;
     let mut names: Vec<String> =

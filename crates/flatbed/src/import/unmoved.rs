@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::dump_format::document_path;
 use crate::import::server::{ImportError, Server};
-use crate::import::state::{LINES_OF_ONE, Unmoved};
+use crate::import::state::{LINES_OF_ONE, UnmovedList};
 use crate::import::walk::{Walk, missing};
 
 /// The revisions that are offered to the target once more, to learn its reasons.
@@ -21,7 +21,7 @@ pub(crate) async fn add_refused(
     (from, to): (&mut Server, &mut Server),
     database: &str,
     name: &str,
-    left: &mut Unmoved,
+    left: &mut UnmovedList,
 ) -> Result<u64, ImportError> {
     let (mut walk, mut refused, mut offered, mut lines) = (Walk::new(database), 0_u64, 0_u64, 0);
     let mut add = |line: String| {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::dump_format::document_path;
 use crate::import::server::{ImportError, Server};
-use crate::import::state::{LINES_OF_ONE, Unmoved};
+use crate::import::state::{LINES_OF_ONE, UnmovedList};
 use crate::import::walk::{Leaves, Walk, missing};
 
 /// The revisions of a page of changes whose content is compared.
@@ -19,7 +19,7 @@ const SAMPLES: usize = 8;
 /// The differences that are found.
 struct Differences<'l> {
     name: &'l str,
-    left: &'l mut Unmoved,
+    left: &'l mut UnmovedList,
     count: usize,
 }
 
@@ -43,7 +43,7 @@ pub(crate) async fn verify(
     (from, to): (&mut Server, &mut Server),
     database: &str,
     name: &str,
-    left: &mut Unmoved,
+    left: &mut UnmovedList,
 ) -> Result<(), ImportError> {
     let mut differences = Differences { name, left, count: 0 };
     let (of_source, of_target) = (from.get(database).await?, to.get(database).await?);

@@ -4,7 +4,7 @@ use flatbed_http::ContinueTrace;
 use tokio::runtime::Handle;
 use tracing_subscriber::layer::Identity;
 
-pub(crate) use crate::part::NotBuilt as TracesError;
+pub(crate) use crate::part::MissingPart as TracesError;
 use crate::part::TRACES;
 
 /// No request's span becomes part of another trace.

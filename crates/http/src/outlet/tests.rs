@@ -195,7 +195,7 @@ fn an_answer_that_begins_late_is_not_taken_for_one_that_has_stalled() {
         });
         for answer in answers.iter().cycle().take(300_000) {
             answer.moved.store(0, Ordering::Relaxed);
-            drop(Outgoing::new(Bytes::new(), Some(answer.clone()), None));
+            drop(OutgoingText::new(Bytes::new(), Some(answer.clone()), None));
         }
         is_over.store(true, Ordering::Relaxed);
         assert_eq!(looking.join().expect("looked"), 0);

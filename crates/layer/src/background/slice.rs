@@ -151,7 +151,7 @@ impl Job for Slice {
 
     async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
         self.status.begin();
-        let operation = waits::Operation::current();
+        let operation = waits::OperationCounters::current();
         let mut stop = self.stop.clone();
         // Each in a task of its own: a panic counts as a failure. They end with this.
         let mut tasks = JoinSet::new();

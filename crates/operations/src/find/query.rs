@@ -365,7 +365,11 @@ impl Find {
 
     fn begin_ahead(&mut self, place: PagePosition) {
         // Counts are not read ahead.
-        if self.is_alone || self.ahead.len() >= AHEAD_MAX || !place.may_be_ahead() || waits::Operation::is_running() {
+        if self.is_alone
+            || self.ahead.len() >= AHEAD_MAX
+            || !place.may_be_ahead()
+            || waits::OperationCounters::is_running()
+        {
             return;
         }
         let Ok(room) = self.database.inner.turns.queries_ahead.clone().try_acquire_owned() else { return };

@@ -15,7 +15,7 @@ use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, KeyRange, Keys};
 use flatbed_store::records::{ById, Info, is_over};
-use flatbed_store::transaction::{Attempt, Operation, Transaction};
+use flatbed_store::transaction::{Attempt, OperationCounters, Transaction};
 use flatbed_store::waits;
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
@@ -210,7 +210,7 @@ impl AllDocs {
     #[boxed]
     pub async fn total_rows(&mut self) -> Result<Option<u64>> {
         struct Total<'a>(&'a ReadHandle);
-        impl Operation for Total<'_> {
+        impl OperationCounters for Total<'_> {
             type Output = Option<u64>;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<u64>> {
                 let instance = self.0.inner.resolve(trx, &self.0.name).await?;
@@ -271,7 +271,7 @@ impl AllDocs {
     /// count their reads do not read ahead.
     fn read_ahead(&mut self, place: ScanPosition) {
         // A page of large documents takes long enough as it is.
-        if !self.query.include_docs || place.pace.rows_max <= READ_AHEAD || waits::Operation::is_running() {
+        if !self.query.include_docs || place.pace.rows_max <= READ_AHEAD || waits::OperationCounters::is_running() {
             return;
         }
         let Ok(room) = self.database.inner.turns.walks_ahead.clone().try_acquire_owned() else { return };
@@ -312,7 +312,7 @@ struct ScanPage {
     next: Option<ScanPosition>,
 }
 
-impl Operation for ReadScanPage<'_> {
+impl OperationCounters for ReadScanPage<'_> {
     type Output = ScanPage;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<ScanPage> {
@@ -507,7 +507,7 @@ pub struct AllDocsKeys<'a> {
     pub conflicts: Conflicts,
 }
 
-impl Operation for AllDocsKeys<'_> {
+impl OperationCounters for AllDocsKeys<'_> {
     type Output = Vec<Option<AllDocsRow>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use super::Accounts;
 
 /// The running polling task. However it ends, the next request starts another one.
-pub(super) struct Polling(pub(super) Weak<Accounts>);
+pub(super) struct PollingTask(pub(super) Weak<Accounts>);
 
-impl Polling {
+impl PollingTask {
     /// Marks the task as ended, unless a follower came meanwhile that started no other task.
     pub(super) fn goes_on(&mut self, accounts: &Accounts) -> bool {
         accounts.is_polled.store(false, Ordering::SeqCst);
@@ -21,7 +21,7 @@ impl Polling {
     }
 }
 
-impl Drop for Polling {
+impl Drop for PollingTask {
     fn drop(&mut self) {
         if let Some(accounts) = self.0.upgrade() {
             accounts.is_polled.store(false, Ordering::SeqCst);

@@ -222,7 +222,7 @@ async fn who_comes_while_the_poll_ends_is_not_left_without_it() {
     let is_polled = || accounts.is_polled.load(Ordering::SeqCst);
     accounts.cache().asked = Instant::now().checked_sub(2 * IDLE).unwrap();
     accounts.is_polled.store(true, Ordering::SeqCst);
-    let mut polling = Polling(Weak::clone(&accounts.this));
+    let mut polling = PollingTask(Weak::clone(&accounts.this));
     assert!(accounts.is_idle());
     // A follower comes between these two steps and finds the flag set.
     let changes = accounts.generation.subscribe();
@@ -234,7 +234,7 @@ async fn who_comes_while_the_poll_ends_is_not_left_without_it() {
     drop(polling);
     assert!(is_polled());
     // A failed task does.
-    drop(Polling(Weak::clone(&accounts.this)));
+    drop(PollingTask(Weak::clone(&accounts.this)));
     assert!(!is_polled());
 }
 

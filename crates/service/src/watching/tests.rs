@@ -7,7 +7,7 @@ use crate::configuration::Configuration;
 use crate::test_store::Store;
 
 /// The watch of a user with this role who has begun to read `db`.
-fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
+fn watch(watching: &Arc<WatchState>, role: &str) -> RightsWatch {
     let principal = Principal::user(role, [role.to_owned()], AuthMethod::Password);
     let judged = Arc::new(GrantedRights::default());
     judged.note(Some("db"), Needs::Member, (flatbed_auth::security::Access::Member, false));
@@ -36,7 +36,7 @@ async fn a_look_that_is_late_refuses_nobody() {
     let members = |role: &str| format!(r#"{{"members":{{"roles":["{role}"]}}}}"#);
     db.set_security(members("a").as_bytes()).await.unwrap();
     let accounts = Accounts::new(store.layer.clone(), Configuration::default());
-    let watching = Arc::new(Watching::new(store.layer.clone(), Arc::clone(&accounts)));
+    let watching = Arc::new(WatchState::new(store.layer.clone(), Arc::clone(&accounts)));
     let mut anna = watch(&watching, "a");
     assert_eq!(judged(&mut anna).await, Ok(()));
     let mut known = watching.follow(&"db".into());

@@ -38,7 +38,7 @@ use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, UnrestrictedSource, rows_max};
 use crate::feed::tail::{Departure, TailRow};
 
-pub(crate) use counting::Counting;
+pub(crate) use counting::RunningCount;
 pub(crate) use reading::channels_of_revision;
 
 pub const ROWS_MAX: Limit<usize> = Limit::new(PAGE_ROWS_MAX, 5);

@@ -25,15 +25,15 @@ struct BoundIndex {
     design: String,
 }
 
-pub struct Selected {
+pub struct BySelector {
     name: Arc<IndexName>,
     active_only: bool,
     known: Option<BoundIndex>,
 }
 
-impl Selected {
-    pub(super) fn new(name: Arc<IndexName>, active_only: bool) -> Selected {
-        Selected { name, active_only, known: None }
+impl BySelector {
+    pub(super) fn new(name: Arc<IndexName>, active_only: bool) -> BySelector {
+        BySelector { name, active_only, known: None }
     }
 
     /// Returns the index's number, if the feed has begun.
@@ -59,7 +59,7 @@ impl Selected {
     }
 }
 
-impl Source for Selected {
+impl Source for BySelector {
     async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &FeedPage<'_>) -> Result<ChangesPage> {
         let number = self.number(page.inner, instance)?;
         let incarnation = instance.incarnation();

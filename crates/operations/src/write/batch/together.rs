@@ -21,7 +21,7 @@ use flatbed_kit::COMMIT_UNKNOWN_RESULT;
 use flatbed_revtree::DocumentId;
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::records::BodyPlace;
-use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_store::transaction::{self, Attempt, OperationCounters, Transaction};
 use flatbed_store::waits;
 use foundationdb::FdbError;
 use tokio::runtime::Handle;
@@ -232,7 +232,7 @@ pub fn begin_next(inner: &Arc<Inner>, name: &Arc<str>, mut has_ended: bool) {
         let (turn, group) = (Turn::new(inner, name, documents), Group::new(writes));
         // Without a runtime the group is dropped, and its writes are answered by that.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(waits::carry(waits::Operation::current(), write_group(turn, group)));
+            runtime.spawn(waits::carry(waits::OperationCounters::current(), write_group(turn, group)));
         }
     }
 }
@@ -320,7 +320,7 @@ pub enum GroupOutcome {
     Apart,
 }
 
-impl Operation for Together<'_> {
+impl OperationCounters for Together<'_> {
     type Output = GroupOutcome;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<GroupOutcome> {

@@ -17,13 +17,13 @@ pub const EXACT_MAX: Limit<usize> = Limit::new(500, 7);
 /// Steps of the merge that one transaction counts.
 const LOOKS_MAX: Limit<usize> = ROUNDS_MAX;
 
-pub(crate) struct Counting {
+pub(crate) struct RunningCount {
     under_way: RunningMerge,
     /// Counted rows, without those left in the merge.
     counted: usize,
 }
 
-impl Counting {
+impl RunningCount {
     /// Returns the count so far; `None` if no row was found yet and the feed may have none.
     pub(crate) fn known(&self) -> Option<u64> {
         (self.counted > 0).then_some(EXACT_MAX.get() as u64 + 1)
@@ -60,10 +60,10 @@ impl Channels {
                 };
                 let between = (behind.cursor.position(incarnation), until);
                 let under_way = self.set_out(trx, instance, &held, between, most, index).await?;
-                other.insert(Counting { under_way, counted: 0 })
+                other.insert(RunningCount { under_way, counted: 0 })
             }
         };
-        let Counting { under_way, counted } = counting;
+        let RunningCount { under_way, counted } = counting;
         if under_way.of_ids.is_some() {
             return Ok(Some(under_way.left.len() as u64));
         }
