@@ -30,7 +30,7 @@ pub struct FairQueue<W, T> {
     bounds: Bounds,
     len: usize,
     /// Without empty entries.
-    waiting: HashMap<W, Waiting<T>>,
+    waiting: HashMap<W, WaitingTickets<T>>,
     /// The addresses with tickets, each once.
     turns: BTreeMap<u64, W>,
     /// The number of tickets of each address, with its turn.
@@ -39,7 +39,7 @@ pub struct FairQueue<W, T> {
 }
 
 #[derive(Debug)]
-struct Waiting<T> {
+struct WaitingTickets<T> {
     tickets: BTreeSet<T>,
     /// Its position among the turns; 0: none.
     turn: u64,
@@ -119,7 +119,7 @@ impl<W: Clone + Eq + Hash, T: Ord> FairQueue<W, T> {
 
     /// Changes the tickets of an address and updates the turns; `goes_back`: the address had its turn.
     fn change<R>(&mut self, who: &W, goes_back: bool, change: impl FnOnce(&mut BTreeSet<T>) -> R) -> R {
-        let none = || Waiting { tickets: BTreeSet::new(), turn: 0 };
+        let none = || WaitingTickets { tickets: BTreeSet::new(), turn: 0 };
         let waiting = self.waiting.entry(who.clone()).or_insert_with(none);
         let before = waiting.tickets.len();
         let changed = change(&mut waiting.tickets);
@@ -224,37 +224,37 @@ mod tests {
     }
 
     #[derive(Debug)]
-    struct Counted(u32);
+    struct CountedGrant(u32);
 
-    impl Ord for Counted {
-        fn cmp(&self, other: &Counted) -> Ordering {
+    impl Ord for CountedGrant {
+        fn cmp(&self, other: &CountedGrant) -> Ordering {
             COMPARED.set(COMPARED.get() + 1);
             self.0.cmp(&other.0)
         }
     }
 
-    impl PartialOrd for Counted {
-        fn partial_cmp(&self, other: &Counted) -> Option<Ordering> {
+    impl PartialOrd for CountedGrant {
+        fn partial_cmp(&self, other: &CountedGrant) -> Option<Ordering> {
             Some(self.cmp(other))
         }
     }
 
-    impl PartialEq for Counted {
-        fn eq(&self, other: &Counted) -> bool {
+    impl PartialEq for CountedGrant {
+        fn eq(&self, other: &CountedGrant) -> bool {
             self.cmp(other).is_eq()
         }
     }
 
-    impl Eq for Counted {}
+    impl Eq for CountedGrant {}
 
     /// Returns the comparisons needed to queue `count` tickets of one address and to cancel them, newest first.
     fn compared(count: u32) -> usize {
         let mut queue = FairQueue::new(Bounds { of_one: usize::MAX, of_all: usize::MAX });
         COMPARED.set(0);
         for ticket in 0..count {
-            queue.push('a', Counted(ticket)).unwrap();
+            queue.push('a', CountedGrant(ticket)).unwrap();
         }
-        assert!((0..count).rev().all(|ticket| queue.cancel('a', &Counted(ticket))) && queue.is_empty());
+        assert!((0..count).rev().all(|ticket| queue.cancel('a', &CountedGrant(ticket))) && queue.is_empty());
         COMPARED.get()
     }
 

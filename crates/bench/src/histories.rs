@@ -50,7 +50,7 @@ struct Kind {
 }
 
 /// The documents of one kind, and their measurements.
-struct Measured {
+struct MeasuredKind {
     kind: Kind,
     target: Target,
     /// The winning revision of each document.
@@ -76,7 +76,7 @@ pub(crate) async fn run(target: &Target) -> Result<Value, LoadError> {
         let target = Target { database: format!("{}-{}", target.database, kind.name), ..target.clone() };
         load::fresh(&target).await?;
         let revs = make(&target, &kind).await?;
-        all.push(Measured { kind, target, revs, done: 0, updates: Rounds::default(), reads: Rounds::default() });
+        all.push(MeasuredKind { kind, target, revs, done: 0, updates: Rounds::default(), reads: Rounds::default() });
     }
     for _ in 0..ROUNDS {
         for measured in &mut all {
@@ -88,7 +88,7 @@ pub(crate) async fn run(target: &Target) -> Result<Value, LoadError> {
         "load": "histories", "documents": DOCUMENTS, "revisions": HISTORY, "conflicts": CONFLICTS, "workers": WORKERS,
         "rounds": ROUNDS, "requests_a_round": ROUND,
     });
-    for Measured { kind, updates, reads, .. } in &mut all {
+    for MeasuredKind { kind, updates, reads, .. } in &mut all {
         for (verb, rounds) in [("update", updates), ("read", reads)] {
             figures[format!("{verb}_{}", kind.name)] = json!(rounded(median(&mut rounds.per_s), 10.0));
             figures[format!("{verb}_{}_cpu_us", kind.name)] = json!(rounded(median(&mut rounds.cpu_us), 10.0));
@@ -148,7 +148,7 @@ async fn bulk(target: &Target, connection: &mut Connection, body: String) -> Res
 }
 
 /// Runs one round of updates or reads. Each connection uses its documents in turn.
-async fn round(measured: &mut Measured, method: Method) -> Result<(), LoadError> {
+async fn round(measured: &mut MeasuredKind, method: Method) -> Result<(), LoadError> {
     let pid = measured.target.pid;
     let count = measured.revs.len();
     let mut shares: Vec<Vec<(usize, String)>> = vec![Vec::new(); WORKERS];

@@ -52,14 +52,14 @@ pub(crate) struct Way {
 }
 
 /// One connection for sequential requests.
-pub(crate) struct Open {
+pub(crate) struct OpenConnection {
     sender: SendRequest<Full<Bytes>>,
     says: Option<(HeaderName, String)>,
 }
 
 impl Way {
     /// Connects.
-    pub(crate) async fn open(&self) -> Result<Open, WayError> {
+    pub(crate) async fn open(&self) -> Result<OpenConnection, WayError> {
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
         let sender = match &self.tls {
@@ -69,7 +69,7 @@ impl Way {
                 begin(tls.connect(name, stream).await?).await?
             }
         };
-        Ok(Open { sender, says: self.says.clone() })
+        Ok(OpenConnection { sender, says: self.says.clone() })
     }
 }
 
@@ -85,7 +85,7 @@ where
     Ok(sender)
 }
 
-impl Open {
+impl OpenConnection {
     /// Sends a request, and returns the answer when its head has arrived.
     pub(crate) async fn send(
         &mut self,
@@ -140,7 +140,7 @@ impl Open {
 pub(crate) async fn together<E>(
     way: &Way,
     workers: usize,
-    request: impl AsyncFn(&mut Open, u64) -> Result<bool, E> + Clone + 'static,
+    request: impl AsyncFn(&mut OpenConnection, u64) -> Result<bool, E> + Clone + 'static,
 ) -> Result<Vec<f64>, E>
 where
     E: From<WayError> + 'static,

@@ -3,7 +3,7 @@
 //!
 //! - [`Routing`]: the output of a sync function for a revision; [`moves`]: the effect of a change on the indexes of
 //!   channels and on the state that is kept of the document.
-//! - [`User`] and [`Role`] bodies as Sync Gateway's REST API has them: [`PrincipalUpdate`], [`PrincipalShown`].
+//! - [`User`] and [`Role`] bodies as Sync Gateway's REST API has them: [`PrincipalUpdate`], [`PrincipalOutput`].
 //! - [`HeldChannels`]: the channels of a user with their sequences, and what follows from them: the visible part of a
 //!   revision ([`Sight`]) and a document's row in a feed ([`HeldChannels::row_of`]).
 //! - [`Merge`]: the merge of a user's feed from the indexes of channels.
@@ -34,8 +34,8 @@ pub use name::{
 };
 pub use position::{Position, Stamp};
 pub use principal::{
-    ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, InvalidPrincipal, PrincipalKind, PrincipalRequest, PrincipalShown,
-    PrincipalUpdate, Role, User, UserShown,
+    ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, InvalidPrincipal, PrincipalKind, PrincipalOutput, PrincipalRequest,
+    PrincipalUpdate, Role, User, UserOutput,
 };
 pub use routing::{Grant, GrantedItem, Grantee, ROUTING_ENTRIES_MAX, ROUTING_ROWS_BYTES_MAX, Routing, RoutingTooLarge};
 pub use sight::Sight;

@@ -241,7 +241,7 @@ fn is_email(text: &str) -> bool {
 
 /// The output for a user or a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PrincipalShown<'a> {
+pub struct PrincipalOutput<'a> {
     /// The name; the guest's is empty.
     pub name: &'a str,
     /// The channels that an administrator has granted.
@@ -249,12 +249,12 @@ pub struct PrincipalShown<'a> {
     /// The channels held; for a user with those of roles.
     pub held: &'a HeldChannels,
     /// For a user.
-    pub user: Option<UserShown<'a>>,
+    pub user: Option<UserOutput<'a>>,
 }
 
 /// The further output for a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UserShown<'a> {
+pub struct UserOutput<'a> {
     /// The email address, or empty.
     pub email: &'a str,
     /// True if the user is locked out.
@@ -263,7 +263,7 @@ pub struct UserShown<'a> {
     pub admin_roles: &'a BTreeSet<String>,
 }
 
-impl PrincipalShown<'_> {
+impl PrincipalOutput<'_> {
     /// Writes the JSON text.
     pub fn text(&self) -> Vec<u8> {
         Object::text(|object| {

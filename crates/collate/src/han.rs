@@ -55,14 +55,14 @@ pub(crate) fn by_radicals(text: &str) -> Cow<'_, str> {
     for character in text.chars() {
         match TABLE.of(character) {
             None => exchanged.push(character),
-            Some(Exchanged::One(other)) => exchanged.push(other),
-            Some(Exchanged::Made(text)) => exchanged.push_str(text),
+            Some(Replacement::One(other)) => exchanged.push(other),
+            Some(Replacement::Made(text)) => exchanged.push_str(text),
         }
     }
     Cow::Owned(exchanged)
 }
 
-enum Exchanged<'t> {
+enum Replacement<'t> {
     One(char),
     Made(&'t str),
 }
@@ -122,13 +122,13 @@ impl Table {
         self.exchanged.get(plane)?.get(at).and_then(|code| char::from_u32(*code)).filter(|found| *found != '\0')
     }
 
-    fn of(&self, character: char) -> Option<Exchanged<'_>> {
+    fn of(&self, character: char) -> Option<Replacement<'_>> {
         if character < FIRST {
             return None;
         }
         match self.one(character) {
-            Some(other) => Some(Exchanged::One(other)),
-            None => self.made.get(&character).map(|text| Exchanged::Made(text)),
+            Some(other) => Some(Replacement::One(other)),
+            None => self.made.get(&character).map(|text| Replacement::Made(text)),
         }
     }
 }

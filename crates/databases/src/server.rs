@@ -7,7 +7,7 @@ use dashmap::DashMap;
 use flatbed_clock::Clock;
 use flatbed_kit::RetryPolicy;
 use flatbed_store::buckets::{Buckets, Writer};
-use flatbed_store::due::{DueNotes, Kind};
+use flatbed_store::due::{DueKind, DueNotes};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::features::{check_record, is_outdated, is_replicator};
 use flatbed_store::instruments::Instruments;
@@ -250,7 +250,7 @@ impl Inner {
                     self.due.wake.notify_one();
                 }
                 if is_outdated(&record, self.collation) {
-                    self.due.note(Kind::Indexes, name);
+                    self.due.note(DueKind::Indexes, name);
                 }
                 // Running selectors continue.
                 let of_name = known.as_ref().map(|known| known.of_name.clone()).unwrap_or_default();

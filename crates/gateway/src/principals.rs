@@ -1,7 +1,7 @@
 //! `_user/` and `_role/`: administers a database's users and roles.
 
 use flatbed_channels::{
-    GUEST, InvalidPrincipal, PrincipalKind, PrincipalRequest, PrincipalShown, PrincipalUpdate, Role, User, UserShown,
+    GUEST, InvalidPrincipal, PrincipalKind, PrincipalOutput, PrincipalRequest, PrincipalUpdate, Role, User, UserOutput,
 };
 use flatbed_http::Reply;
 use flatbed_layer::Seq;
@@ -114,8 +114,8 @@ fn no_guest() -> Vec<u8> {
 fn text(found: &PrincipalWithRights, kind: PrincipalKind) -> Vec<u8> {
     let PrincipalWithRights { principal, held } = found;
     let user =
-        UserShown { email: &principal.email, disabled: principal.is_disabled, admin_roles: &principal.admin_roles };
-    PrincipalShown {
+        UserOutput { email: &principal.email, disabled: principal.is_disabled, admin_roles: &principal.admin_roles };
+    PrincipalOutput {
         name: &principal.name,
         admin_channels: &principal.admin_channels,
         held,

@@ -272,7 +272,7 @@ mod tests {
     }
 
     /// A job that counts its work, and records it when it is stopped, if it listens.
-    struct Recalled {
+    struct RecallableJob {
         status: Status,
         recall: tokio::sync::Notify,
         listens: bool,
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl Job for Recalled {
+    impl Job for RecallableJob {
         fn kind(&self) -> &'static str {
             "test"
         }
@@ -312,7 +312,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_recalled_run_records_what_it_has_done() {
         for (listens, seconds) in [(true, 5), (false, 10)] {
-            let job = Recalled {
+            let job = RecallableJob {
                 status: Status::new(&Clock::system()),
                 recall: tokio::sync::Notify::new(),
                 listens,

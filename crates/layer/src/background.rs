@@ -23,7 +23,7 @@ use async_recursion::async_recursion as boxed;
 use async_trait::async_trait;
 use flatbed_databases::actor::ServerActor;
 use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Owner, Run, Status, supervise};
-use flatbed_store::due::Kind;
+use flatbed_store::due::DueKind;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::once::random_id;
 use flatbed_views::group::attend::{forget_gone, take_up};
@@ -283,7 +283,7 @@ async fn take_up_groups(layer: &Layer) -> Result<()> {
         .slices
         .values()
         .flatten()
-        .filter(|entry| Kind::of(entry.key.kind) == Some(Kind::Views))
+        .filter(|entry| DueKind::of(entry.key.kind) == Some(DueKind::Views))
         .map(|entry| &*entry.key.name)
         .collect();
     for name in due {

@@ -29,7 +29,7 @@ use flatbed_operations::write::compact;
 use flatbed_revtree::RevId;
 use flatbed_store::buckets::SHARDS_MAX;
 use flatbed_store::database_name::{DatabaseKind, check_name, is_replicator_name};
-use flatbed_store::due::{self, Kind};
+use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::{Error, NotFound, Refusal, Result};
 use flatbed_store::proto::DatabaseRecord;
 use flatbed_store::seq::Seq;
@@ -92,7 +92,7 @@ impl Reader {
             .read_about(&mut ReadInfo { inner: &self.handle.inner, name: &self.handle.name, asker, is_part })
             .await?;
         if !info.is_compacting && compact::is_wanted(info.active_size_bytes, info.superseded_size_bytes) {
-            self.handle.inner.due.note(Kind::Superseded, &self.handle.name);
+            self.handle.inner.due.note(DueKind::Superseded, &self.handle.name);
         }
         Ok(info)
     }
@@ -579,7 +579,7 @@ impl Operation for ReadInfo<'_> {
         let now = trx.clock().now();
         let known = instance.size.known(now);
         let size = known.is_none().then(|| trx.get_estimated_range_size_bytes(&all.begin, &all.end));
-        let compaction = due::key_of(Kind::Compaction, self.name, 0);
+        let compaction = due::key_of(DueKind::Compaction, self.name, 0);
         let compaction = trx.get(&self.inner.keys.due(&compaction), true);
         let (update_seq, sums) = meta.await?;
         let [doc_count, doc_del_count, external_size_bytes, active_size_bytes, superseded_size_bytes, purge_seq] =

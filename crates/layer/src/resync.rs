@@ -29,7 +29,7 @@ use flatbed_operations::index::prepare::Preparations;
 use flatbed_operations::judge::ask::routed;
 use flatbed_operations::write::winner::Bodies;
 use flatbed_revtree::{DocumentId, RevId};
-use flatbed_store::due::{self, Kind};
+use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::features::name_features;
 use flatbed_store::keys::Counter;
@@ -176,7 +176,7 @@ impl Operation for SetState<'_> {
         trx.set(&instance.keys.resync(), &state.encode_to_vec());
         close(trx, &instance, state.exclusive)?;
         if !state.stopped {
-            due::mark(trx, &instance.root, Kind::Resync, self.name, 0)?;
+            due::mark(trx, &instance.root, DueKind::Resync, self.name, 0)?;
         }
         Ok(true)
     }
@@ -501,7 +501,7 @@ impl Operation for Step<'_> {
 }
 
 #[derive(Default)]
-struct Rewritten {
+struct RewriteResult {
     bytes: u64,
     is_moved: bool,
 }
@@ -514,10 +514,10 @@ impl Step<'_> {
         found: &ScannedDocument,
         answers: &Answers,
         user_version: u16,
-    ) -> Result<Rewritten> {
+    ) -> Result<RewriteResult> {
         let IndexContext { trx, instance, .. } = *within;
         let (keys, old) = (instance.keys.document(&found.id), &found.info);
-        let mut rewritten = Rewritten::default();
+        let mut rewritten = RewriteResult::default();
         let of_winner =
             answers.changed.iter().find(|(at, _)| found.leaves.get(*at).is_some_and(|(_, rev)| *rev == old.winner));
         // Before any record is written.

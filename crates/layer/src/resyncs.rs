@@ -30,7 +30,7 @@ pub(crate) struct Resyncs(Arc<Mutex<HashMap<u64, ResyncTask>>>);
 
 /// A running resync. It ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningResync {
     namespace: u64,
     all: Arc<Mutex<HashMap<u64, ResyncTask>>>,
 }
@@ -43,9 +43,9 @@ impl State<Inner> for Resyncs {
 
 impl Resyncs {
     /// Registers the progress of a resync. A namespace has a single entry.
-    pub(crate) fn begin(&self, namespace: u64, task: ResyncTask) -> Running {
+    pub(crate) fn begin(&self, namespace: u64, task: ResyncTask) -> RunningResync {
         lock(&self.0).insert(namespace, task);
-        Running { namespace, all: Arc::clone(&self.0) }
+        RunningResync { namespace, all: Arc::clone(&self.0) }
     }
 
     pub(crate) fn all(&self) -> Vec<ResyncTask> {
@@ -53,7 +53,7 @@ impl Resyncs {
     }
 }
 
-impl Running {
+impl RunningResync {
     pub(crate) fn update(&self, change: impl FnOnce(&mut ResyncTask)) {
         if let Some(task) = lock(&self.all).get_mut(&self.namespace) {
             change(task);
@@ -61,7 +61,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningResync {
     fn drop(&mut self) {
         lock(&self.all).remove(&self.namespace);
     }

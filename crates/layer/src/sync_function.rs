@@ -18,7 +18,7 @@ use flatbed_operations::judge::rights;
 use flatbed_operations::judge::routes::ReadFunction;
 use flatbed_operations::write::batch::resolved;
 use flatbed_store::database_name::DatabaseKind;
-use flatbed_store::due::{self, Kind};
+use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::{DesignFault, Error, NotJudged, Refusal, Result};
 use flatbed_store::features::{check_record, is_replicator, name_features};
 use flatbed_store::once::Once;
@@ -48,8 +48,8 @@ impl Reader {
     /// Returns its sync function; `None` if it has no channels.
     #[boxed]
     pub async fn sync_function(&self) -> Result<Option<SyncFunctionInfo>> {
-        struct Read<'a>(&'a Inner, &'a str);
-        impl Operation for Read<'_> {
+        struct ReadSyncFunction<'a>(&'a Inner, &'a str);
+        impl Operation for ReadSyncFunction<'_> {
             type Output = Option<SyncFunctionInfo>;
             async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
                 let instance = self.0.resolve(trx, self.1).await?;
@@ -62,7 +62,7 @@ impl Reader {
                 Ok(Some(SyncFunctionInfo { source, number, since_ms }))
             }
         }
-        self.handle.read(&mut Read(&self.handle.inner, &self.handle.name)).await
+        self.handle.read(&mut ReadSyncFunction(&self.handle.inner, &self.handle.name)).await
     }
 
     /// Returns the reasons for which it is closed to its users, if any.
@@ -216,7 +216,7 @@ impl Operation for SetFunction<'_> {
         let (number, begun_at_ms) = (record.channels, self.now_ms);
         let resync = proto::Resync { number, begun_at_ms, exclusive, ..proto::Resync::default() };
         trx.set(&keys.resync(), &resync.encode_to_vec());
-        due::mark(trx, &self.inner.keys, Kind::Resync, self.name, 0)?;
+        due::mark(trx, &self.inner.keys, DueKind::Resync, self.name, 0)?;
         check_room(&record.encode_to_vec(), &bytes)?;
         self.once.mark(trx);
         trx.set(&key, &record.encode_to_vec());

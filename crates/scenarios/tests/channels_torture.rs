@@ -46,7 +46,7 @@ use flatbed_layer::json::{self as layer_json, Value as Members};
 use flatbed_layer::{Background, BackgroundOptions, Database};
 use flatbed_testkit::http::{Answer, Connection};
 use flatbed_testkit::timeline::Span;
-use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, length, seed, soon};
+use flatbed_testkit::{PATIENCE, Random, Torture, WaitLoop, length, seed, soon};
 use model::{DOCS, Model, ROLES, USERS, doc_id, ends, user_name};
 use mortal::Mortal;
 use ring::hmac;
@@ -316,7 +316,7 @@ impl Client {
 
     /// Repeats a request until it succeeds, or fails with the status `or`.
     async fn must(&mut self, method: &str, path: &str, body: &str, or: u16) -> Value {
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         loop {
             let answer = self.root(method, path, body).await;
             if let Some(answer) = answer.as_ref().filter(|answer| answer.status < 300 || answer.status == or) {

@@ -6,7 +6,7 @@ mod torture;
 
 use flatbed_layer::LayerOptions;
 use flatbed_layer::check::{check_database, check_namespaces};
-use flatbed_testkit::{Waiting, length, pass, until};
+use flatbed_testkit::{WaitLoop, length, pass, until};
 
 use crate::TURN;
 use crate::support::{ServerOptions, Store};
@@ -84,7 +84,7 @@ async fn followers_of_three_servers_on_what_is_like_a_cluster_lose_nothing() {
     };
     // Runs until each of these has occurred, however slow the machine is.
     let met = || async {
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         while counts().iter().any(|(_, count)| *count == 0) {
             waiting.pause(&format!("each is met: {:?}", counts())).await;
         }

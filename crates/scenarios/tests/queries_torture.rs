@@ -17,7 +17,7 @@ use crate::TURN;
 use crate::support::Store;
 use flatbed_client::{Connection, Url};
 use flatbed_layer::check::{check_database, check_namespaces};
-use flatbed_testkit::{PATIENCE, Random, RunningTime, Torture, Waiting, length, seed};
+use flatbed_testkit::{PATIENCE, Random, RunningTime, Torture, WaitLoop, length, seed};
 use hyper::Method;
 use process::{Mortal, Process};
 use serde_json::{Value, json};
@@ -148,7 +148,7 @@ async fn kill_builders(world: Arc<World>, store: Arc<Store>, first: Mortal, paus
     let mut mortal = first;
     loop {
         let address = mortal.process().server.address;
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         while !mortal.is_building(&world.torture).await {
             if world.torture.is_over() {
                 return mortal;
@@ -592,7 +592,7 @@ async fn must_find(world: &World, random: &mut Random, base: &str, documents: &[
             "selector": { "kind": kind, "n": { "$gte": 0 } }, "fields": ["_id", "n"], "limit": 10_000,
             "sort": [{ "kind": "asc" }, { "n": "asc" }], "use_index": "_design/by-kind",
         });
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         let answer = loop {
             let (status, answer) = world.call(random, Method::POST, &format!("{base}/_find"), &asked).await;
             if status == 200 {

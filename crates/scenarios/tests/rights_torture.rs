@@ -39,7 +39,7 @@ use crate::support::{self, ServerOptions, Store};
 use canary::Canary;
 use flatbed_testkit::http::{Answer, Connection};
 use flatbed_testkit::timeline::Span;
-use flatbed_testkit::{PATIENCE, Random, Torture, Waiting, length, pass, seed};
+use flatbed_testkit::{PATIENCE, Random, Torture, WaitLoop, length, pass, seed};
 use model::{DATABASES, Model, Needs, Outcomes, When, database_name, parsed};
 use mortal::Mortal;
 use proof::{Keys, Proof, basic};
@@ -324,7 +324,7 @@ impl Client {
 
     /// Repeats a request until it succeeds, or fails with the status `or`.
     async fn must(&mut self, method: &str, path: &str, body: &str, or: u16) -> Value {
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         loop {
             let answer = self.root(method, path, body).await;
             if let Some(answer) = answer.as_ref().filter(|answer| answer.status < 300 || answer.status == or) {

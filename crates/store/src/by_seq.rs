@@ -12,7 +12,7 @@ use crate::seq::Seq;
 use crate::transaction::Transaction;
 
 /// A page of by-seq.
-pub struct Read<T> {
+pub struct BySeqPage<T> {
     /// In order, at most as many as requested.
     pub rows: Vec<T>,
     /// True if no entry follows.
@@ -31,7 +31,7 @@ pub fn begin<'t, T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
     (most, descending): (usize, bool),
     shares: &Shares,
     decode: D,
-) -> impl Future<Output = Result<Read<T>>> + Send + use<'t, T, D> {
+) -> impl Future<Output = Result<BySeqPage<T>>> + Send + use<'t, T, D> {
     let (metrics, buckets) = (Arc::clone(metrics), buckets.all().clone());
     let limits: Vec<usize> = (0..buckets.len()).map(|bucket| shares.limit(bucket, buckets.len(), most)).collect();
     let page = |(range, limit): (&KeyRange, &usize)| trx.range(range, true).reverse(descending).page(*limit);
@@ -49,7 +49,7 @@ pub fn begin<'t, T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
             for entry in page {
                 rows.push(decode(bucket.by_seq_parse(entry.key())?, entry.value())?);
             }
-            return Ok(Read { rows, is_all: page.is_all(), shares: Shares::default() });
+            return Ok(BySeqPage { rows, is_all: page.is_all(), shares: Shares::default() });
         }
         let mut parts = Vec::with_capacity(entries.len());
         for (bucket, entries) in buckets.iter().zip(&entries) {
@@ -66,6 +66,6 @@ pub fn begin<'t, T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
         for (_, (seq, value)) in merged.rows {
             rows.push(decode(seq, value)?);
         }
-        Ok(Read { rows, is_all: merged.is_all, shares })
+        Ok(BySeqPage { rows, is_all: merged.is_all, shares })
     }
 }

@@ -32,7 +32,7 @@ const NOTED_MAX: usize = 10_000;
 
 /// The kind of due work. A number is never given a second meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum DueKind {
     /// Check whether a database has so many superseded revisions that it should be compacted.
     Superseded = 1,
     /// Compact a database.
@@ -55,10 +55,10 @@ pub enum Kind {
     Principals = 11,
 }
 
-impl Kind {
+impl DueKind {
     /// Returns the kind of a number. `None`: a later program's kind.
-    pub fn of(number: u64) -> Option<Kind> {
-        use Kind::*;
+    pub fn of(number: u64) -> Option<DueKind> {
+        use DueKind::*;
         let all = [Superseded, Compaction, Uploads, Marks, Events, Indexes, Views, Resync, Expiry, Principals];
         all.into_iter().find(|kind| *kind as u64 == number)
     }
@@ -73,7 +73,7 @@ pub fn slice_of(name: &str) -> u8 {
 }
 
 /// Returns the key of an entry. Time 0 means due at once.
-pub fn key_of(kind: Kind, name: &str, at_ms: u64) -> DueKey {
+pub fn key_of(kind: DueKind, name: &str, at_ms: u64) -> DueKey {
     DueKey { at_ms, slice: slice_of(name), kind: kind as u64, name: name.to_owned() }
 }
 
@@ -95,11 +95,11 @@ pub fn rounded_to(at_ms: u64, to_ms: u64) -> u64 {
 
 /// Enters the expiry of a document.
 pub fn mark_end(trx: &Transaction, keys: &RootKeys, name: &str, at_ms: u64) -> Result<()> {
-    mark(trx, keys, Kind::Expiry, name, rounded_to(at_ms, ENDS_ROUNDED_TO_MS))
+    mark(trx, keys, DueKind::Expiry, name, rounded_to(at_ms, ENDS_ROUNDED_TO_MS))
 }
 
 /// Enters work in a transaction, without a read.
-pub fn mark(trx: &Transaction, keys: &RootKeys, kind: Kind, name: &str, at_ms: u64) -> Result<()> {
+pub fn mark(trx: &Transaction, keys: &RootKeys, kind: DueKind, name: &str, at_ms: u64) -> Result<()> {
     mark_failed(trx, keys, &key_of(kind, name, at_ms), 0)
 }
 
@@ -115,7 +115,7 @@ pub fn mark_failed(trx: &Transaction, keys: &RootKeys, key: &DueKey, failures: u
 /// The work that this process has noted and not yet written.
 #[derive(Debug, Default)]
 pub struct DueNotes {
-    names: Mutex<HashSet<(Kind, String)>>,
+    names: Mutex<HashSet<(DueKind, String)>>,
     /// True if operations have left marks, or databases were created or deleted.
     marks: AtomicBool,
     events: AtomicBool,
@@ -128,7 +128,7 @@ pub struct DueNotes {
 
 impl DueNotes {
     /// Notes work of a database that is due at once.
-    pub fn note(&self, kind: Kind, name: &str) {
+    pub fn note(&self, kind: DueKind, name: &str) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if names.len() < NOTED_MAX && names.insert((kind, name.to_owned())) {
             self.wake.notify_one();
@@ -152,7 +152,7 @@ impl DueNotes {
         let mut due: Vec<DueKey> = names.into_iter().map(|(kind, name)| key_of(kind, &name, 0)).collect();
         let at_ms = after_ms(clock, after);
         for (noted, last, kind) in
-            [(&self.marks, &self.marks_at, Kind::Marks), (&self.events, &self.events_at, Kind::Events)]
+            [(&self.marks, &self.marks_at, DueKind::Marks), (&self.events, &self.events_at, DueKind::Events)]
         {
             // An entry of the same time was written before.
             if noted.swap(false, Ordering::Relaxed) && last.swap(at_ms, Ordering::Relaxed) != at_ms {
@@ -166,12 +166,12 @@ impl DueNotes {
     pub fn put_back(&self, due: Vec<DueKey>) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         for due in due {
-            match Kind::of(due.kind) {
-                Some(Kind::Marks) => {
+            match DueKind::of(due.kind) {
+                Some(DueKind::Marks) => {
                     self.marks_at.store(0, Ordering::Relaxed);
                     self.marks.store(true, Ordering::Relaxed);
                 }
-                Some(Kind::Events) => {
+                Some(DueKind::Events) => {
                     self.events_at.store(0, Ordering::Relaxed);
                     self.events.store(true, Ordering::Relaxed);
                 }
@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn what_was_noted_is_written_once_for_each_time() {
         let (noted, clock) = (DueNotes::default(), flatbed_clock::ManualClock::new().clock());
-        noted.note(Kind::Superseded, "a");
-        noted.note(Kind::Superseded, "a");
+        noted.note(DueKind::Superseded, "a");
+        noted.note(DueKind::Superseded, "a");
         noted.note_mark();
         let taken = noted.take(&clock, 0);
         assert_eq!(taken.len(), 2);
@@ -213,6 +213,6 @@ mod tests {
         noted.put_back(taken);
         let mut kinds: Vec<u64> = noted.take(&clock, 0).iter().map(|due| due.kind).collect();
         kinds.sort_unstable();
-        assert_eq!(kinds, [Kind::Superseded as u64, Kind::Marks as u64]);
+        assert_eq!(kinds, [DueKind::Superseded as u64, DueKind::Marks as u64]);
     }
 }

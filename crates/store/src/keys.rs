@@ -26,7 +26,7 @@ use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVI
 pub use document::{Beside, DocumentKeys, DocumentPart};
 pub use flatbed_kit::{KeyRange, METADATA_VERSION};
 pub use index::IndexPart;
-pub use places::{Head, RowPlaces, Sorted};
+pub use places::{Head, RowPlaces, SortPlace};
 pub use principals::{PrincipalPart, SESSION_HASH_BYTES, changed_principal_at, pack_principal, unpack_principal};
 pub use root::RootKeys;
 pub use subspaces::Subspace;
@@ -450,7 +450,7 @@ mod tests {
             for places in [RowPlaces::default(), RowPlaces(Some("p"))] {
                 let entry = keys.index_entry(number, places, &form, "p:d");
                 let part = keys.split_index(&entry).unwrap().1;
-                let is_same = matches!(part, IndexPart::Entry(Sorted { element, .. }) if element == form);
+                let is_same = matches!(part, IndexPart::Entry(SortPlace { element, .. }) if element == form);
                 prop_assert!(is_same);
                 prop_assert!(keys.index_change_seq(&entry).is_err());
             }

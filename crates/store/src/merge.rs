@@ -22,7 +22,7 @@ pub struct Part<T> {
 
 /// The merged entries of all buckets.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Merged<T> {
+pub struct MergedRows<T> {
     /// In order, each with its bucket.
     pub rows: Vec<(usize, T)>,
     /// True if nothing follows the last row.
@@ -30,7 +30,7 @@ pub struct Merged<T> {
 }
 
 /// Merges the entries of the buckets into at most `most` rows by `place`, which must be unique.
-pub fn merge<T, P: Ord>(parts: Vec<Part<T>>, most: usize, place: impl Fn(&T) -> P) -> Merged<T> {
+pub fn merge<T, P: Ord>(parts: Vec<Part<T>>, most: usize, place: impl Fn(&T) -> P) -> MergedRows<T> {
     // A truncated bucket without a row ends before all others: no row is known to be next.
     let end = parts.iter().filter(|part| !part.is_all).map(|part| part.rows.last().map(&place)).min();
     let is_complete = |row: &T| end.as_ref().is_none_or(|end| end.as_ref().is_some_and(|end| place(row) <= *end));
@@ -42,7 +42,7 @@ pub fn merge<T, P: Ord>(parts: Vec<Part<T>>, most: usize, place: impl Fn(&T) -> 
     rows.sort_by_key(|(_, row)| place(row));
     is_all &= rows.len() <= most;
     rows.truncate(most);
-    Merged { rows, is_all }
+    MergedRows { rows, is_all }
 }
 
 /// The share of each bucket in a page.

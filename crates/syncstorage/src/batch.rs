@@ -2,16 +2,16 @@
 
 use futures_util::future::{try_join, try_join4};
 
-use crate::edit::Prepared;
+use crate::edit::PreparedChange;
 use crate::error::{Error, Result};
 use crate::keys::{BatchKeys, CollectionKeys, SortKey, UserKeys};
 use crate::layers::{LayeredRows, Layers, base_rows};
-use crate::model::{Change, Precondition, Staged};
+use crate::model::{Change, Precondition, StageResult};
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::{Attempt, Trx};
-use crate::values::{Ahead, Batch, Beneath, GivenPayload, Payload, StagedRow};
+use crate::values::{Batch, Beneath, GivenPayload, Payload, StagedPayloads, StagedRow};
 use crate::write::{batches, seen};
 
 /// The payload bytes that one transaction stages, without the keys around them.
@@ -24,10 +24,10 @@ pub(crate) struct Append<'a> {
     pub batch: BatchId,
     /// True if the changes begin the batch.
     pub begins: bool,
-    pub changes: &'a [Prepared],
+    pub changes: &'a [PreparedChange],
     pub condition: Precondition,
     /// Large payloads written ahead, to which no edit points after this transaction.
-    pub ahead: Option<Ahead>,
+    pub ahead: Option<StagedPayloads>,
 }
 
 impl Inner {
@@ -41,7 +41,7 @@ impl Inner {
         begins: bool,
         changes: Vec<Change>,
         condition: Precondition,
-    ) -> Result<Staged> {
+    ) -> Result<StageResult> {
         let user = &self.keys.user(uid);
         let (next, changes) = &mut self.prepare_batch(changes, batch)?;
         let mut append = Append { user, name, batch, begins, changes: &[], condition, ahead: None };
@@ -49,7 +49,7 @@ impl Inner {
         if bytes == 0 {
             return self.append_all(append, changes).await;
         }
-        let ahead = Ahead { next: *next, bytes };
+        let ahead = StagedPayloads { next: *next, bytes };
         append.ahead = Some(ahead);
         self.append(&append).await?;
         append.begins = false;
@@ -67,7 +67,7 @@ impl Inner {
     }
 
     /// Adds changes whose large payloads are written already, in as many transactions as they need.
-    async fn append_all(&self, mut append: Append<'_>, mut rest: &[Prepared]) -> Result<Staged> {
+    async fn append_all(&self, mut append: Append<'_>, mut rest: &[PreparedChange]) -> Result<StageResult> {
         let mut staged = None;
         while !rest.is_empty() || staged.is_none() {
             let mut bytes = 0;
@@ -80,7 +80,7 @@ impl Inner {
             });
             let (chunk, behind) = rest.split_at_checked(fits.count()).unwrap_or((rest, &[]));
             if let Some(ahead) = &mut append.ahead {
-                *ahead = Ahead { next: ahead.next + chunk.len() as u64, bytes: bytes_ahead(behind) };
+                *ahead = StagedPayloads { next: ahead.next + chunk.len() as u64, bytes: bytes_ahead(behind) };
             }
             staged = Some(self.append(&Append { changes: chunk, ..append }).await?);
             (append.begins, rest) = (false, behind);
@@ -89,11 +89,11 @@ impl Inner {
     }
 
     /// Adds changes in one transaction.
-    pub(crate) async fn append(&self, append: &Append<'_>) -> Result<Staged> {
+    pub(crate) async fn append(&self, append: &Append<'_>) -> Result<StageResult> {
         self.runner.write(move |trx, attempt| async move { self.append_in(&trx, attempt, append).await }).await
     }
 
-    async fn append_in(&self, trx: &Trx, attempt: Attempt, append: &Append<'_>) -> Result<Staged> {
+    async fn append_in(&self, trx: &Trx, attempt: Attempt, append: &Append<'_>) -> Result<StageResult> {
         let Append { user, name, batch, begins, changes, condition, ahead } = *append;
         let (keys, batch_keys) = (user.collection(name), user.batch(batch));
         let ids: Vec<&RecordId> = changes.iter().map(|change| &change.id).collect();
@@ -141,12 +141,12 @@ impl Inner {
         }
         self.check_staged_bytes(batch, &record, &open)?;
         trx.set(batch_keys.record(), &record.encode());
-        Ok(Staged { batch, modified: state.modified, now })
+        Ok(StageResult { batch, modified: state.modified, now })
     }
 }
 
-fn bytes_ahead(changes: &[Prepared]) -> u32 {
-    let of = |change: &Prepared| match change.payload {
+fn bytes_ahead(changes: &[PreparedChange]) -> u32 {
+    let of = |change: &PreparedChange| match change.payload {
         Some(Payload::Blob { len, .. }) => len,
         _ => 0,
     };
@@ -171,7 +171,7 @@ pub(crate) fn beneath(layers: &Layers, found: &LayeredRows, now: Timestamp) -> B
 }
 
 /// Merges an edit with an earlier one of the same batch. Members that the edit omits stay.
-fn merged(before: Option<&StagedRow>, change: &Prepared, beneath: Beneath) -> StagedRow {
+fn merged(before: Option<&StagedRow>, change: &PreparedChange, beneath: Beneath) -> StagedRow {
     let given = change.payload.as_ref().map(|payload| match payload {
         Payload::Inline(bytes) => GivenPayload::Beside { len: bytes.len() as u32 },
         Payload::Blob { id, len } => GivenPayload::Blob { id: *id, len: *len },
@@ -188,7 +188,7 @@ fn put_staged(
     trx: &Trx,
     collection: &CollectionKeys,
     keys: &BatchKeys,
-    change: &Prepared,
+    change: &PreparedChange,
     before: Option<&StagedRow>,
     row: &StagedRow,
 ) -> Result<()> {

@@ -31,7 +31,7 @@ const PROBLEMS_KEPT: usize = 1_000;
 
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct CheckReport {
     /// Users with data.
     pub users: u64,
     /// Collections of all users.
@@ -48,7 +48,7 @@ pub struct Checked {
     pub texts: Vec<String>,
 }
 
-impl Checked {
+impl CheckReport {
     fn note(&mut self, text: String) {
         self.problems += 1;
         if self.texts.len() < PROBLEMS_KEPT {
@@ -91,8 +91,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Storage`](Error::Storage), [`Format`](Error::Format). Corrupt data is a problem and no error.
-    pub async fn check(&self) -> Result<Checked> {
-        let (inner, mut checked) = (&*self.inner, Checked::default());
+    pub async fn check(&self) -> Result<CheckReport> {
+        let (inner, mut checked) = (&*self.inner, CheckReport::default());
         let mut from = Some(Uid(0));
         while let Some(uid) = from {
             let found = inner.one_page(&inner.keys.users_from(uid), 1).await?;
@@ -143,7 +143,7 @@ impl Inner {
             .await
     }
 
-    async fn check_user(&self, uid: Uid, checked: &mut Checked) -> Result<()> {
+    async fn check_user(&self, uid: Uid, checked: &mut CheckReport) -> Result<()> {
         let mut last = UserCheck::default();
         for look in 0..LOOKS {
             if look > 0 {
@@ -250,7 +250,7 @@ impl Inner {
         Ok(())
     }
 
-    async fn check_dues(&self, checked: &mut Checked) -> Result<()> {
+    async fn check_dues(&self, checked: &mut CheckReport) -> Result<()> {
         let mut range = self.keys.due_all();
         loop {
             let Page { rows, rest } = self.one_page(&range, PAGE_ROWS).await?;
@@ -267,7 +267,7 @@ impl Inner {
         }
     }
 
-    async fn check_due(&self, key: &[u8], entry: DueEntry, checked: &mut Checked) -> Result<()> {
+    async fn check_due(&self, key: &[u8], entry: DueEntry, checked: &mut CheckReport) -> Result<()> {
         let user = &self.keys.user(entry.uid);
         let entry = &entry;
         let is_true = self

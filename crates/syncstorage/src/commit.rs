@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::fold::due_at;
 use crate::keys::{Due, UserKeys};
 use crate::layers::{Layers, base_rows};
-use crate::model::{Change, Precondition, Written};
+use crate::model::{Change, Precondition, WriteResult};
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::once::Once;
 use crate::store::Inner;
@@ -35,7 +35,7 @@ const HOLD_SECONDS: u32 = 10;
 
 #[derive(Debug, Clone, Copy)]
 enum CommitTry {
-    Committed(Written),
+    Committed(WriteResult),
     /// The collection has as many overlays as it may have.
     FoldFirst,
     /// The state below the edits has changed.
@@ -68,7 +68,7 @@ impl Inner {
         batch: BatchId,
         changes: Vec<Change>,
         condition: Precondition,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         if !changes.is_empty() {
             self.stage(uid, name, batch, false, changes, condition).await?;
         }
@@ -109,7 +109,7 @@ impl Inner {
         name: &CollectionName,
         batch: BatchId,
         condition: Precondition,
-        once: &Once<Written>,
+        once: &Once<WriteResult>,
     ) -> Result<CommitTry> {
         let (keys, batch_keys) = (user.collection(name), user.batch(batch));
         let record = trx.get(batch_keys.record(), false);
@@ -144,7 +144,7 @@ impl Inner {
         trx.clear(batch_keys.record());
         trx.clear_quietly(&user.due(record.deadline, &Due::Batch(batch)))?;
         edit.finish(head, once.number, at)?;
-        Ok(CommitTry::Committed(once.answer(at, Written { modified: at })))
+        Ok(CommitTry::Committed(once.answer(at, WriteResult { modified: at })))
     }
 
     /// Makes other writers wait until the batch is committed, or for some seconds.

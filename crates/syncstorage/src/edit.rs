@@ -26,7 +26,7 @@ pub(crate) struct Edit<'a> {
 
 /// A change of a record, in the form that a transaction writes.
 #[derive(Debug, Clone)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedChange {
     pub id: RecordId,
     pub payload: Option<Payload>,
     /// A large payload that this transaction writes.
@@ -63,7 +63,7 @@ impl<'a> Edit<'a> {
 
     /// Changes a record at a time. As the API specifies, omitted members stay, and only payload and sortindex move the
     /// record's time. An expired record counts as missing.
-    pub(crate) async fn change(&mut self, change: &Prepared, found: &LayeredRows, at: Timestamp) -> Result<()> {
+    pub(crate) async fn change(&mut self, change: &PreparedChange, found: &LayeredRows, at: Timestamp) -> Result<()> {
         let old = self.layers.live_view(found, at);
         let expires = match (change.ttl, &old) {
             (Some(ttl), _) => Some(at.after_seconds(ttl)),

@@ -33,14 +33,14 @@ mod upload;
 mod values;
 mod write;
 
-pub use check::Checked;
+pub use check::CheckReport;
 pub use error::{Error, Result};
 pub use limits::Limits;
 pub use list::List;
 pub use maintenance::{Maintenance, MaintenanceOptions};
 pub use model::{
-    Change, Deleted, Got, Info, ListQuery, Precondition, Quota, Record, SORTINDEX_MAX, Sort, Staged, TTL_SECONDS_MAX,
-    Written,
+    Change, DeleteResult, Got, Info, ListQuery, Precondition, Quota, Record, SORTINDEX_MAX, Sort, StageResult,
+    TTL_SECONDS_MAX, WriteResult,
 };
 pub use names::{BatchId, CollectionName, KNOWN_COLLECTIONS, RecordId, Uid};
 pub use offset::Offset;

@@ -139,14 +139,14 @@ pub struct Got {
 
 /// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteResult {
     /// The time of the write: X-Last-Modified and X-Weave-Timestamp.
     pub modified: Timestamp,
 }
 
 /// The result of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Deleted {
+pub struct DeleteResult {
     /// The time of the deleted object: X-Last-Modified. 0 if it did not exist.
     pub before: Timestamp,
     /// The time of the deletion. If a collection did not exist: the store's time, which did not change. If all was
@@ -158,7 +158,7 @@ pub struct Deleted {
 
 /// The result of staging records in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Staged {
+pub struct StageResult {
     /// The batch.
     pub batch: BatchId,
     /// The collection's time, which did not change: X-Last-Modified.

@@ -12,14 +12,14 @@ use crate::limits::Limits;
 use crate::list::List;
 use crate::maintenance::Folds;
 use crate::metrics::{Metrics, transaction_families};
-use crate::model::{Change, Deleted, Got, Info, ListQuery, Precondition, Quota, Staged, Written};
+use crate::model::{Change, DeleteResult, Got, Info, ListQuery, Precondition, Quota, StageResult, WriteResult};
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::once::drawn;
 use crate::read::Size;
 use crate::timestamp::Timestamp;
 use crate::transaction::{Runner, pause};
 use crate::values::FORMAT;
-use crate::write::On;
+use crate::write::ConditionTarget;
 
 /// The time for which a write waits for a held batch, and the pause between two checks.
 const WAIT_MAX: Duration = Duration::from_secs(15);
@@ -209,10 +209,10 @@ impl Store {
         collection: &CollectionName,
         change: Change,
         condition: Precondition,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         let change = &change;
         self.patiently(move || async move {
-            self.inner.write(uid, collection, vec![change.clone()], condition, On::Record).await
+            self.inner.write(uid, collection, vec![change.clone()], condition, ConditionTarget::Record).await
         })
         .await
     }
@@ -228,10 +228,10 @@ impl Store {
         collection: &CollectionName,
         changes: Vec<Change>,
         condition: Precondition,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         let changes = &changes;
         self.patiently(move || async move {
-            self.inner.write(uid, collection, changes.clone(), condition, On::Collection).await
+            self.inner.write(uid, collection, changes.clone(), condition, ConditionTarget::Collection).await
         })
         .await
     }
@@ -247,7 +247,7 @@ impl Store {
         collection: &CollectionName,
         changes: Vec<Change>,
         condition: Precondition,
-    ) -> Result<Staged> {
+    ) -> Result<StageResult> {
         let batch = BatchId(drawn()?);
         let staged = self.inner.stage(uid, collection, batch, true, changes, condition).await?;
         self.inner.metrics.sync_batches_begun.add(1);
@@ -268,7 +268,7 @@ impl Store {
         batch: BatchId,
         changes: Vec<Change>,
         condition: Precondition,
-    ) -> Result<Staged> {
+    ) -> Result<StageResult> {
         self.inner.stage(uid, collection, batch, false, changes, condition).await
     }
 
@@ -284,7 +284,7 @@ impl Store {
         batch: BatchId,
         changes: Vec<Change>,
         condition: Precondition,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         let changes = &changes;
         self.patiently(
             move || async move { self.inner.commit(uid, collection, batch, changes.clone(), condition).await },
@@ -302,7 +302,7 @@ impl Store {
         collection: &CollectionName,
         id: &RecordId,
         condition: Precondition,
-    ) -> Result<Deleted> {
+    ) -> Result<DeleteResult> {
         self.patiently(move || async move { self.inner.delete_one(uid, collection, id, condition).await }).await
     }
 
@@ -317,7 +317,7 @@ impl Store {
         collection: &CollectionName,
         ids: &[RecordId],
         condition: Precondition,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         self.patiently(move || async move { self.inner.delete_ids(uid, collection, ids, condition).await }).await
     }
 
@@ -327,13 +327,13 @@ impl Store {
         uid: Uid,
         collection: &CollectionName,
         condition: Precondition,
-    ) -> Result<Deleted> {
+    ) -> Result<DeleteResult> {
         self.patiently(move || async move { self.inner.delete_whole(uid, collection, condition).await }).await
     }
 
     /// Executes `DELETE storage`, also of the user's root: removes everything, including open batches. Later times
     /// still follow the earlier ones. The condition is on the store.
-    pub async fn delete_all(&self, uid: Uid, condition: Precondition) -> Result<Deleted> {
+    pub async fn delete_all(&self, uid: Uid, condition: Precondition) -> Result<DeleteResult> {
         self.inner.delete_everything(uid, condition).await
     }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use futures_util::future::{try_join, try_join_all};
 
-use crate::edit::Prepared;
+use crate::edit::PreparedChange;
 use crate::error::{Error, Result};
 use crate::keys::{BlobId, CollectionKeys, Due, UserKeys};
 use crate::layers::PART_BYTES;
@@ -12,7 +12,7 @@ use crate::names::{BatchId, CollectionName};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::Trx;
-use crate::values::{Ahead, Batch};
+use crate::values::{Batch, StagedPayloads};
 use crate::write::batches;
 
 /// The lifetime of a batch or upload that is not committed, in seconds. Then it is removed.
@@ -48,11 +48,11 @@ impl Inner {
         user: &UserKeys,
         name: &CollectionName,
         number: u64,
-        changes: &mut [Prepared],
+        changes: &mut [PreparedChange],
     ) -> Result<BatchId> {
         let batch = BatchId(number);
         let bytes = changes.iter().filter_map(|change| change.parts.as_ref()).map(Bytes::len).sum::<usize>();
-        let ahead = Ahead { next: 0, bytes: u32::try_from(bytes).unwrap_or(u32::MAX) };
+        let ahead = StagedPayloads { next: 0, bytes: u32::try_from(bytes).unwrap_or(u32::MAX) };
         self.runner
             .write(move |trx, _| async move {
                 let record = trx.get(user.batch(batch).record(), false);
@@ -103,8 +103,8 @@ impl Inner {
         user: &UserKeys,
         name: &CollectionName,
         batch: BatchId,
-        ahead: Ahead,
-        changes: &mut [Prepared],
+        ahead: StagedPayloads,
+        changes: &mut [PreparedChange],
     ) -> Result<()> {
         let mut parts: Vec<(BlobId, u64, Bytes)> = Vec::new();
         for change in changes {
@@ -144,7 +144,7 @@ impl Inner {
         user: &UserKeys,
         name: &CollectionName,
         batch: BatchId,
-        ahead: Ahead,
+        ahead: StagedPayloads,
     ) -> Result<()> {
         self.runner
             .write(move |trx, _| async move {
@@ -155,7 +155,7 @@ impl Inner {
                     return Ok(());
                 };
                 clear_ahead(&trx, &user.collection(name), batch, noted)?;
-                record.note_ahead(Ahead { bytes: 0, ..noted })?;
+                record.note_ahead(StagedPayloads { bytes: 0, ..noted })?;
                 trx.set(keys.record(), &record.encode());
                 Ok(())
             })
@@ -180,7 +180,7 @@ impl Inner {
 }
 
 /// Clears large payloads that no edit points at.
-pub(crate) fn clear_ahead(trx: &Trx, keys: &CollectionKeys, batch: BatchId, ahead: Ahead) -> Result<()> {
+pub(crate) fn clear_ahead(trx: &Trx, keys: &CollectionKeys, batch: BatchId, ahead: StagedPayloads) -> Result<()> {
     let first = BlobId { writer: batch.0, number: ahead.next };
     trx.clear_range_quietly(&keys.blobs_between(first, ahead.last()))
 }

@@ -12,7 +12,7 @@ pub(crate) use collection::{Collection, Hold, Overlay};
 pub(crate) use head::{Head, WriteOutcome};
 pub(crate) use lease::LeaseValue;
 pub(crate) use record::{Payload, Row};
-pub(crate) use staged::{APPEND_NUMBERS, Ahead, Batch, Beneath, GivenPayload, StagedRow};
+pub(crate) use staged::{APPEND_NUMBERS, Batch, Beneath, GivenPayload, StagedPayloads, StagedRow};
 
 pub(crate) const FORMAT: u8 = 1;
 
@@ -76,7 +76,7 @@ mod tests {
             let collection = CollectionName::new(&name).unwrap();
             let ([records, appends], [count_delta, bytes_delta]) = (small, deltas);
             let (deadline, kept_earliest) = times;
-            let ahead = ahead.into_iter().map(|(next, bytes)| Ahead { next, bytes }).collect();
+            let ahead = ahead.into_iter().map(|(next, bytes)| StagedPayloads { next, bytes }).collect();
             Batch { collection, deadline, records, bytes, seen, appends, count_delta, bytes_delta, ttl_min, kept_earliest, ahead }
         }
     }

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use futures_util::future::{try_join, try_join3, try_join4};
 
-use crate::edit::{Edit, INLINE_BYTES_MAX, Prepared, save_head};
+use crate::edit::{Edit, INLINE_BYTES_MAX, PreparedChange, save_head};
 use crate::error::{Error, Result};
 use crate::keys::{BlobId, Due, UserKeys};
 use crate::layers::base_rows;
-use crate::model::{Change, Deleted, ListQuery, Precondition, SORTINDEX_MAX, TTL_SECONDS_MAX, Written};
+use crate::model::{Change, DeleteResult, ListQuery, Precondition, SORTINDEX_MAX, TTL_SECONDS_MAX, WriteResult};
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::once::{Once, drawn};
 use crate::store::Inner;
@@ -28,7 +28,7 @@ const LEFT_BYTES_MAX: usize = 1_000;
 
 /// The object of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum On {
+pub(crate) enum ConditionTarget {
     Record,
     Collection,
 }
@@ -36,12 +36,12 @@ pub(crate) enum On {
 struct Writes<'a> {
     user: UserKeys,
     name: &'a CollectionName,
-    changes: Vec<Prepared>,
+    changes: Vec<PreparedChange>,
     condition: Precondition,
-    on: On,
+    on: ConditionTarget,
     /// The upload that holds large payloads written ahead.
     upload: Option<BatchId>,
-    once: Once<Written>,
+    once: Once<WriteResult>,
 }
 
 impl Inner {
@@ -52,8 +52,8 @@ impl Inner {
         name: &CollectionName,
         changes: Vec<Change>,
         condition: Precondition,
-        on: On,
-    ) -> Result<Written> {
+        on: ConditionTarget,
+    ) -> Result<WriteResult> {
         self.check_changes(&changes)?;
         let user = self.keys.user(uid);
         let once = Once::new()?;
@@ -81,7 +81,7 @@ impl Inner {
         written
     }
 
-    async fn attempt(&self, trx: &Trx, attempt: Attempt, writes: &Writes<'_>) -> Result<Written> {
+    async fn attempt(&self, trx: &Trx, attempt: Attempt, writes: &Writes<'_>) -> Result<WriteResult> {
         let Writes { user, name, changes, condition, on, upload, once } = writes;
         let keys = user.collection(name);
         let ids: Vec<&RecordId> = changes.iter().map(|change| &change.id).collect();
@@ -99,12 +99,12 @@ impl Inner {
         let (clock, at) = self.times(user, &head);
         let mut edit = Edit::new(trx, user, name, state);
         edit.wait_for_hold(None, head.now(clock))?;
-        if *on == On::Collection {
+        if *on == ConditionTarget::Collection {
             condition.judge(edit.state.modified, head.now(clock))?;
         }
         let found = edit.layers.found(trx, &ids, rows).await?;
         for (change, found) in changes.iter().zip(&found) {
-            if *on == On::Record {
+            if *on == ConditionTarget::Record {
                 let view = edit.layers.live_view(found, head.now(clock));
                 let modified = view.map_or(Timestamp::ZERO, |view| view.modified);
                 condition.judge(modified, head.now(clock))?;
@@ -118,7 +118,7 @@ impl Inner {
         }
         self.check_quota(trx, user, head.now(clock), edit.added_bytes()).await?;
         edit.finish(head, once.number, at)?;
-        Ok(once.answer(at, Written { modified: at }))
+        Ok(once.answer(at, WriteResult { modified: at }))
     }
 
     /// Returns the time by this process's clock, and the time of the write.
@@ -166,7 +166,7 @@ impl Inner {
     }
 
     /// Prepares the changes of a batch. Returns the first number of their large payloads, too.
-    pub(crate) fn prepare_batch(&self, changes: Vec<Change>, batch: BatchId) -> Result<(u64, Vec<Prepared>)> {
+    pub(crate) fn prepare_batch(&self, changes: Vec<Change>, batch: BatchId) -> Result<(u64, Vec<PreparedChange>)> {
         self.check_changes(&changes)?;
         // Each append draws a range of its own from a large space.
         let first = drawn()? / APPEND_NUMBERS * APPEND_NUMBERS;
@@ -179,7 +179,7 @@ impl Inner {
         name: &CollectionName,
         id: &RecordId,
         condition: Precondition,
-    ) -> Result<Deleted> {
+    ) -> Result<DeleteResult> {
         let (user, once) = (self.keys.user(uid), Once::new()?);
         let (user, once) = (&user, &once);
         let deleted = self
@@ -202,7 +202,7 @@ impl Inner {
                 edit.wait_for_hold(None, now)?;
                 edit.remove(id, &found)?;
                 edit.finish(head, once.number, at)?;
-                Ok(once.answer(at, Deleted { before, modified: at, now: at }))
+                Ok(once.answer(at, DeleteResult { before, modified: at, now: at }))
             })
             .await?;
         self.metrics.sync_records_deleted.add(1);
@@ -215,7 +215,7 @@ impl Inner {
         name: &CollectionName,
         ids: &[RecordId],
         condition: Precondition,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         if ids.len() > ListQuery::IDS_MAX {
             return Err(Error::OutOfBounds("ids"));
         }
@@ -242,7 +242,7 @@ impl Inner {
                     edit.remove(id, found)?;
                 }
                 edit.finish(head, once.number, at)?;
-                Ok(once.answer(at, Written { modified: at }))
+                Ok(once.answer(at, WriteResult { modified: at }))
             })
             .await?;
         self.metrics.sync_records_deleted.add(ids.len() as u64);
@@ -255,7 +255,7 @@ impl Inner {
         uid: Uid,
         name: &CollectionName,
         condition: Precondition,
-    ) -> Result<Deleted> {
+    ) -> Result<DeleteResult> {
         let (user, once) = (self.keys.user(uid), Once::new()?);
         let (user, once) = (&user, &once);
         self.runner
@@ -270,18 +270,18 @@ impl Inner {
                 let now = head.now(clock);
                 let before = state.as_ref().map_or(Timestamp::ZERO, |state| state.modified);
                 condition.judge(before, now)?;
-                let Some(state) = state else { return Ok(Deleted { before, modified: head.shown, now }) };
+                let Some(state) = state else { return Ok(DeleteResult { before, modified: head.shown, now }) };
                 Edit::new(&trx, user, name, Some(state.clone())).wait_for_hold(None, now)?;
                 clear_collection(&trx, user, name, &state, &batches)?;
                 head.collections = head.collections.saturating_sub(1);
                 save_head(&trx, user, head, once.number, at);
-                Ok(once.answer(at, Deleted { before, modified: at, now: at }))
+                Ok(once.answer(at, DeleteResult { before, modified: at, now: at }))
             })
             .await
     }
 
     /// Executes `DELETE` of all.
-    pub(crate) async fn delete_everything(&self, uid: Uid, condition: Precondition) -> Result<Deleted> {
+    pub(crate) async fn delete_everything(&self, uid: Uid, condition: Precondition) -> Result<DeleteResult> {
         let (user, once) = (self.keys.user(uid), Once::new()?);
         let (user, once) = (&user, &once);
         self.runner
@@ -295,7 +295,7 @@ impl Inner {
                 let (clock, at) = self.times(user, &head);
                 let (before, now) = (head.shown, head.now(clock));
                 condition.judge(before, now)?;
-                let deleted = Deleted { before, modified: Timestamp::ZERO, now };
+                let deleted = DeleteResult { before, modified: Timestamp::ZERO, now };
                 if states.is_empty() && batches.is_empty() && before == Timestamp::ZERO {
                     return Ok(deleted);
                 }
@@ -352,7 +352,7 @@ impl Inner {
 }
 
 /// Prepares changes: payloads above `inline_max` bytes get parts.
-fn prepare(changes: Vec<Change>, writer: u64, first: u64, inline_max: usize) -> Vec<Prepared> {
+fn prepare(changes: Vec<Change>, writer: u64, first: u64, inline_max: usize) -> Vec<PreparedChange> {
     let prepared = |(at, change): (u64, Change)| {
         let Change { id, payload, sortindex, ttl } = change;
         let (payload, parts) = match payload {
@@ -362,7 +362,7 @@ fn prepare(changes: Vec<Change>, writer: u64, first: u64, inline_max: usize) -> 
             }
             payload => (payload.map(Payload::Inline), None),
         };
-        Prepared { id, payload, parts, sortindex, ttl }
+        PreparedChange { id, payload, parts, sortindex, ttl }
     };
     (0..).zip(changes).map(prepared).collect()
 }

@@ -1,7 +1,7 @@
 //! Two HTTP/1.1 clients for servers under test, and a server for clients under test. The clients show the bytes
 //! received, without a pool or a retry.
 //!
-//! [`Client`] panics if a connection breaks: it is for servers that stay alive. [`Connection`] returns [`Broken`]: it
+//! [`Client`] panics if a connection breaks: it is for servers that stay alive. [`Connection`] returns [`BrokenConnection`]: it
 //! is for tortures that kill their servers.
 
 #![allow(clippy::expect_used, reason = "a test whose server answers nonsense has failed")]
@@ -11,7 +11,7 @@ mod connection;
 mod server;
 
 pub use client::Client;
-pub use connection::{Broken, Connection};
+pub use connection::{BrokenConnection, Connection};
 use serde_json::Value;
 pub use server::{Request, ServerConnection, listen};
 

@@ -85,6 +85,6 @@ pub use random::{Random, length, number, seed};
 pub use storage::{Faults, Storage, boot, engine, pages_are_full};
 pub use torture::Torture;
 pub use waiting::{
-    PATIENCE, RequestStart, RunningTime, Waiting, pass, pass_blocking, soon, until, until_blocking, until_some,
+    PATIENCE, RequestStart, RunningTime, WaitLoop, pass, pass_blocking, soon, until, until_blocking, until_some,
     until_wanted, within,
 };

@@ -109,7 +109,7 @@ pub fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) -> impl Future<Ou
 /// No value is found within [`PATIENCE`].
 #[track_caller]
 pub fn until_some<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> impl Future<Output = T> {
-    let mut waiting = Waiting::begin();
+    let mut waiting = WaitLoop::begin();
     async move {
         // Other tasks and branches get their turn, even if the condition holds at once.
         tokio::task::yield_now().await;
@@ -132,18 +132,18 @@ pub fn until_some<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> im
 /// }
 /// ```
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitLoop {
     begin: Instant,
     pause: Duration,
     caller: &'static Location<'static>,
 }
 
-impl Waiting {
+impl WaitLoop {
     /// Starts to wait.
     #[must_use]
     #[track_caller]
-    pub fn begin() -> Waiting {
-        Waiting { begin: Instant::now(), pause: PAUSE_MIN, caller: Location::caller() }
+    pub fn begin() -> WaitLoop {
+        WaitLoop { begin: Instant::now(), pause: PAUSE_MIN, caller: Location::caller() }
     }
 
     /// Pauses before the next check. `what` describes the event in the failure message.
@@ -151,7 +151,7 @@ impl Waiting {
     /// # Panics
     /// The loop has waited for [`PATIENCE`].
     pub fn pause(&mut self, what: &str) -> impl Future<Output = ()> + use<> {
-        let Waiting { begin, pause, caller } = *self;
+        let WaitLoop { begin, pause, caller } = *self;
         assert!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}, at {caller}");
         self.pause = (pause * 2).min(PAUSE_MAX);
         tokio::time::sleep(pause)

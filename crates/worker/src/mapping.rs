@@ -81,7 +81,7 @@ pub struct SharedTable {
 }
 
 #[derive(Debug, Clone)]
-enum Matching {
+enum DocumentFilter {
     All,
     IdPrefix(String),
     /// Those in which all of these have the required values.
@@ -147,7 +147,7 @@ pub enum Shape {
 /// A compiled mapping.
 #[derive(Debug, Clone)]
 pub struct Mapping {
-    matching: Matching,
+    matching: DocumentFilter,
     function: Option<Arc<str>>,
     shape: Shape,
 }
@@ -155,7 +155,7 @@ pub struct Mapping {
 impl Mapping {
     /// Returns the mapping of a job without one: each document, unchanged.
     pub fn identity() -> Mapping {
-        Mapping { matching: Matching::All, function: None, shape: Shape::Document }
+        Mapping { matching: DocumentFilter::All, function: None, shape: Shape::Document }
     }
 
     /// Compiles a mapping from JSON.
@@ -266,7 +266,7 @@ impl Mapping {
 
     /// Returns whether the mapping leaves each document unchanged.
     pub(crate) fn is_identity(&self) -> bool {
-        matches!((&self.matching, &self.function, &self.shape), (Matching::All, None, Shape::Document))
+        matches!((&self.matching, &self.function, &self.shape), (DocumentFilter::All, None, Shape::Document))
     }
 
     /// Returns the tables; empty for a mapping to JSON.
@@ -280,11 +280,11 @@ impl Mapping {
     /// Returns whether the mapping selects a document, which has its `_id` as a member.
     pub fn matches(&self, document: &Value<'_>) -> Result<bool, TooLarge> {
         match &self.matching {
-            Matching::All => Ok(true),
-            Matching::IdPrefix(prefix) => {
+            DocumentFilter::All => Ok(true),
+            DocumentFilter::IdPrefix(prefix) => {
                 Ok(document.get("_id").and_then(Value::as_str).is_some_and(|id| id.starts_with(prefix.as_str())))
             }
-            Matching::Values(all) => {
+            DocumentFilter::Values(all) => {
                 for (transform, expected) in all {
                     let found = transform.resolve(Scope::of(document))?.unwrap_or(Value::Null);
                     if found != *expected {
@@ -301,7 +301,7 @@ fn bounded(text: &str) -> Result<(), MappingError> {
     if text.len() > MAPPING_BYTES_MAX { Err(MappingError::TooLong) } else { Ok(()) }
 }
 
-fn matching(members: &BTreeMap<String, serde_json::Value>) -> Result<Matching, MappingError> {
+fn matching(members: &BTreeMap<String, serde_json::Value>) -> Result<DocumentFilter, MappingError> {
     let wrong = |what: &str| MappingError::Match(what.to_owned());
     let text = |name: &str| match members.get(name) {
         Some(value) => value.as_str().map(Some).ok_or_else(|| MappingError::Match(format!("`{name}` is no text"))),
@@ -310,7 +310,7 @@ fn matching(members: &BTreeMap<String, serde_json::Value>) -> Result<Matching, M
     let of = |transform: &str| transform.parse::<Transform>().map_err(|error| MappingError::Match(error.to_string()));
     let own = |value: &serde_json::Value| owned(value).ok_or_else(|| wrong("a value is nested too deep"));
     if members.is_empty() {
-        return Ok(Matching::All);
+        return Ok(DocumentFilter::All);
     }
     let is_among = |names: &[&str]| members.keys().all(|name| names.contains(&name.as_str()));
     if let Some(prefix) = members.get("id_prefix") {
@@ -318,7 +318,7 @@ fn matching(members: &BTreeMap<String, serde_json::Value>) -> Result<Matching, M
             .as_str()
             .filter(|_| members.len() == 1)
             .ok_or_else(|| wrong("`id_prefix` must be a text and the only member"))?;
-        return Ok(Matching::IdPrefix(prefix.to_owned()));
+        return Ok(DocumentFilter::IdPrefix(prefix.to_owned()));
     }
     if members.contains_key("value") && is_among(&["field", "expression", "value"]) {
         let value = members.get("value").map(own).transpose()?.unwrap_or(Value::Null);
@@ -327,14 +327,14 @@ fn matching(members: &BTreeMap<String, serde_json::Value>) -> Result<Matching, M
             (None, Some(expression)) => of(expression)?,
             _ => return Err(wrong("`value` must be combined with either `field` or `expression`")),
         };
-        return Ok(Matching::Values(vec![(transform, value)]));
+        return Ok(DocumentFilter::Values(vec![(transform, value)]));
     }
     if members.contains_key("field") || members.contains_key("expression") {
         return Err(wrong("`field` and `expression` need a `value` beside them, and nothing else"));
     }
     let values: Result<Vec<_>, MappingError> =
         members.iter().map(|(name, value)| Ok((of(&member_path(name))?, own(value)?))).collect();
-    Ok(Matching::Values(values?))
+    Ok(DocumentFilter::Values(values?))
 }
 
 /// Returns the path to a member by its name. A name that begins with `$` already is a path.

@@ -26,7 +26,7 @@ pub struct PlannedChange<C> {
 }
 
 #[derive(Debug)]
-struct Waiting<C> {
+struct QueuedChange<C> {
     place: PlanPosition,
     change: C,
 }
@@ -34,11 +34,11 @@ struct Waiting<C> {
 #[derive(Debug)]
 struct Document<C> {
     under_way: Option<PlanPosition>,
-    waiting: Option<Waiting<C>>,
+    waiting: Option<QueuedChange<C>>,
 }
 
 #[derive(Debug)]
-struct Admitted {
+struct AdmittedChange {
     seq: Seq,
     is_settled: bool,
 }
@@ -48,7 +48,7 @@ struct Admitted {
 pub struct Plan<C> {
     admitted_max: usize,
     /// Changes from `begin` on, in the order of admission.
-    admitted: VecDeque<Admitted>,
+    admitted: VecDeque<AdmittedChange>,
     begin: PlanPosition,
     documents: HashMap<String, Document<C>>,
     /// The positions of waiting changes whose documents are idle, with the documents' ids.
@@ -105,10 +105,10 @@ impl<C> Plan<C> {
             return Err(change);
         }
         let place = self.begin + self.admitted.len() as u64;
-        self.admitted.push_back(Admitted { seq, is_settled: false });
+        self.admitted.push_back(AdmittedChange { seq, is_settled: false });
         let document =
             self.documents.entry(id.to_owned()).or_insert_with(|| Document { under_way: None, waiting: None });
-        let overtaken = document.waiting.replace(Waiting { place, change });
+        let overtaken = document.waiting.replace(QueuedChange { place, change });
         if document.under_way.is_none() {
             self.ready.insert((place, id.to_owned()));
         }
@@ -134,7 +134,7 @@ impl<C> Plan<C> {
         }
         let (_, id) = self.ready.pop_first()?;
         let document = self.documents.get_mut(&id)?;
-        let Waiting { place, change } = document.waiting.take()?;
+        let QueuedChange { place, change } = document.waiting.take()?;
         document.under_way = Some(place);
         self.under_way += 1;
         Some(PlannedChange { place, id, change })
@@ -174,7 +174,7 @@ impl<C> Plan<C> {
                 self.settle_place(taken.place);
             }
             None => {
-                document.waiting = Some(Waiting { place: taken.place, change: taken.change });
+                document.waiting = Some(QueuedChange { place: taken.place, change: taken.change });
                 self.ready.insert((taken.place, taken.id));
             }
         }
@@ -187,8 +187,9 @@ impl<C> Plan<C> {
 
     /// Returns the position that the checkpoint reaches if these changes are settled too. `None`: it does not move.
     pub fn reach(&self, settling: &BTreeSet<PlanPosition>) -> Option<Seq> {
-        let is_settled =
-            |(at, admitted): &(usize, &Admitted)| admitted.is_settled || settling.contains(&(self.begin + *at as u64));
+        let is_settled = |(at, admitted): &(usize, &AdmittedChange)| {
+            admitted.is_settled || settling.contains(&(self.begin + *at as u64))
+        };
         let last = self.admitted.iter().enumerate().take_while(is_settled).last();
         last.map(|(_, admitted)| admitted.seq.clone())
     }

@@ -38,11 +38,11 @@ use crate::queue::Entry;
 use crate::script::Scripts;
 use crate::secret::Redactor;
 use crate::source::{Source, SourceError};
-use ahead::Ahead;
+use ahead::NextChanges;
 use fetched::AttachmentCache;
 pub use held::OwnershipCheck;
 use keeping::KeepEvent;
-use reading::{Pace, Reading};
+use reading::{Pace, PendingPage};
 pub use replays::{ReplayRequest, ReplayResult};
 
 const ADMITTED_MAX: usize = 10_000;
@@ -134,7 +134,7 @@ pub struct Counts {
 
 /// A change that was read, with the memory that it occupies.
 #[derive(Debug)]
-struct Waiting {
+struct ChargedChange {
     change: Change,
     _charge: Charge,
 }
@@ -175,13 +175,13 @@ pub struct Runner<'j, S, T, Q> {
     memory: Memory,
     /// The bytes of memory that this job's changes occupy.
     own: Arc<AtomicUsize>,
-    plan: Plan<Waiting>,
+    plan: Plan<ChargedChange>,
     fetched: AttachmentCache,
     /// The next delivery, as far as it is made.
-    ahead: Option<Ahead>,
+    ahead: Option<NextChanges>,
     /// The most documents per delivery, adapted to the number that the target accepted last.
     together: usize,
-    reading: Option<Reading>,
+    reading: Option<PendingPage>,
     pace: Pace,
     read_to: Seq,
     /// True if the last page reached the end of the feed.
@@ -407,7 +407,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                     self.start_reading(false).await?;
                 }
                 if self.ahead.is_none() {
-                    self.ahead = self.take_batch(batch_max).map(Ahead::unmade);
+                    self.ahead = self.take_batch(batch_max).map(NextChanges::unmade);
                 }
                 // A lost batch must end the run rather than loop.
                 let Some(next) = self.ahead.take() else {
@@ -439,7 +439,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 return Err(RunEnd::Done);
             }
             self.start_reading(true).await?;
-            if !is_more || self.reading.as_ref().is_some_and(Reading::is_finished) {
+            if !is_more || self.reading.as_ref().is_some_and(PendingPage::is_finished) {
                 self.take_in().await?;
             }
         }

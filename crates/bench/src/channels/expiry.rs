@@ -16,7 +16,7 @@ use super::{
 use crate::{
     documents,
     stats::{percentiles, rounded},
-    way::{Open, WayError, together},
+    way::{OpenConnection, WayError, together},
 };
 
 /// The other clients: connections that write a document and pause for a moment.
@@ -34,7 +34,7 @@ pub(super) async fn fill(world: &World) -> Result<()> {
     world.make(DATABASE, &json!({"channels": true})).await
 }
 
-async fn tombstones(open: &mut Open) -> Result<u64> {
+async fn tombstones(open: &mut OpenConnection) -> Result<u64> {
     let (text, _) = open.expect(Method::GET, DATABASE, String::new()).await?;
     let found: Value = serde_json::from_slice(&text).map_err(std::io::Error::other)?;
     found["doc_del_count"].as_u64().ok_or_else(|| ChannelsError::Wrong(found.to_string()))
@@ -56,7 +56,7 @@ pub(super) async fn run(world: World, options: &Options, is_model: bool) -> Resu
     let (into, over) = (seen.clone(), Rc::new(Cell::new(false)));
     let is_over = over.clone();
     let base = 50_000_000 + if is_model { 10_000_000 } else { 0 };
-    let put = async move |open: &mut Open, number: u64| {
+    let put = async move |open: &mut OpenConnection, number: u64| {
         if is_over.get() {
             return Ok::<_, WayError>(false);
         }

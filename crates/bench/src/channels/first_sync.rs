@@ -12,7 +12,7 @@ use super::{
 use crate::{
     documents::mix,
     stats::{cpu_s, own_cpu_s, percentiles, rounded},
-    way::{Open, Way},
+    way::{OpenConnection, Way},
 };
 
 /// The users, each with channels of its own.
@@ -78,7 +78,7 @@ pub(super) async fn fill(world: &World, options: &Options) -> Result<()> {
 }
 
 /// Sends one request for all rows. Returns their number and the milliseconds.
-async fn rows(open: &mut Open, path: &str) -> Result<(u64, f64)> {
+async fn rows(open: &mut OpenConnection, path: &str) -> Result<(u64, f64)> {
     let sent = Instant::now();
     let (text, _) = open.expect(Method::GET, path, String::new()).await?;
     let ms = sent.elapsed().as_secs_f64() * 1e3;

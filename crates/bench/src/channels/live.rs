@@ -23,7 +23,7 @@ use crate::{
         tally::Tally,
     },
     stats::{cpu_s, own_cpu_s, percentiles, resident, rounded},
-    way::{Open, Way, WayError, together},
+    way::{OpenConnection, Way, WayError, together},
 };
 
 /// Databases with and without channels.
@@ -123,7 +123,7 @@ pub(super) async fn write(
     let (tally, started) = (tally.clone(), Instant::now());
     let times = Rc::new(RefCell::new(Vec::new()));
     let into = times.clone();
-    let put = async move |open: &mut Open, at: u64| {
+    let put = async move |open: &mut OpenConnection, at: u64| {
         let number = numbers.start + at as usize;
         if number >= numbers.end {
             return Ok::<_, WayError>(false);

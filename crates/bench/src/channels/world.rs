@@ -106,7 +106,7 @@ impl World {
         user: impl Fn(u64) -> (String, Value) + Clone + 'static,
     ) -> Result<()> {
         let base = format!("{database}/_user/");
-        let put = async move |open: &mut crate::way::Open, number: u64| {
+        let put = async move |open: &mut crate::way::OpenConnection, number: u64| {
             if number >= count {
                 return Ok::<_, WayError>(false);
             }
@@ -129,7 +129,7 @@ impl World {
         document: impl Fn(u64) -> String + Clone + 'static,
     ) -> Result<Duration> {
         let (path, begun) = (format!("{database}/_bulk_docs"), Instant::now());
-        let put = async move |open: &mut crate::way::Open, batch: u64| {
+        let put = async move |open: &mut crate::way::OpenConnection, batch: u64| {
             let numbers = batch * BATCH..count.min((batch + 1) * BATCH);
             if numbers.is_empty() {
                 return Ok::<_, ChannelsError>(false);

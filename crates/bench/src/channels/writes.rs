@@ -12,7 +12,7 @@ use super::{
 use crate::{
     documents,
     stats::{cpu_s, median, percentiles, rounded},
-    way::{Open, WayError, together},
+    way::{OpenConnection, WayError, together},
 };
 
 /// Five requirements, two channels, one grant.
@@ -55,7 +55,7 @@ fn document(number: u64) -> String {
 async fn single(world: &World, database: &'static str, from: u64, seconds: u64) -> Result<(f64, Value, f64)> {
     let (begun, server_s) = (Instant::now(), cpu_s(world.pid()));
     let end = begun + Duration::from_secs(seconds);
-    let put = async move |open: &mut Open, number: u64| {
+    let put = async move |open: &mut OpenConnection, number: u64| {
         if Instant::now() >= end {
             return Ok::<_, WayError>(false);
         }

@@ -24,7 +24,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use super::{
     FeedsError, moment,
-    stream::{Chunked, StreamError, member},
+    stream::{ChunkedAnswer, StreamError, member},
 };
 use crate::{
     documents,
@@ -89,7 +89,7 @@ fn follow(
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(READ_WAIT))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")?;
-    let mut answer = Chunked::new();
+    let mut answer = ChunkedAnswer::new();
     let mut newest = vec![0_u64; documents];
     let mut buffer = vec![0; 256 * 1024];
     let mut report = FollowerProgress { rows: 0, bytes: 0 };

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::{
-    stream::{Chunked, Rows, StreamError},
+    stream::{ChunkedAnswer, Rows, StreamError},
     tally::{Histogram, Tally},
 };
 use crate::documents::mix;
@@ -97,7 +97,7 @@ pub(crate) struct Report {
     pub bytes: u64,
 }
 
-struct Shared {
+struct FollowerState {
     plan: Plan,
     tally: Arc<Tally>,
     opened: Arc<AtomicUsize>,
@@ -123,7 +123,7 @@ impl Followers {
         let report = Report { seen, latencies: Histogram::default(), failures: Vec::new(), bytes: 0 };
         let counted = opened.clone();
         let thread = std::thread::Builder::new().name("followers".to_owned()).spawn(move || {
-            let shared = Rc::new(Shared {
+            let shared = Rc::new(FollowerState {
                 plan,
                 tally,
                 opened: counted,
@@ -171,7 +171,7 @@ impl Followers {
     }
 }
 
-impl Shared {
+impl FollowerState {
     fn spawn(self: &Rc<Self>, local: &LocalSet) {
         if self.plan.streams == 0 {
             for feed in 0..self.plan.feeds {
@@ -228,7 +228,7 @@ impl Shared {
         };
         let request = format!("GET {} HTTP/1.1\r\nHost: {}\r\n{says}\r\n", self.path(feed), self.plan.address);
         stream.write_all(request.as_bytes()).await?;
-        let mut answer = Chunked::new();
+        let mut answer = ChunkedAnswer::new();
         loop {
             stream.readable().await?;
             // No other task runs before the buffer is free again.

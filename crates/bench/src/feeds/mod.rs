@@ -352,13 +352,13 @@ async fn make_databases(server: &Server, databases: usize) -> Result<(), LoadErr
     Ok(())
 }
 
-struct Written {
+struct WriteTimes {
     latencies_ms: Vec<f64>,
     seconds: f64,
 }
 
 /// Writes at the case's rate. Each document is new, and databases take turns. A write waits for a free connection.
-async fn write(case: Case, seconds: u64, server: &Server, tally: Arc<Tally>) -> Result<Written, LoadError> {
+async fn write(case: Case, seconds: u64, server: &Server, tally: Arc<Tally>) -> Result<WriteTimes, LoadError> {
     let started = Instant::now();
     let count = case.rate * seconds;
     let next = Rc::new(Cell::new(0_u64));
@@ -394,7 +394,7 @@ async fn write(case: Case, seconds: u64, server: &Server, tally: Arc<Tally>) -> 
             latencies_ms.extend(finished?);
         }
     }
-    Ok(Written { latencies_ms, seconds: started.elapsed().as_secs_f64() })
+    Ok(WriteTimes { latencies_ms, seconds: started.elapsed().as_secs_f64() })
 }
 
 /// Waits until the followers have all rows, or none came for [`DRAIN_MAX`].

@@ -100,17 +100,17 @@ enum Part {
 }
 
 /// An answer over HTTP/1.1 with a chunked body.
-pub(crate) struct Chunked {
+pub(crate) struct ChunkedAnswer {
     part: Part,
     /// An incomplete head or chunk length.
     rest: Vec<u8>,
     rows: Rows,
 }
 
-impl Chunked {
+impl ChunkedAnswer {
     /// Creates the parser, before the head.
-    pub(crate) fn new() -> Chunked {
-        Chunked { part: Part::Head, rest: Vec::new(), rows: Rows::default() }
+    pub(crate) fn new() -> ChunkedAnswer {
+        ChunkedAnswer { part: Part::Head, rest: Vec::new(), rows: Rows::default() }
     }
 
     /// Returns whether the head has come. The server has then read the position of `now`.
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn rows_come_out_however_the_answer_is_cut() {
         for size in 1..ANSWER.len() + 1 {
-            let mut answer = Chunked::new();
+            let mut answer = ChunkedAnswer::new();
             let mut numbers = Vec::new();
             let mut ended = Ok(());
             for piece in ANSWER.chunks(size) {
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn what_is_no_feed_is_told() {
-        let wrong = |data: &[u8]| Chunked::new().take(data, |_| ()).unwrap_err();
+        let wrong = |data: &[u8]| ChunkedAnswer::new().take(data, |_| ()).unwrap_err();
         assert!(matches!(wrong(b"HTTP/1.1 404 Object Not Found\r\n\r\n"), StreamError::Head(_)));
         let mut rows = Rows::default();
         assert!(matches!(rows.take(b"{\"last_seq\":\"9\"}\n", |_| ()), Err(StreamError::Row(_))));

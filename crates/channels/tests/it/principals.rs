@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flatbed_channels::{
-    DirectGrant, GrantedItem, HeldChannels, InvalidPrincipal, Periods, PrincipalKind, PrincipalRequest, PrincipalShown,
-    PrincipalUpdate, RoleRows, Stamp, UserShown,
+    DirectGrant, GrantedItem, HeldChannels, InvalidPrincipal, Periods, PrincipalKind, PrincipalOutput,
+    PrincipalRequest, PrincipalUpdate, RoleRows, Stamp, UserOutput,
 };
 use flatbed_flatten::json::{Limits, Value, parse};
 
@@ -59,9 +59,9 @@ impl Principals {
             Some(RoleRows { exists: Periods::since(Stamp::of(1)), channels })
         };
         let held = HeldChannels::of(rows(stored), role);
-        let user = UserShown { email: &stored.email, disabled: stored.disabled, admin_roles: &stored.admin_roles };
+        let user = UserOutput { email: &stored.email, disabled: stored.disabled, admin_roles: &stored.admin_roles };
         let user = (kind == PrincipalKind::User).then_some(user);
-        Some(PrincipalShown { name, admin_channels: &stored.admin_channels, held: &held, user }.text())
+        Some(PrincipalOutput { name, admin_channels: &stored.admin_channels, held: &held, user }.text())
     }
 }
 

@@ -17,7 +17,7 @@ use crate::reply::Interrupted;
 use crate::request::{Body, Memory, Request};
 
 pub(crate) use parameters::{Parameters, Rows};
-pub(crate) use reading::{CheckedQuery, Page, Reading};
+pub(crate) use reading::{CheckedQuery, Page, ViewReading};
 
 /// The largest number of queries in one request; more are 400.
 const QUERIES_MAX: usize = 1_000;
@@ -102,7 +102,7 @@ async fn one(request: &Request, memory: Memory, named: ViewName<'_>, parameters:
 struct StartedQuery {
     asked: CheckedQuery,
     pages: Pages,
-    reading: Reading,
+    reading: ViewReading,
     first: Page,
     room: PagePermit,
 }
@@ -226,7 +226,7 @@ impl Views<'_> {
         &mut self,
         parameters: Parameters,
         pages: &Pages,
-    ) -> Result<(CheckedQuery, Reading, Page, PagePermit)> {
+    ) -> Result<(CheckedQuery, ViewReading, Page, PagePermit)> {
         let since = Instant::now();
         loop {
             let view = self.get(parameters.update).await?;
@@ -261,7 +261,7 @@ async fn unless_gone<T>(client: Option<&Client>, work: impl Future<Output = Resu
 }
 
 /// Reads the first page with its memory reservation. A query that waits for the view's build holds no memory.
-pub(crate) async fn first_page(view: &View, reading: &mut Reading, pages: &Pages) -> Result<(Page, PagePermit)> {
+pub(crate) async fn first_page(view: &View, reading: &mut ViewReading, pages: &Pages) -> Result<(Page, PagePermit)> {
     let room = first_room(pages).await?;
     if let Some(page) = unless_waiting(reading.next_page(), || view.is_waiting()).await {
         return charge_page(page?, room);
@@ -302,7 +302,7 @@ struct Answer<'a> {
 impl Answer<'_> {
     async fn write(
         &self,
-        mut reading: Reading,
+        mut reading: ViewReading,
         first: Page,
         mut room: PagePermit,
         sender: &mut Sender,

@@ -1,7 +1,7 @@
 //! Removes expired sessions, and old records of changed principals that all followers have read.
 
 use async_recursion::async_recursion as boxed;
-use flatbed_store::due::{self, Kind};
+use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::changed_principal_at;
 use flatbed_store::proto;
@@ -30,7 +30,7 @@ pub enum Swept {
 
 /// Schedules a sweep of a database in an hour, in the transaction that makes it due.
 pub(super) fn note(trx: &Transaction, instance: &Instance) -> Result<()> {
-    due::mark(trx, &instance.root, Kind::Principals, &instance.name, due::after_ms(trx.clock(), KEPT_FOR_MS))
+    due::mark(trx, &instance.root, DueKind::Principals, &instance.name, due::after_ms(trx.clock(), KEPT_FOR_MS))
 }
 
 #[boxed]

@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 
 use flatbed_kit::CleanupBudget;
-use flatbed_store::due::{self, Kind};
+use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, KeyRange};
 use flatbed_store::once::random_id;
@@ -47,7 +47,7 @@ type Digests = HashSet<[u8; 32]>;
 /// Puts a list into the queue, in the transaction that removes it from its document.
 pub fn put(trx: &Transaction, instance: &Instance, id: &str, list: &[u8]) -> Result<()> {
     let at_ms = due::after_ms(trx.clock(), LEFT_FOR_MS);
-    due::mark(trx, &instance.root, Kind::Uploads, &instance.name, at_ms)?;
+    due::mark(trx, &instance.root, DueKind::Uploads, &instance.name, at_ms)?;
     Quiet(trx).set(&instance.keys.released(id, &random_id()?), list)
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
-use flatbed_store::due::{self, Kind};
+use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::keys::Keys;
 use flatbed_store::once::random_id;
@@ -71,7 +71,7 @@ pub async fn stage(database: &WriteHandle, instance: &Instance, body: &mut Prepa
 /// Schedules a sweep of abandoned blobs, in a transaction that writes first rows of blobs.
 pub fn note(trx: &Transaction, inner: &Inner, instance: &Instance) -> Result<()> {
     let at_ms = due::after_ms(trx.clock(), inner.options.uploads_broken_after.as_millis() as u64);
-    due::mark(trx, &inner.keys, Kind::Uploads, &instance.name, at_ms)
+    due::mark(trx, &inner.keys, DueKind::Uploads, &instance.name, at_ms)
 }
 
 /// Marks a blob as staged, in the transaction that writes its first rows, beside [`note`].

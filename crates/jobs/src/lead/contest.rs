@@ -219,9 +219,9 @@ fn no_two_processes_believe_that_a_lease_is_theirs() {
 /// The run of a suspended process is ready to continue before the timer that ends it fires.
 #[tokio::test(start_paused = true)]
 async fn a_run_takes_no_step_after_its_process_was_stopped_for_too_long() {
-    struct Woken(Status, Notify, AtomicU32);
+    struct WakeCounter(Status, Notify, AtomicU32);
     #[async_trait]
-    impl Job for Woken {
+    impl Job for WakeCounter {
         fn kind(&self) -> &'static str {
             "test"
         }
@@ -242,7 +242,7 @@ async fn a_run_takes_no_step_after_its_process_was_stopped_for_too_long() {
     for _ in 0..20 {
         let storage = Storage { stored: Arc::default(), random: Random::new(1) };
         let (storage, claim) = (Arc::new(storage), Arc::new(Claim::new([1; 16], SILENCE_MAX, &Clock::system())));
-        let job = Arc::new(Woken(Status::new(&Clock::system()), Notify::new(), AtomicU32::new(0)));
+        let job = Arc::new(WakeCounter(Status::new(&Clock::system()), Notify::new(), AtomicU32::new(0)));
         let led = tokio::spawn({
             let (job, claim) = (job.clone(), claim.clone());
             async move { lead(&job, &claim, &storage, &BACKOFF).await }

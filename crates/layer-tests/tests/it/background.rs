@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{Layer, Random, Store, assert_clean, change, create, pages_are_full, put, snapshot};
 use flatbed_layer::waits::{self, Waits};
 use flatbed_layer::{Background, BackgroundOptions, CreateOptions, Database, LayerOptions};
-use flatbed_testkit::{Waiting, until};
+use flatbed_testkit::{WaitLoop, until};
 use foundationdb::tuple::{Bytes, pack};
 
 /// Looks often, and takes over soon.
@@ -180,7 +180,7 @@ async fn of_two_processes_one_does_each_piece_of_work() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn another_process_goes_on_where_one_has_died() {
-    let mut waiting = Waiting::begin();
+    let mut waiting = WaitLoop::begin();
     loop {
         // Slow storage: one server that needs 13 us for a key.
         let Some(store) = Store::slow() else { return };

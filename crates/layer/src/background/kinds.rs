@@ -9,7 +9,7 @@ use flatbed_feeds::updates;
 use flatbed_jobs::Backoff;
 use flatbed_operations::write::compact;
 use flatbed_operations::write::expire::expire;
-use flatbed_store::due::{self, Kind};
+use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::Result;
 use flatbed_store::keys::DueKey;
 use flatbed_views::group::attend::{AttendOutcome, attend};
@@ -42,14 +42,14 @@ pub(super) async fn work(
     ahead: Duration,
 ) -> Result<Outcome> {
     let (inner, clock, name) = (&layer.inner, layer.clock(), entry.key.name.as_str());
-    Ok(match Kind::of(entry.key.kind) {
-        Some(Kind::Superseded) => match compact::is_due(inner, name).await? {
-            true => Outcome::Due(due::key_of(Kind::Compaction, name, 0)),
+    Ok(match DueKind::of(entry.key.kind) {
+        Some(DueKind::Superseded) => match compact::is_due(inner, name).await? {
+            true => Outcome::Due(due::key_of(DueKind::Compaction, name, 0)),
             false => Outcome::Done,
         },
-        Some(Kind::Compaction) => of_part(compact::compact(inner, name, turn).await?),
-        Some(Kind::Indexes) => of_part(builder::build(inner, name, turn).await?),
-        Some(Kind::Uploads) => {
+        Some(DueKind::Compaction) => of_part(compact::compact(inner, name, turn).await?),
+        Some(DueKind::Indexes) => of_part(builder::build(inner, name, turn).await?),
+        Some(DueKind::Uploads) => {
             let broken_after = inner.options.uploads_broken_after;
             let swept = staging::sweep_database(inner, name, broken_after, Some(clock.now() + turn)).await?;
             if swept.is_over {
@@ -59,38 +59,40 @@ pub(super) async fn work(
             let broken_after = u64::try_from(broken_after.as_millis()).unwrap_or(u64::MAX);
             let oldest = swept.oldest_ms.map(|since| due::rounded_ms(since.saturating_add(broken_after)));
             match released.into_iter().chain(oldest).min() {
-                Some(at_ms) => Outcome::Due(due::key_of(Kind::Uploads, name, at_ms)),
+                Some(at_ms) => Outcome::Due(due::key_of(DueKind::Uploads, name, at_ms)),
                 None => Outcome::Done,
             }
         }
-        Some(Kind::Marks) => {
+        Some(DueKind::Marks) => {
             sweeper::sweep_marks(inner, KEPT_FOR).await?;
             match sweeper::are_marks_left(inner).await? {
-                true => Outcome::Due(due::key_of(Kind::Marks, name, due::after_ms(clock, KEPT_FOR.as_millis() as u64))),
+                true => {
+                    Outcome::Due(due::key_of(DueKind::Marks, name, due::after_ms(clock, KEPT_FOR.as_millis() as u64)))
+                }
                 false => Outcome::Done,
             }
         }
-        Some(Kind::Events) => {
+        Some(DueKind::Events) => {
             updates::sweep(inner, KEPT_FOR).await?;
             Outcome::Done
         }
-        Some(Kind::Views) => match attend(&layer.reader(name).handle, turn).await? {
+        Some(DueKind::Views) => match attend(&layer.reader(name).handle, turn).await? {
             AttendOutcome::Through => Outcome::Done,
-            AttendOutcome::Until(at_ms) => Outcome::Due(due::key_of(Kind::Views, name, at_ms)),
+            AttendOutcome::Until(at_ms) => Outcome::Due(due::key_of(DueKind::Views, name, at_ms)),
             AttendOutcome::Unfinished => Outcome::Unfinished,
             AttendOutcome::Elsewhere => Outcome::Elsewhere,
         },
-        Some(Kind::Resync) => match resync(&layer.reader(name), turn).await? {
+        Some(DueKind::Resync) => match resync(&layer.reader(name), turn).await? {
             true => Outcome::Done,
             false => Outcome::Unfinished,
         },
-        Some(Kind::Expiry) => {
+        Some(DueKind::Expiry) => {
             let database = layer.database(name, actor.clone());
             of_part(expire(&database.handle, turn, entry.key.at_ms, ahead).await?)
         }
-        Some(Kind::Principals) => match sweep::sweep(inner, name, clock.now() + turn).await? {
+        Some(DueKind::Principals) => match sweep::sweep(inner, name, clock.now() + turn).await? {
             Swept::All => Outcome::Done,
-            Swept::Some => Outcome::Due(due::key_of(Kind::Principals, name, due::after_ms(clock, KEPT_FOR_MS))),
+            Swept::Some => Outcome::Due(due::key_of(DueKind::Principals, name, due::after_ms(clock, KEPT_FOR_MS))),
             Swept::Unfinished => Outcome::Unfinished,
         },
         None => Outcome::Unfinished,
@@ -108,14 +110,14 @@ fn of_part(is_through: Option<bool>) -> Outcome {
 }
 
 pub(super) fn backoff_of(kind: u64) -> Backoff {
-    match Kind::of(kind) {
+    match DueKind::of(kind) {
         // Queries wait for it.
-        Some(Kind::Indexes) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) },
-        Some(Kind::Resync) => Backoff { first: Duration::from_secs(5), max: Duration::from_secs(5 * 60) },
+        Some(DueKind::Indexes) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) },
+        Some(DueKind::Resync) => Backoff { first: Duration::from_secs(5), max: Duration::from_secs(5 * 60) },
         // A document on which the storage fails blocks the others of its page, whose channels and grants stay
         // meanwhile.
-        Some(Kind::Expiry) => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(10 * 60) },
-        Some(Kind::Views) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) },
+        Some(DueKind::Expiry) => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(10 * 60) },
+        Some(DueKind::Views) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) },
         _ => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(8 * 60 * 60) },
     }
 }
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn tombstones_do_not_rest_for_hours() {
-        let [expiry, compaction] = [Kind::Expiry, Kind::Compaction].map(|kind| backoff_of(kind as u64).max);
+        let [expiry, compaction] = [DueKind::Expiry, DueKind::Compaction].map(|kind| backoff_of(kind as u64).max);
         assert_eq!(expiry, Duration::from_secs(600));
         assert!(compaction > expiry);
     }

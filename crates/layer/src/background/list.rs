@@ -81,7 +81,7 @@ impl ReadDue<'_> {
             });
             match entry {
                 // Only a newer program knows this kind.
-                Ok(entry) if due::Kind::of(entry.key.kind).is_none() => {}
+                Ok(entry) if due::DueKind::of(entry.key.kind).is_none() => {}
                 Ok(entry) => found.slices.entry(entry.key.slice).or_default().push(entry),
                 Err(error) => tracing::warn!(%error, "an entry of the list of due work cannot be read"),
             }

@@ -261,7 +261,7 @@ async fn after(layer: &Layer, entry: DueEntry, done: Result<Outcome>) -> TaskOut
 async fn fail(layer: &Layer, entry: &DueEntry, reason: &str) {
     let inner = &layer.inner;
     inner.metrics.background_failures.add(1);
-    let kind = due::Kind::of(entry.key.kind);
+    let kind = due::DueKind::of(entry.key.kind);
     tracing::warn!(database = entry.key.name, ?kind, error = reason, "background work failed");
     let failures = entry.due.failures.saturating_add(1);
     let pause = u64::try_from(kinds::backoff_of(entry.key.kind).pause(failures).as_millis()).unwrap_or(u64::MAX);
@@ -277,7 +277,7 @@ async fn fail(layer: &Layer, entry: &DueEntry, reason: &str) {
 mod tests {
     use flatbed_clock::ManualClock;
     use flatbed_flatten::json::{Limits, parse};
-    use flatbed_store::due::{Kind, key_of, slice_of};
+    use flatbed_store::due::{DueKind, key_of, slice_of};
     use flatbed_store::features::collation;
     use flatbed_store::proto;
     use flatbed_store::transaction::Transaction;
@@ -336,7 +336,7 @@ mod tests {
         let range = inner.keys.due_all();
         let rows = trx.range(&range, true).all(1_000).await.unwrap();
         let entries = rows.iter().map(|row| (inner.keys.split_due(row.key()).unwrap(), row));
-        let compactions = entries.filter(|(key, _)| key.kind == Kind::Compaction as u64);
+        let compactions = entries.filter(|(key, _)| key.kind == DueKind::Compaction as u64);
         compactions.map(|(_, row)| proto::Due::decode(row.value()).unwrap().failures).collect()
     }
 
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn what_is_noted_anew_before_it_is_done_is_done_again() {
-        let entry = |token| DueEntry { key: key_of(Kind::Indexes, "db", 0), due: proto::Due { token, failures: 0 } };
+        let entry = |token| DueEntry { key: key_of(DueKind::Indexes, "db", 0), due: proto::Due { token, failures: 0 } };
         let mut queue = Queue::default();
         // Each read of the list sees the entry until the work is done.
         queue.add(vec![entry(1), entry(1)]);
@@ -407,7 +407,7 @@ mod tests {
         change_record(&db, |_| vec![255]).await;
         let once = background(&layer, &authority, hasty());
         for _ in 0..12 {
-            list::write(&layer.inner, &[key_of(Kind::Compaction, "db", 0)]).await.unwrap();
+            list::write(&layer.inner, &[key_of(DueKind::Compaction, "db", 0)]).await.unwrap();
             assert_eq!(once.round().await.unwrap(), 0);
         }
         let due = compactions_due(&layer.inner).await;
@@ -428,7 +428,7 @@ mod tests {
         let entry = async || {
             let found = list::read_due(inner, Duration::ZERO, 0).await.unwrap();
             let mut entries = found.slices.into_values().flatten();
-            entries.find(|entry| entry.key.kind == Kind::Compaction as u64).expect("it is due")
+            entries.find(|entry| entry.key.kind == DueKind::Compaction as u64).expect("it is due")
         };
         let met = after(&layer, entry().await, Err(Error::DatabaseNotFound)).await;
         assert!(!met.got_on && met.left.is_none());
@@ -449,7 +449,7 @@ mod tests {
         for error in [too_old, too_new] {
             let found = list::read_due(inner, Duration::ZERO, 0).await.unwrap();
             let mut entries = found.slices.into_values().flatten();
-            let entry = entries.find(|entry| entry.key.kind == Kind::Compaction as u64).expect("it is due");
+            let entry = entries.find(|entry| entry.key.kind == DueKind::Compaction as u64).expect("it is due");
             let met = after(&layer, entry, Err(error)).await;
             assert!(!met.got_on && met.left.is_none());
             assert_eq!(compactions_due(inner).await, vec![0]);

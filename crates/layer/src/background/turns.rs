@@ -22,7 +22,7 @@ pub(super) struct Turns<'a> {
     worker: &'a Worker,
     leases: Arc<RootLeases>,
     /// In the order in which their due work was seen.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingSlice>,
     under_way: FuturesUnordered<BoxFuture<'a, u8>>,
     slices: HashMap<u8, Arc<Slice>>,
     /// True if work arrived while its slice was ending: the list must be read again.
@@ -31,7 +31,7 @@ pub(super) struct Turns<'a> {
     pub(super) is_left: bool,
 }
 
-struct Waiting {
+struct WaitingSlice {
     slice: u8,
     claim: Arc<Claim>,
     entries: Vec<DueEntry>,
@@ -64,7 +64,7 @@ impl<'a> Turns<'a> {
             if let Some(slice) = self.slices.get(&slice) {
                 slice.add(entries);
             } else if let Some(claim) = claims.get(&slice).filter(|claim| claim.may_be_taken(now)) {
-                let waiting = Waiting { slice, claim: Arc::clone(claim), entries };
+                let waiting = WaitingSlice { slice, claim: Arc::clone(claim), entries };
                 match at.and_then(|at| self.waiting.get_mut(at)) {
                     Some(place) => *place = waiting,
                     None => self.waiting.push_back(waiting),
@@ -81,7 +81,7 @@ impl<'a> Turns<'a> {
         let worker = self.worker;
         while self.slices.len() < worker.options.slices_max
             && !worker.is_ending()
-            && let Some(Waiting { slice, claim, entries }) = self.waiting.pop_front()
+            && let Some(WaitingSlice { slice, claim, entries }) = self.waiting.pop_front()
         {
             let work = Arc::new(Slice::new(worker, slice, entries));
             self.slices.insert(slice, Arc::clone(&work));

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use flatbed_databases::server::Inner;
 use flatbed_operations::index::build::unbuilt;
-use flatbed_store::due::{Kind, slice_of};
+use flatbed_store::due::{DueKind, slice_of};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{KeyRange, Subspace};
 use flatbed_store::proto;
@@ -24,9 +24,9 @@ pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) 
         report.keys += (entries.len() + violations.len()) as u64;
         violations.into_iter().for_each(|violation| report.violation(violation));
         for (kind, name) in entries {
-            match Kind::of(kind) {
-                Some(Kind::Uploads) => drop(swept.insert(name)),
-                Some(Kind::Indexes) => drop(built.insert(name)),
+            match DueKind::of(kind) {
+                Some(DueKind::Uploads) => drop(swept.insert(name)),
+                Some(DueKind::Indexes) => drop(built.insert(name)),
                 _ => {}
             }
         }
@@ -40,13 +40,13 @@ pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) 
     }
     for name in names {
         for (kind, noted, wrong) in [
-            (Kind::Uploads, &swept, "has uploads or lists that wait, and no due work to sweep it"),
-            (Kind::Indexes, &built, "has indexes that are not built, and no due work to build them"),
+            (DueKind::Uploads, &swept, "has uploads or lists that wait, and no due work to sweep it"),
+            (DueKind::Indexes, &built, "has indexes that are not built, and no due work to build them"),
         ] {
             if noted.contains(name) {
                 continue;
             }
-            match run(inner, &mut Forgotten { inner, name, kind }).await {
+            match run(inner, &mut FindForgotten { inner, name, kind }).await {
                 Ok(true) => report.violation(format!("{name:?} {wrong}")),
                 Ok(false) | Err(Error::DatabaseNotFound) => {}
                 Err(error) => return Err(error),
@@ -110,19 +110,19 @@ impl Operation for Leases<'_> {
 }
 
 /// Checks whether a database has work of a kind but, in the same transaction, no entry for it.
-struct Forgotten<'a> {
+struct FindForgotten<'a> {
     inner: &'a Inner,
     name: &'a str,
-    kind: Kind,
+    kind: DueKind,
 }
 
-impl Operation for Forgotten<'_> {
+impl Operation for FindForgotten<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
         let instance = Begin { inner: self.inner, name: self.name }.attempt(trx, attempt).await?;
         let mut is_any = false;
-        if self.kind == Kind::Indexes {
+        if self.kind == DueKind::Indexes {
             is_any = unbuilt(instance.record.clone()).next().is_some();
         } else {
             for subspace in [Subspace::Staged, Subspace::Released] {

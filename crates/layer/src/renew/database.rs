@@ -16,7 +16,7 @@ use futures_util::future::{try_join, try_join_all};
 use prost::Message;
 
 use crate::renew::channels::{Marks, Numbers, move_entries};
-use crate::renew::selected::Selected;
+use crate::renew::selected::SelectorEntries;
 use crate::renew::{PAGE_BYTES_MAX, PAGE_ENTRIES, Renewal};
 
 impl Renewal<'_> {
@@ -254,7 +254,7 @@ impl RenewStep<'_> {
             .collect();
         let seqs =
             merged.rows.iter().filter_map(|(number, (_, (key, _)))| buckets.get(*number)?.by_seq_parse(key).ok());
-        let selected = Selected::read(trx, &self.keys, self.record, seqs).await?;
+        let selected = SelectorEntries::read(trx, &self.keys, self.record, seqs).await?;
         let quiet = Quiet(trx);
         let mut cleared: Vec<Option<Vec<u8>>> = vec![None; own.len()];
         let mut last_read: Vec<Option<&Vec<u8>>> = vec![None; own.len()];

@@ -15,27 +15,27 @@ use foundationdb::options::MutationType;
 const ENTRIES_BYTES_MAX: u64 = 20_000_000;
 
 /// The entries of selector indexes beside a page of by-seq, by sequence: the index's number and the value.
-pub(super) struct Selected(HashMap<Seq, Vec<(u64, Vec<u8>)>>);
+pub(super) struct SelectorEntries(HashMap<Seq, Vec<(u64, Vec<u8>)>>);
 
-impl Selected {
+impl SelectorEntries {
     /// Reads the entries of some sequences: one range for each index, which has at most as many entries as by-seq.
     pub(super) async fn read(
         trx: &Transaction,
         keys: &Keys,
         record: &proto::DatabaseRecord,
         seqs: impl Iterator<Item = Seq>,
-    ) -> Result<Selected> {
+    ) -> Result<SelectorEntries> {
         let indexes: Vec<u64> =
             record.indexes.iter().filter(|index| index.kind == NAME).map(|index| index.number).collect();
         let mut found: HashMap<Seq, Vec<(u64, Vec<u8>)>> = HashMap::new();
         if indexes.is_empty() {
-            return Ok(Selected(found));
+            return Ok(SelectorEntries(found));
         }
         let of_record = seqs.filter(|seq| seq.incarnation() == record.incarnation);
         let ends = of_record.fold(None, |ends: Option<(Seq, Seq)>, seq| {
             Some(ends.map_or((seq, seq), |(first, last)| (first.min(seq), last.max(seq))))
         });
-        let Some((first, last)) = ends else { return Ok(Selected(found)) };
+        let Some((first, last)) = ends else { return Ok(SelectorEntries(found)) };
         let range = |number: &u64| KeyRange {
             begin: keys.index_change(*number, &first),
             end: [keys.index_change(*number, &last).as_slice(), &[0]].concat(),
@@ -48,7 +48,7 @@ impl Selected {
                 found.entry(seq).or_default().push((*number, row.value().to_vec()));
             }
         }
-        Ok(Selected(found))
+        Ok(SelectorEntries(found))
     }
 
     /// Moves the entries of a sequence, and returns their bytes.

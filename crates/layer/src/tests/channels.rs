@@ -20,7 +20,7 @@ use flatbed_store::features::name_features;
 use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_testkit::Storage;
-use order::{Done, Logged, What, log_key};
+use order::{Logged, LoggedWrite, WriteKind, log_key};
 
 use crate::handle::Database;
 use crate::tests::fenced::layer;
@@ -98,7 +98,7 @@ fn channels_of(held: &HeldRights) -> Vec<String> {
 }
 
 async fn document(db: &Database, id: &str, grants: &[&Grant]) {
-    Done::Documents(vec![(id.to_owned(), grants.iter().copied().cloned().collect())]).carry_out(db, 0).await;
+    LoggedWrite::Documents(vec![(id.to_owned(), grants.iter().copied().cloned().collect())]).carry_out(db, 0).await;
 }
 
 #[tokio::test]
@@ -245,7 +245,7 @@ async fn grants_conflict_where_one_changes_what_the_other_rests_on() {
     let begin = async |id: &str, grants: &[&Grant]| {
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         let documents = [(id.to_owned(), grants.iter().copied().cloned().collect())];
-        let mut logged = Logged { db, number: 0, what: What::Documents(&documents) };
+        let mut logged = Logged { db, number: 0, what: WriteKind::Documents(&documents) };
         logged.attempt(&trx, Attempt::default()).await.unwrap();
         trx
     };

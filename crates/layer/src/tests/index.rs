@@ -24,7 +24,7 @@ use flatbed_operations::judge::judgement::{Judge, Judgement, ProposedWrite, Rule
 use flatbed_operations::write::batch::{Work, WriteBatch, instance_of, prepare, resolved};
 use flatbed_operations::write::purge::Purge;
 use flatbed_revtree::RevId;
-use flatbed_store::due::{self, Kind, slice_of};
+use flatbed_store::due::{self, DueKind, slice_of};
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::keys::IndexPart;
 use flatbed_store::proto;
@@ -600,7 +600,7 @@ async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
     put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["n"]}"#).await.unwrap();
     assert!(check_namespaces(&layer).await.unwrap().is_clean());
     let trx = begin(&db);
-    trx.clear(&db.inner.keys.due(&due::key_of(Kind::Indexes, "db", 0)));
+    trx.clear(&db.inner.keys.due(&due::key_of(DueKind::Indexes, "db", 0)));
     trx.commit().await.unwrap();
     let report = check_namespaces(&layer).await.unwrap();
     assert!(report.violations[0].contains("no due work to build"), "{report:#?}");

@@ -8,7 +8,7 @@ use flatbed_databases::server::Inner;
 use flatbed_flatten::json::Value;
 use flatbed_mango::Source;
 use flatbed_revtree::DocumentId;
-use flatbed_store::due::Kind;
+use flatbed_store::due::DueKind;
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::features::is_outdated;
 use flatbed_store::keys::IndexPart;
@@ -131,7 +131,7 @@ impl Operation for QueryPage<'_> {
             match instance.record.indexes.iter().find(|index| index.number == number) {
                 None => return Err(Refusal::IndexGone.into()),
                 Some(_) if is_outdated(&instance.record, self.inner.collation) => {
-                    self.inner.due.note(Kind::Indexes, self.name);
+                    self.inner.due.note(DueKind::Indexes, self.name);
                     return Ok(None);
                 }
                 Some(index) if !index.readable => return Ok(None),

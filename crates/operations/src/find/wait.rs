@@ -3,7 +3,7 @@
 use flatbed_databases::handles::ReadHandle;
 use flatbed_databases::server::Inner;
 use flatbed_mango::Index;
-use flatbed_store::due::Kind;
+use flatbed_store::due::DueKind;
 use flatbed_store::error::Result;
 use flatbed_store::features::is_outdated;
 use flatbed_store::proto;
@@ -36,7 +36,7 @@ impl Operation for ReadUnbuilt<'_> {
         // The builder gives indexes of an older collation other numbers.
         let is_outdated = is_outdated(record, self.inner.collation);
         if is_outdated {
-            self.inner.due.note(Kind::Indexes, self.name);
+            self.inner.due.note(DueKind::Indexes, self.name);
         }
         let is_unbuilt = |index: &&proto::Index| is_outdated || !index.readable;
         let numbers = record.indexes.iter().filter(is_unbuilt).map(|index| index.number).collect();

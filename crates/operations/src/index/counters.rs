@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
 use flatbed_databases::slots::State;
-use flatbed_store::due::Kind;
+use flatbed_store::due::DueKind;
 use flatbed_store::error::Result;
 use flatbed_store::keys::Counter;
 
@@ -74,6 +74,6 @@ impl State<Instance> for SupersededBytes {
 fn note_superseded(inner: &Inner, instance: &Instance, bytes: u64) {
     let before = instance.of_version.get::<SupersededBytes>(instance).0.fetch_add(bytes, Ordering::Relaxed);
     if before / SUPERSEDED_NOTED_EACH != before.saturating_add(bytes) / SUPERSEDED_NOTED_EACH {
-        inner.due.note(Kind::Superseded, &instance.name);
+        inner.due.note(DueKind::Superseded, &instance.name);
     }
 }

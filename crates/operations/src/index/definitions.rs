@@ -9,7 +9,7 @@ use flatbed_databases::slots::State;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::Selector;
 use flatbed_revtree::DocumentId;
-use flatbed_store::due::{self, Kind};
+use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::features::{is_outdated, name_collations, name_features, name_verdicts};
 use flatbed_store::proto;
@@ -175,7 +175,7 @@ fn replace_indexes(within: &IndexContext<'_>, record: proto::DatabaseRecord) -> 
         }
     }
     if unbuilt(record.clone()).next().is_some() {
-        due::mark(trx, &instance.root, Kind::Indexes, &instance.name, 0)?;
+        due::mark(trx, &instance.root, DueKind::Indexes, &instance.name, 0)?;
     }
     groups::mark_changed(within, &instance.record, &record)?;
     write_record(within, record);

@@ -6,7 +6,7 @@
 //! Unnamed groups are removed by `_view_cleanup`, or after a day.
 
 use flatbed_databases::server::Inner;
-use flatbed_store::due::{self, Kind};
+use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::Result;
 use flatbed_store::keys::Keys;
 use flatbed_store::proto;
@@ -92,7 +92,7 @@ pub fn mark_followed(within: &IndexContext<'_>) -> Result<()> {
         return Ok(());
     }
     let at_ms = due::rounded_to(trx.clock().unix_ms().saturating_add(FOLLOWED_BY_MS), FOLLOWED_BY_MS);
-    due::mark(trx, &instance.root, Kind::Views, &instance.name, at_ms)
+    due::mark(trx, &instance.root, DueKind::Views, &instance.name, at_ms)
 }
 
 pub fn mark_changed(
@@ -100,7 +100,7 @@ pub fn mark_changed(
     before: &proto::DatabaseRecord,
     after: &proto::DatabaseRecord,
 ) -> Result<()> {
-    let mark = |at_ms| due::mark(within.trx, &within.instance.root, Kind::Views, &within.instance.name, at_ms);
+    let mark = |at_ms| due::mark(within.trx, &within.instance.root, DueKind::Views, &within.instance.name, at_ms);
     for group in groups_of(after) {
         let known = before.indexes.iter().find(|index| index.number == group.number);
         if known.is_none() {

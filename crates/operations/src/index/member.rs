@@ -17,7 +17,7 @@ use flatbed_databases::server::Inner;
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_revtree::DocumentId;
 use flatbed_store::error::{Error, NotJudged, Refusal, Result};
-use flatbed_store::keys::{IndexPart, RowPlaces, Sorted};
+use flatbed_store::keys::{IndexPart, RowPlaces, SortPlace};
 use flatbed_store::proto;
 use flatbed_store::records::{BodyPlace, Info, RevisionRecord};
 use flatbed_store::transaction::Quiet;
@@ -181,7 +181,7 @@ impl Kind for Member {
                     let is_right = level == LEVEL && counted > 0 && value == counted.to_le_bytes();
                     return Ok((!is_right).then(|| format!("there are {counted} of these")));
                 }
-                IndexPart::Entry(Sorted { element: value, id, .. }) => {
+                IndexPart::Entry(SortPlace { element: value, id, .. }) => {
                     let own = trx.get(&instance.keys.index_of_document(index.number, &id), true).await?;
                     let node = instance.keys.index_node(index.number, LEVEL, begin_of(&value));
                     if trx.get(&node, true).await?.is_none() {

@@ -18,8 +18,8 @@ use flatbed_databases::document::release;
 use flatbed_databases::handles::WriteHandle;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
-use flatbed_store::by_seq::{self, Read};
-use flatbed_store::due::{self, Kind};
+use flatbed_store::by_seq::{self, BySeqPage};
+use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::Counter;
 use flatbed_store::merge::Shares;
@@ -86,7 +86,7 @@ pub async fn ask(database: &WriteHandle) -> Result<()> {
             let (inner, name) = (&*self.0.inner, &*self.0.name);
             let (instance, writer) = inner.resolve_for(trx, name, self.0.actor()).await?;
             writer.admitted(trx, &instance).await?;
-            due::mark(trx, &inner.keys, Kind::Compaction, name, 0)
+            due::mark(trx, &inner.keys, DueKind::Compaction, name, 0)
         }
     }
     let inner = &database.inner;
@@ -352,7 +352,7 @@ fn candidates<'t>(
     };
     let page = by_seq::begin(trx, &inner.metrics, &instance.buckets, &ranges, (PAGE_ROWS, false), shares, decode);
     async move {
-        let Read { rows, is_all, shares } = page.await?;
+        let BySeqPage { rows, is_all, shares } = page.await?;
         let last = rows.last().map_or(after, |(seq, _)| *seq);
         let count = rows.len() as u64;
         let documents = rows.into_iter().filter_map(|(_, candidate)| candidate).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_layer::channels::{PrincipalKind, PrincipalWrite, SignsIn};
-use flatbed_testkit::{Random, Waiting};
+use flatbed_testkit::{Random, WaitLoop};
 use tokio::time::Instant;
 
 use super::model::{CHANNELS, Mask, ROLES, USERS, User, bits, channel_name, role_name, user_name};
@@ -86,7 +86,7 @@ pub async fn put_role(world: &World, role: usize, value: Option<Mask>, is_new: b
 
 /// Repeats an attempt until it succeeds. All attempts are equal.
 async fn until_made<T, F: Future<Output = flatbed_layer::Result<T>>>(make: impl Fn() -> F) {
-    let mut waiting = Waiting::begin();
+    let mut waiting = WaitLoop::begin();
     while let Err(error) = make().await {
         waiting.pause(&error.to_string()).await;
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_testkit::{Waiting, pass};
+use flatbed_testkit::{WaitLoop, pass};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -48,7 +48,7 @@ impl Replica {
             self.pages(pages).await;
             pass(Duration::from_millis(self.client.random.below(2_500))).await;
         }
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         loop {
             self.pages(1_000).await;
             if self.has_end {

@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use flatbed_testkit::Waiting;
+use flatbed_testkit::WaitLoop;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -295,7 +295,7 @@ async fn make(client: &mut Client, attempt: Attempt) {
 /// Repeats a write of unknown outcome as the administrator. `None`: it is not written, and never will be.
 async fn finish(client: &mut Client, doc: usize, path: &str, text: &str, leaf: &Leaf) -> Option<String> {
     client.world.count("writes made again");
-    let mut waiting = Waiting::begin();
+    let mut waiting = WaitLoop::begin();
     loop {
         let answer = client.root("PUT", path, text).await;
         match answer {

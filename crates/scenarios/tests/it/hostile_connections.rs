@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{ADMIN, Running, ServerOptions, Store, figure, soon};
-use flatbed_testkit::{Waiting, pass, until, until_wanted};
+use flatbed_testkit::{WaitLoop, pass, until, until_wanted};
 use h2::client::SendRequest;
 use hyper::Request;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ async fn answers_that_nobody_takes_are_few_and_their_connection_is_cut() {
     for window in [0, 1] {
         for path in ["/db/medium0", "/db/large0", "/db/_all_docs?include_docs=true", "/db/_changes?include_docs=true"] {
             // A slow machine may not check between the answers and the cut, so the test retries.
-            let mut waiting = Waiting::begin();
+            let mut waiting = WaitLoop::begin();
             loop {
                 let (mut requests, connection) = http2(&server, window).await;
                 let asked = async {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flatbed_auth::PasswordHash;
 use flatbed_layer::json::{self, Value as Members};
-use flatbed_testkit::{Random, Waiting, pass};
+use flatbed_testkit::{Random, WaitLoop, pass};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -209,7 +209,7 @@ impl Changer {
         made: &[u16],
     ) {
         let world = self.world();
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         loop {
             let number = of(&mut lock(&world.model)).begin(value.clone());
             let answer = self.0.root(method, path, body).await;
@@ -226,7 +226,7 @@ impl Changer {
     async fn user(&mut self, user: usize, value: Option<UserDocument>) {
         let world = self.world();
         let path = format!("/_users/org.couchdb.user:{}", user_name(user));
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         loop {
             waiting.pause(&path).await;
             let found = self.0.root("GET", &path, "").await.filter(|answer| matches!(answer.status, 200 | 404));

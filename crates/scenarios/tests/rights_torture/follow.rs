@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_testkit::{PATIENCE, Waiting, pass};
+use flatbed_testkit::{PATIENCE, WaitLoop, pass};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
@@ -96,13 +96,13 @@ impl Follower {
             self.follow(feed, None).await;
             pass(Duration::from_millis(self.client.random.below(200))).await;
         }
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         while !self.is_opened() {
             waiting.pause("all is open").await;
         }
         // All servers know then.
         pass(GRACE).await;
-        let (what, mut waiting) = (format!("follower {} comes to the end", self.number), Waiting::begin());
+        let (what, mut waiting) = (format!("follower {} comes to the end", self.number), WaitLoop::begin());
         while !self.follow(Feed::Normal, Some(Proof::Nothing)).await {
             waiting.pause(&what).await;
         }

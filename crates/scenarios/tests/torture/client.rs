@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use flatbed_testkit::http::Connection;
 use tokio::net::TcpSocket;
 
-pub use flatbed_testkit::http::Broken;
+pub use flatbed_testkit::http::BrokenConnection;
 
 pub struct Feed(Connection);
 
@@ -17,10 +17,10 @@ impl Feed {
         last_event_id: Option<&str>,
         body: &str,
         receive_bytes: u32,
-    ) -> Result<(u16, Feed), Broken> {
-        let socket = TcpSocket::new_v4().map_err(|_| Broken)?;
-        socket.set_recv_buffer_size(receive_bytes).map_err(|_| Broken)?;
-        let mut connection = Connection::over(socket.connect(address).await.map_err(|_| Broken)?);
+    ) -> Result<(u16, Feed), BrokenConnection> {
+        let socket = TcpSocket::new_v4().map_err(|_| BrokenConnection)?;
+        socket.set_recv_buffer_size(receive_bytes).map_err(|_| BrokenConnection)?;
+        let mut connection = Connection::over(socket.connect(address).await.map_err(|_| BrokenConnection)?);
         let method = if body.is_empty() { "GET" } else { "POST" };
         let headers: Vec<_> = last_event_id.map(|id| ("last-event-id", id.to_owned())).into_iter().collect();
         let status = connection.send(method, path, &headers, body).await?;
@@ -28,7 +28,7 @@ impl Feed {
     }
 
     /// Returns the next line of the body, or `None` at its proper end.
-    pub async fn line(&mut self) -> Result<Option<String>, Broken> {
+    pub async fn line(&mut self) -> Result<Option<String>, BrokenConnection> {
         self.0.ended_line().await
     }
 }

@@ -9,7 +9,7 @@ use flatbed_testkit::soon;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::client::{Broken, Feed};
+use super::client::{BrokenConnection, Feed};
 use super::{DOCUMENTS, END, KINDS, Random, StoredDocument, World, generation_of, lock, pass};
 
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Follower {
             match self.connect(&how).await {
                 Ok(true) => self.view.must_have(&known.unwrap_or_default()),
                 Ok(false) => {}
-                Err(Broken) => {
+                Err(BrokenConnection) => {
                     let what = format!(
                         "follower {} ({:?}) with {:?} since {}",
                         self.view.number, self.view.filter, how.kind, self.since
@@ -135,7 +135,7 @@ impl Follower {
     }
 
     /// Runs one connection; true if the answer ended properly.
-    async fn connect(&mut self, how: &ConnectionPlan) -> Result<bool, Broken> {
+    async fn connect(&mut self, how: &ConnectionPlan) -> Result<bool, BrokenConnection> {
         let (path, id, body) = self.request(how);
         self.in_vain += 1;
         let server = self.world.server(&mut self.random);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper::Method;
 use serde_json::Value;
 
-use super::client::{Broken, Feed};
+use super::client::{BrokenConnection, Feed};
 use super::{Random, World, lock, pass, within};
 
 /// Less than the interval of polls without a signal.
@@ -30,7 +30,7 @@ pub async fn wakes(world: &World, is_over: impl Fn() -> bool) {
                         assert_eq!(status, 200, "{path}");
                         *feed = Some(open);
                     }
-                    Err(Broken) => world.broke(&path).await,
+                    Err(BrokenConnection) => world.broke(&path).await,
                 }
             }
         }
@@ -61,7 +61,7 @@ pub async fn wakes(world: &World, is_over: impl Fn() -> bool) {
             let woken = within(WOKEN_WITHIN, read_to(open, &id, &mut places[server])).await;
             match woken.unwrap_or_else(|| panic!("{id} does not wake the follower at server {server}")) {
                 Ok(()) => world.torture.count("wakes"),
-                Err(Broken) => {
+                Err(BrokenConnection) => {
                     world.broke(&id).await;
                     *feed = None;
                 }
@@ -77,7 +77,7 @@ pub async fn wakes(world: &World, is_over: impl Fn() -> bool) {
 }
 
 /// Reads rows up to that of a document.
-async fn read_to(feed: &mut Feed, id: &str, place: &mut String) -> Result<(), Broken> {
+async fn read_to(feed: &mut Feed, id: &str, place: &mut String) -> Result<(), BrokenConnection> {
     loop {
         let row = row(feed).await?;
         row["seq"].as_str().expect("a place").clone_into(place);
@@ -87,9 +87,9 @@ async fn read_to(feed: &mut Feed, id: &str, place: &mut String) -> Result<(), Br
     }
 }
 
-async fn row(feed: &mut Feed) -> Result<Value, Broken> {
+async fn row(feed: &mut Feed) -> Result<Value, BrokenConnection> {
     loop {
-        let line = feed.line().await?.ok_or(Broken)?;
+        let line = feed.line().await?.ok_or(BrokenConnection)?;
         if !line.is_empty() {
             return Ok(serde_json::from_str(&line).expect("a row is JSON"));
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
-use flatbed_layer::channels::{UsersChanged, UsersPosition};
+use flatbed_layer::channels::{UserChanges, UsersPosition};
 use flatbed_layer::{Error, Layer};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -111,7 +111,7 @@ impl FollowedUsers {
 }
 
 impl DatabaseFollowers {
-    fn wake(&mut self, found: Option<UsersChanged>) {
+    fn wake(&mut self, found: Option<UserChanges>) {
         let (place, names) = found.map_or((None, None), |found| (Some(found.place), found.names));
         self.place = place;
         let wake = |sender: &watch::Sender<u64>| sender.send_modify(|number| *number = number.wrapping_add(1));

@@ -1,7 +1,7 @@
 //! The keys of a database's own indexes.
 
 use crate::error::Result;
-use crate::keys::places::{RowPlaces, Sorted};
+use crate::keys::places::{RowPlaces, SortPlace};
 use crate::keys::tuple::{
     TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_bytes_at,
     take_int, take_text, under,
@@ -20,7 +20,7 @@ const LATER: u64 = 4;
 pub enum IndexPart {
     Progress,
     /// The sort key, and the document's id.
-    Entry(Sorted),
+    Entry(SortPlace),
     /// An entry of an index in commit order.
     Change(Seq),
     /// The document's id.
@@ -149,7 +149,7 @@ impl Keys {
         let (number, rest) = take_int(behind(key, &self.one(INDEXES)))?;
         let part = match take_int(rest)? {
             (PROGRESS, []) => IndexPart::Progress,
-            (ENTRIES, rest) if matches!(rest, [TUPLE_STRING | TUPLE_BYTES, ..]) => match Sorted::take(rest)? {
+            (ENTRIES, rest) if matches!(rest, [TUPLE_STRING | TUPLE_BYTES, ..]) => match SortPlace::take(rest)? {
                 (sorted, []) => IndexPart::Entry(sorted),
                 _ => return Err(bad_key()),
             },

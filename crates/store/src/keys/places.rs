@@ -15,7 +15,7 @@ pub struct RowPlaces<'p>(pub Option<&'p str>);
 
 /// The common, sorting part of the keys of rows and entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sorted {
+pub struct SortPlace {
     /// The part of the document's id before its first colon, if keys begin with the partition.
     pub partition: Option<String>,
     /// The sort form of the key, with its label if it was truncated.
@@ -24,9 +24,9 @@ pub struct Sorted {
     pub id: String,
 }
 
-impl Sorted {
+impl SortPlace {
     /// Parses sort form and document id at the start of a key. Returns them and the rest.
-    pub fn take(key: &[u8]) -> Result<(Sorted, &[u8])> {
+    pub fn take(key: &[u8]) -> Result<(SortPlace, &[u8])> {
         let (partition, rest) = match key.first() {
             Some(&TUPLE_STRING) => take_text_at(key).map(|(partition, rest)| (Some(partition), rest))?,
             _ => (None, key),
@@ -38,11 +38,11 @@ impl Sorted {
             Some(partition) => format!("{partition}{COLON}{id}"),
             None => id,
         };
-        Ok((Sorted { partition, element, id }, rest))
+        Ok((SortPlace { partition, element, id }, rest))
     }
 }
 
-/// Returns the sort form alone, of a key as [`Sorted::take`] parses it, without parsing the rest.
+/// Returns the sort form alone, of a key as [`SortPlace::take`] parses it, without parsing the rest.
 pub(super) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
     let rest = match key.first() {
         Some(&TUPLE_STRING) => take_text_at(key)?.1,
@@ -51,7 +51,7 @@ pub(super) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
     take_bytes_at(rest, TUPLE_BYTES).map(|(element, _)| element)
 }
 
-/// The prefix of a key, as [`Sorted::take`] parses it, that the keys of rows of the same group share.
+/// The prefix of a key, as [`SortPlace::take`] parses it, that the keys of rows of the same group share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// The length in bytes, from the start of the key.

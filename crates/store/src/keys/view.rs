@@ -1,7 +1,7 @@
 //! The keys of a group of views: rows, the rows of each document, nodes, values in parts, leases of a first build.
 
 use crate::error::Result;
-use crate::keys::places::{RowPlaces, Sorted, element_of};
+use crate::keys::places::{RowPlaces, SortPlace, element_of};
 use crate::keys::tuple::{
     TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_text, take_bytes_at, take_int, take_text_at, under,
     with_int,
@@ -92,7 +92,7 @@ impl RowKey {
     }
 
     pub fn decode(key: &[u8]) -> Result<RowKey> {
-        let (Sorted { partition, element, id }, rest) = Sorted::take(key)?;
+        let (SortPlace { partition, element, id }, rest) = SortPlace::take(key)?;
         let (spelling, rest) = take_int(rest)?;
         let (ordinal, rest) = take_int(rest)?;
         let small = |number: u64| u32::try_from(number).map_err(|_| bad_key());

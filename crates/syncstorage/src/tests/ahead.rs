@@ -4,7 +4,7 @@ use crate::batch::Append;
 use crate::limits::Limits;
 use crate::maintenance::{Maintenance, MaintenanceOptions};
 use crate::tests::support::{Storage, UID, assert_sound, change, id, name};
-use crate::values::Ahead;
+use crate::values::StagedPayloads;
 use crate::{BatchId, Change, CollectionName, Error, ListQuery, Precondition, Store};
 
 const NONE: Precondition = Precondition::None;
@@ -18,7 +18,7 @@ async fn write_and_die(store: &Store, tabs: &CollectionName, batch: BatchId, cha
     let user = &store.inner.keys.user(UID);
     let bytes = changes.iter().filter_map(|change| change.payload.as_ref()).map(|payload| payload.len() as u32).sum();
     let (next, mut changes) = store.inner.prepare_batch(changes, batch).unwrap();
-    let ahead = Ahead { next, bytes };
+    let ahead = StagedPayloads { next, bytes };
     let (begins, condition, changes_now) = (false, NONE, &[][..]);
     let append = Append { user, name: tabs, batch, begins, changes: changes_now, condition, ahead: Some(ahead) };
     store.inner.append(&append).await.unwrap();
@@ -92,7 +92,7 @@ async fn an_append_that_is_refused_leaves_nothing() {
     // Nor does one that comes too late.
     let user = &store.inner.keys.user(UID);
     let (next, mut changes) = store.inner.prepare_batch(vec![sized("c", 9_000)], batch).unwrap();
-    let late = store.inner.write_ahead(user, &tabs, batch, Ahead { next, bytes: 9_000 }, &mut changes).await;
+    let late = store.inner.write_ahead(user, &tabs, batch, StagedPayloads { next, bytes: 9_000 }, &mut changes).await;
     assert!(matches!(late, Err(Error::BatchNotFound)), "{late:?}");
     assert_eq!(parts(&store, &tabs).await, 1);
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::{
-    BatchId, Change, CollectionName, Deleted, Error, Info, ListQuery, Precondition, Record, RecordId, Result, Sort,
-    Timestamp, Written,
+    BatchId, Change, CollectionName, DeleteResult, Error, Info, ListQuery, Precondition, Record, RecordId, Result,
+    Sort, Timestamp, WriteResult,
 };
 
 #[derive(Debug, Clone, Default)]
@@ -79,13 +79,13 @@ impl Model {
         name: &CollectionName,
         change: &Change,
         condition: Precondition,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         let now = self.now(clock);
         let modified = self.get(name, &change.id, now).map_or(Timestamp::ZERO, |record| record.modified);
         condition.judge(modified, now)?;
         let at = self.write(clock, name);
         self.apply(name, change, at, false);
-        Ok(Written { modified: at })
+        Ok(WriteResult { modified: at })
     }
 
     pub(crate) fn post(
@@ -94,11 +94,11 @@ impl Model {
         name: &CollectionName,
         changes: &[Change],
         condition: Precondition,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         condition.judge(self.time_of(name), self.now(clock))?;
         let at = self.write(clock, name);
         changes.iter().for_each(|change| self.apply(name, change, at, false));
-        Ok(Written { modified: at })
+        Ok(WriteResult { modified: at })
     }
 
     /// Adds to a batch, and begins it if it is unknown. Returns the collection's time.
@@ -139,7 +139,7 @@ impl Model {
         batch: BatchId,
         changes: &[Change],
         condition: Precondition,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         let (staged, _) = if changes.is_empty() {
             // The batch is looked up first.
             let staged = self.open(clock, name, batch)?.clone();
@@ -151,7 +151,7 @@ impl Model {
         self.batches.remove(&batch);
         let at = self.write(clock, name);
         staged.changes.values().for_each(|change| self.apply(name, change, at, true));
-        Ok(Written { modified: at })
+        Ok(WriteResult { modified: at })
     }
 
     pub(crate) fn delete_record(
@@ -160,14 +160,14 @@ impl Model {
         name: &CollectionName,
         id: &RecordId,
         condition: Precondition,
-    ) -> Result<Deleted> {
+    ) -> Result<DeleteResult> {
         let now = self.now(clock);
         let found = self.get(name, id, now).map(|record| record.modified);
         condition.judge(found.unwrap_or_default(), now)?;
         let before = found.ok_or(Error::NotFound { now })?;
         let at = self.write(clock, name);
         self.collections.get_mut(name).unwrap().records.remove(id);
-        Ok(Deleted { before, modified: at, now: at })
+        Ok(DeleteResult { before, modified: at, now: at })
     }
 
     pub(crate) fn delete_records(
@@ -176,12 +176,12 @@ impl Model {
         name: &CollectionName,
         ids: &[RecordId],
         condition: Precondition,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         condition.judge(self.time_of(name), self.now(clock))?;
         let at = self.write(clock, name);
         let records = &mut self.collections.get_mut(name).unwrap().records;
         ids.iter().for_each(|id| drop(records.remove(id)));
-        Ok(Written { modified: at })
+        Ok(WriteResult { modified: at })
     }
 
     pub(crate) fn delete_collection(
@@ -189,25 +189,25 @@ impl Model {
         clock: Timestamp,
         name: &CollectionName,
         condition: Precondition,
-    ) -> Result<Deleted> {
+    ) -> Result<DeleteResult> {
         let (before, now) = (self.time_of(name), self.now(clock));
         condition.judge(before, now)?;
         if !self.collections.contains_key(name) {
-            return Ok(Deleted { before, modified: self.shown, now });
+            return Ok(DeleteResult { before, modified: self.shown, now });
         }
         let at = self.write(clock, name);
         self.collections.remove(name);
-        Ok(Deleted { before, modified: at, now: at })
+        Ok(DeleteResult { before, modified: at, now: at })
     }
 
-    pub(crate) fn delete_all(&mut self, clock: Timestamp, condition: Precondition) -> Result<Deleted> {
+    pub(crate) fn delete_all(&mut self, clock: Timestamp, condition: Precondition) -> Result<DeleteResult> {
         let (before, now) = (self.shown, self.now(clock));
         condition.judge(before, now)?;
         if !(self.collections.is_empty() && self.batches.is_empty() && before == Timestamp::ZERO) {
             self.last = clock.max(self.last.next());
         }
         (self.shown, self.collections, self.batches) = Default::default();
-        Ok(Deleted { before, modified: Timestamp::ZERO, now })
+        Ok(DeleteResult { before, modified: Timestamp::ZERO, now })
     }
 
     pub(crate) fn times(&self, clock: Timestamp) -> Info<Timestamp> {

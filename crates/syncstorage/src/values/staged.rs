@@ -28,7 +28,7 @@ pub(crate) struct Batch {
     pub kept_earliest: Timestamp,
     /// Large payloads that are written and that no edit points at yet, at most [`AHEAD_MAX`], one for each write of
     /// them.
-    pub ahead: Vec<Ahead>,
+    pub ahead: Vec<StagedPayloads>,
 }
 
 /// The most writes of large payloads that a batch waits for: those of concurrent appends, and of servers that died.
@@ -39,14 +39,14 @@ pub(crate) const APPEND_NUMBERS: u64 = 0x1_0000;
 
 /// The large payloads of one append or upload that no edit points at yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ahead {
+pub(crate) struct StagedPayloads {
     /// Their first number. They may use all numbers up to the append's last.
     pub next: u64,
     /// Their bytes together; 0: none is left.
     pub bytes: u32,
 }
 
-impl Ahead {
+impl StagedPayloads {
     /// Returns the last number that they may have.
     pub(crate) fn last(self) -> u64 {
         self.next | (APPEND_NUMBERS - 1)
@@ -68,7 +68,7 @@ impl Batch {
     ///
     /// # Errors
     /// [`Error::TooMany`].
-    pub(crate) fn note_ahead(&mut self, ahead: Ahead) -> Result<()> {
+    pub(crate) fn note_ahead(&mut self, ahead: StagedPayloads) -> Result<()> {
         self.ahead.retain(|noted| !noted.is_of(ahead.next));
         if ahead.bytes == 0 {
             return Ok(());
@@ -107,7 +107,7 @@ impl Batch {
         let (seen, ttl_min, appends) = (from.u64()?, from.u32()?, from.u32()?);
         let (count_delta, bytes_delta, kept_earliest) = (from.i64()?, from.i64()?, from.time()?);
         let ahead_len = from.when(flags & 4 != 0, Reader::byte)?.unwrap_or_default();
-        let ahead = (0..ahead_len).map(|_| Ok(Ahead { next: from.u64()?, bytes: from.u32()? }));
+        let ahead = (0..ahead_len).map(|_| Ok(StagedPayloads { next: from.u64()?, bytes: from.u32()? }));
         let ahead = ahead.collect::<Result<_>>()?;
         from.end()?;
         let (seen, ttl_min) = ((flags & 1 != 0).then_some(seen), (flags & 2 != 0).then_some(ttl_min));
@@ -316,7 +316,7 @@ mod tests {
             kept_earliest: Timestamp::MAX,
             ahead: Vec::new(),
         };
-        let of = |append: u64, next: u64, bytes| Ahead { next: append * APPEND_NUMBERS + next, bytes };
+        let of = |append: u64, next: u64, bytes| StagedPayloads { next: append * APPEND_NUMBERS + next, bytes };
         assert_eq!((of(3, 7, 1).last(), of(3, 0, 1).last()), (4 * APPEND_NUMBERS - 1, 4 * APPEND_NUMBERS - 1));
         for append in 0..AHEAD_MAX as u64 {
             batch.note_ahead(of(append, 0, 10)).unwrap();

@@ -10,7 +10,7 @@ use super::{Answer, request_head};
 
 /// The connection broke: refused, reset, or ended before the answer did.
 #[derive(Debug)]
-pub struct Broken;
+pub struct BrokenConnection;
 
 /// A connection to a server that may die. It reads only when data are requested that have not arrived yet, so that the
 /// server meets a slow reader.
@@ -43,9 +43,9 @@ impl Connection {
     ///
     /// # Errors
     /// The server is gone.
-    pub async fn open(address: SocketAddr) -> Result<Connection, Broken> {
-        let stream = TcpStream::connect(address).await.map_err(|_| Broken)?;
-        stream.set_nodelay(true).map_err(|_| Broken)?;
+    pub async fn open(address: SocketAddr) -> Result<Connection, BrokenConnection> {
+        let stream = TcpStream::connect(address).await.map_err(|_| BrokenConnection)?;
+        stream.set_nodelay(true).map_err(|_| BrokenConnection)?;
         Ok(Connection::over(stream))
     }
 
@@ -65,7 +65,7 @@ impl Connection {
         path: &str,
         headers: &[(&'static str, String)],
         body: &str,
-    ) -> Result<Answer, Broken> {
+    ) -> Result<Answer, BrokenConnection> {
         let status = self.send(method, path, headers, body).await?;
         while self.state != State::Done {
             self.more().await?;
@@ -84,9 +84,9 @@ impl Connection {
         path: &str,
         headers: &[(&'static str, String)],
         body: &str,
-    ) -> Result<u16, Broken> {
+    ) -> Result<u16, BrokenConnection> {
         let head = request_head(method, path, headers, body.len()) + body;
-        self.stream.write_all(head.as_bytes()).await.map_err(|_| Broken)?;
+        self.stream.write_all(head.as_bytes()).await.map_err(|_| BrokenConnection)?;
         let end = loop {
             if let Some(at) = self.raw.windows(4).position(|four| four == b"\r\n\r\n") {
                 break at;
@@ -111,7 +111,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection broke.
-    pub async fn line(&mut self) -> Result<Option<String>, Broken> {
+    pub async fn line(&mut self) -> Result<Option<String>, BrokenConnection> {
         if let Some(line) = self.whole_line().await? {
             return Ok(Some(line));
         }
@@ -126,14 +126,14 @@ impl Connection {
     ///
     /// # Panics
     /// The body ended within a line.
-    pub async fn ended_line(&mut self) -> Result<Option<String>, Broken> {
+    pub async fn ended_line(&mut self) -> Result<Option<String>, BrokenConnection> {
         let line = self.whole_line().await?;
         assert!(line.is_some() || self.body.is_empty(), "a line without an end");
         Ok(line)
     }
 
     /// Returns a line with an end; `None`: the body has ended, and its rest has no line end.
-    async fn whole_line(&mut self) -> Result<Option<String>, Broken> {
+    async fn whole_line(&mut self) -> Result<Option<String>, BrokenConnection> {
         loop {
             if let Some(end) = self.body.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.body.drain(..=end).collect();
@@ -146,16 +146,16 @@ impl Connection {
         }
     }
 
-    async fn more(&mut self) -> Result<(), Broken> {
+    async fn more(&mut self) -> Result<(), BrokenConnection> {
         self.read().await?;
         self.take();
         Ok(())
     }
 
-    async fn read(&mut self) -> Result<(), Broken> {
+    async fn read(&mut self) -> Result<(), BrokenConnection> {
         let mut piece = [0; 16 * 1024];
         match self.stream.read(&mut piece).await {
-            Ok(0) | Err(_) => Err(Broken),
+            Ok(0) | Err(_) => Err(BrokenConnection),
             Ok(length) => {
                 self.raw.extend_from_slice(&piece[..length]);
                 Ok(())

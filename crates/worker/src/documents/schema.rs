@@ -21,19 +21,19 @@ const TEXTS: [(&str, &str, &str); 9] = [
 
 const FAULTS_MAX: usize = 5;
 
-struct Compiled {
+struct CompiledSchemas {
     schemas: Schemas,
     by_type: BTreeMap<&'static str, SchemaIndex>,
 }
 
-static COMPILED: OnceLock<Result<Compiled, String>> = OnceLock::new();
+static COMPILED: OnceLock<Result<CompiledSchemas, String>> = OnceLock::new();
 
 /// Returns the names and texts of the schemas.
 pub fn texts() -> impl Iterator<Item = (&'static str, &'static str)> {
     TEXTS.iter().map(|(_, name, text)| (*name, *text))
 }
 
-fn compile() -> Result<Compiled, String> {
+fn compile() -> Result<CompiledSchemas, String> {
     let (mut schemas, mut compiler, mut by_type) = (Schemas::new(), Compiler::new(), BTreeMap::new());
     for (kind, name, text) in TEXTS {
         let place = format!("flatbed:///{name}.json");
@@ -41,7 +41,7 @@ fn compile() -> Result<Compiled, String> {
         compiler.add_resource(&place, value).map_err(|error| error.to_string())?;
         by_type.insert(kind, compiler.compile(&place, &mut schemas).map_err(|error| error.to_string())?);
     }
-    Ok(Compiled { schemas, by_type })
+    Ok(CompiledSchemas { schemas, by_type })
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

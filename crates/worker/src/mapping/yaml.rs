@@ -23,14 +23,14 @@ pub enum YamlError {
     Key(String),
 }
 
-enum Open {
+enum OpenNode {
     Sequence(Vec<Value>),
     /// With the key whose value follows.
     Mapping(Map<String, Value>, Option<String>),
 }
 
 pub(super) fn parse(text: &str) -> Result<Value, YamlError> {
-    let mut open: Vec<Open> = Vec::new();
+    let mut open: Vec<OpenNode> = Vec::new();
     let mut root = None;
     for event in Parser::new_from_str(text) {
         let (event, _) = event.map_err(|error| YamlError::Syntax(error.to_string()))?;
@@ -46,22 +46,22 @@ pub(super) fn parse(text: &str) -> Result<Value, YamlError> {
             }
             Event::Scalar(text, style, ..) => scalar(&text, style),
             Event::SequenceStart(..) => {
-                open.push(Open::Sequence(Vec::new()));
+                open.push(OpenNode::Sequence(Vec::new()));
                 if open.len() > DEPTH_MAX {
                     return Err(YamlError::Depth);
                 }
                 continue;
             }
             Event::MappingStart(..) => {
-                open.push(Open::Mapping(Map::new(), None));
+                open.push(OpenNode::Mapping(Map::new(), None));
                 if open.len() > DEPTH_MAX {
                     return Err(YamlError::Depth);
                 }
                 continue;
             }
             Event::SequenceEnd | Event::MappingEnd => match open.pop() {
-                Some(Open::Sequence(items)) => Value::Array(items),
-                Some(Open::Mapping(members, _)) => Value::Object(members),
+                Some(OpenNode::Sequence(items)) => Value::Array(items),
+                Some(OpenNode::Mapping(members, _)) => Value::Object(members),
                 None => continue,
             },
             Event::DocumentStart(_) if root.is_some() => return Err(YamlError::Unused("a second document")),
@@ -69,8 +69,8 @@ pub(super) fn parse(text: &str) -> Result<Value, YamlError> {
         };
         match open.last_mut() {
             None => root = Some(value),
-            Some(Open::Sequence(items)) => items.push(value),
-            Some(Open::Mapping(members, key)) => match (key.take(), value) {
+            Some(OpenNode::Sequence(items)) => items.push(value),
+            Some(OpenNode::Mapping(members, key)) => match (key.take(), value) {
                 (Some(key), value) => {
                     members.insert(key, value);
                 }

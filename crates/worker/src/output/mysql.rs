@@ -27,7 +27,7 @@ use super::DeliveryError;
 use super::tables::dialect::Dialect;
 use super::tables::fit::{DatabaseColumn, DatabaseTable};
 use super::tables::steps::{Step, parts, rows_of};
-use super::tables::{Batch, CLAIMS_MAX, Claims, Driver, Opening, Tables};
+use super::tables::{Batch, CLAIMS_MAX, Claims, Driver, OpenParameters, Tables};
 use crate::datum::Datum;
 use crate::difference::Claim;
 use crate::failure::{Class, Failure};
@@ -275,8 +275,8 @@ impl Session {
         Session::in_time(&self.clock, self.time_max, reading).await?
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Fault> {
-        let Opening { job, epoch, checkpoint, documents, mut claims } = opening;
+    async fn open(&mut self, opening: OpenParameters) -> Result<Option<Claims>, Fault> {
+        let OpenParameters { job, epoch, checkpoint, documents, mut claims } = opening;
         self.batch("START TRANSACTION").await?;
         let fence = "SELECT epoch FROM flatbed_checkpoints WHERE job = ? FOR UPDATE";
         let found = self.query(fence, vec![of(&job)]).await?;
@@ -530,7 +530,7 @@ impl Driver for MysqlServer {
         self.keep(session, done).await
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, DeliveryError> {
+    async fn open(&mut self, opening: OpenParameters) -> Result<Option<Claims>, DeliveryError> {
         let mut session = self.session()?;
         let done = session.open(opening).await;
         self.keep(session, done).await

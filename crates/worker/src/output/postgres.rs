@@ -36,14 +36,14 @@ use super::DeliveryError;
 use super::tables::dialect::Dialect;
 use super::tables::fit::{DatabaseColumn, DatabaseTable};
 use super::tables::steps::{Step, parts, rows_of};
-use super::tables::{Batch, CLAIMS_MAX, Claims, Driver, Opening, Tables};
+use super::tables::{Batch, CLAIMS_MAX, Claims, Driver, OpenParameters, Tables};
 use crate::datum::Datum;
 use crate::difference::Claim;
 use crate::failure::Failure;
 use crate::mapping::Table;
 use crate::peer::{Dial, Secure, Stream};
 use crate::rows::Row;
-use sent::Sent;
+use sent::SentRequest;
 use statements::{CLAIM, CLAIMS, DIALECT, FENCE, RELEASE, arrays, family, kinds, leave, upsert};
 
 const STATEMENTS_MAX: usize = 256;
@@ -236,16 +236,16 @@ impl Session {
         Ok(Some(found))
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, Fault> {
-        let Opening { job, epoch, checkpoint, documents, claims: mut found } = opening;
+    async fn open(&mut self, opening: OpenParameters) -> Result<Option<Claims>, Fault> {
+        let OpenParameters { job, epoch, checkpoint, documents, claims: mut found } = opening;
         let (fence, claims) = (self.prepared(FENCE).await?, self.prepared(CLAIMS).await?);
         let (client, claims_max) = (&self.client, CLAIMS_MAX as i64 + 1);
-        let begun = Sent::now(client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"));
+        let begun = SentRequest::now(client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"));
         let fence_values: [Value<'_>; 3] = [&job, &epoch, &checkpoint];
-        let fenced = Sent::now(client.execute(&fence, &fence_values));
+        let fenced = SentRequest::now(client.execute(&fence, &fence_values));
         let claims_values: [Value<'_>; 3] = [&job, &documents, &claims_max];
         let read = (!documents.is_empty()).then(|| {
-            Sent::now(async move {
+            SentRequest::now(async move {
                 let mut rows = pin!(client.query_raw(&claims, claims_values).await?);
                 while let Some(row) = rows.try_next().await? {
                     // The connection discards the remaining rows.
@@ -283,7 +283,7 @@ impl Session {
             }
         }
         // Each statement has been sent: a failed write has returned above.
-        let committed = Sent::now(self.client.batch_execute("COMMIT"));
+        let committed = SentRequest::now(self.client.batch_execute("COMMIT"));
         flow.end().await?;
         committed.answer(&self.clock, self.time_max).await
     }
@@ -297,7 +297,7 @@ type Values<'v> = Vec<Box<dyn ToSql + Send + Sync + 'v>>;
 /// Pipelined statements, and the bytes of their values.
 struct Flow<'s> {
     session: &'s Session,
-    sent: VecDeque<(usize, Sent<'s, u64>)>,
+    sent: VecDeque<(usize, SentRequest<'s, u64>)>,
     bytes: usize,
 }
 
@@ -310,14 +310,14 @@ impl<'s> Flow<'s> {
             self.bytes -= bytes;
         }
         let (client, statement) = (&self.session.client, statement.clone());
-        let sent = Sent::now(async move {
+        let sent = SentRequest::now(async move {
             let values: Vec<Value<'_>> = values.iter().map(|value| &**value as Value<'_>).collect();
             client.execute(&statement, &values).await
         });
         match sent {
             // A batch must not be committed without a statement that was not sent. Errors of the server come from
             // earlier statements and are reported first.
-            Sent::Answered(Err(error)) if error.as_db_error().is_none() => Err(error.into()),
+            SentRequest::Answered(Err(error)) if error.as_db_error().is_none() => Err(error.into()),
             sent => {
                 self.bytes += bytes;
                 self.sent.push_back((bytes, sent));
@@ -531,7 +531,7 @@ impl Driver for PostgresServer {
         self.keep(session, done).await
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, DeliveryError> {
+    async fn open(&mut self, opening: OpenParameters) -> Result<Option<Claims>, DeliveryError> {
         let mut session = self.session()?;
         let done = session.open(opening).await;
         self.keep(session, done).await

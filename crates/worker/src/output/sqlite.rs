@@ -14,7 +14,7 @@ use super::DeliveryError;
 use super::tables::dialect::{Dialect, key_of};
 use super::tables::fit::{DatabaseColumn, DatabaseTable, Family};
 use super::tables::steps::{Step, rows_of};
-use super::tables::{Batch, Claims, Driver, Opening, Tables};
+use super::tables::{Batch, Claims, Driver, OpenParameters, Tables};
 use crate::datum::{Datum, Type};
 use crate::difference::Claim;
 use crate::failure::Failure;
@@ -157,7 +157,7 @@ impl Driver for File {
         .await
     }
 
-    async fn open(&mut self, opening: Opening) -> Result<Option<Claims>, DeliveryError> {
+    async fn open(&mut self, opening: OpenParameters) -> Result<Option<Claims>, DeliveryError> {
         self.with(move |connection| {
             if !connection.is_autocommit() {
                 connection.execute_batch("ROLLBACK")?;
@@ -165,7 +165,7 @@ impl Driver for File {
             connection.execute_batch("BEGIN IMMEDIATE")?;
             let statement =
                 "UPDATE flatbed_checkpoints SET checkpoint = coalesce(?3, checkpoint) WHERE job = ?1 AND epoch = ?2";
-            let Opening { job, epoch, checkpoint, documents, claims: mut found } = opening;
+            let OpenParameters { job, epoch, checkpoint, documents, claims: mut found } = opening;
             if connection.prepare_cached(statement)?.execute(params![job, epoch, checkpoint])? != 1 {
                 connection.execute_batch("ROLLBACK")?;
                 return Ok(None);

@@ -55,7 +55,7 @@ pub struct Batch {
 
 /// The parameters of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opening {
+pub struct OpenParameters {
     /// The id of the job.
     pub job: String,
     /// The epoch of this process. A higher one in the target means that another process has taken over the job.
@@ -136,7 +136,7 @@ pub trait Driver: Send {
     ///
     /// # Errors
     /// [`DeliveryError`]; no transaction is open then.
-    fn open(&mut self, opening: Opening) -> impl Future<Output = Result<Option<Claims>, DeliveryError>> + Send;
+    fn open(&mut self, opening: OpenParameters) -> impl Future<Output = Result<Option<Claims>, DeliveryError>> + Send;
 
     /// Executes a batch and commits.
     ///
@@ -243,7 +243,7 @@ impl<D: Driver> Tables<D> {
         replaced: &[bool],
         is_with_children: bool,
     ) -> Result<(), DeliveryError> {
-        let opening = Opening {
+        let opening = OpenParameters {
             job: self.job.clone(),
             epoch: self.epoch,
             checkpoint: checkpoint.map(|checkpoint| String::from_utf8(checkpoint.write(None)).unwrap_or_default()),

@@ -10,7 +10,7 @@ use std::pin::pin;
 use tokio::sync::Notify;
 
 use super::delivering::{PART_BYTES, PART_ROWS, Part};
-use super::{Queue, RunEnd, Runner, Waiting};
+use super::{ChargedChange, Queue, RunEnd, Runner};
 use crate::change::ChangeContent;
 use crate::output::Target;
 use crate::plan::PlannedChange;
@@ -20,20 +20,20 @@ use crate::source::Source;
 const MADE_AT_ONCE: usize = 64;
 
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct NextChanges {
     /// The first of them, already made.
     pub(super) part: Option<Part>,
-    pub(super) rest: VecDeque<PlannedChange<Waiting>>,
+    pub(super) rest: VecDeque<PlannedChange<ChargedChange>>,
 }
 
-impl Ahead {
+impl NextChanges {
     /// Creates a list of changes of which none is made.
-    pub(super) fn unmade(rest: VecDeque<PlannedChange<Waiting>>) -> Ahead {
-        Ahead { part: None, rest }
+    pub(super) fn unmade(rest: VecDeque<PlannedChange<ChargedChange>>) -> NextChanges {
+        NextChanges { part: None, rest }
     }
 
     /// Returns all changes and drops the products.
-    pub(super) fn changes(self) -> VecDeque<PlannedChange<Waiting>> {
+    pub(super) fn changes(self) -> VecDeque<PlannedChange<ChargedChange>> {
         let mut rest = self.rest;
         for taken in self.part.into_iter().flat_map(|part| part.ready).rev() {
             rest.push_front(taken);
@@ -44,7 +44,7 @@ impl Ahead {
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Takes the ready changes. `None`: there are none.
-    pub(super) fn take_batch(&mut self, batch_max: usize) -> Option<VecDeque<PlannedChange<Waiting>>> {
+    pub(super) fn take_batch(&mut self, batch_max: usize) -> Option<VecDeque<PlannedChange<ChargedChange>>> {
         let mut batch = VecDeque::new();
         // Changes of the previous batch may be under way.
         let at_once = self.plan.under_way().saturating_add(batch_max);
@@ -79,10 +79,10 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// notified.
     pub(super) async fn make_ahead(
         &mut self,
-        left: VecDeque<PlannedChange<Waiting>>,
+        left: VecDeque<PlannedChange<ChargedChange>>,
         batch_max: usize,
         is_in_vain: &Notify,
-    ) -> Ahead {
+    ) -> NextChanges {
         let mut rest = left;
         if rest.is_empty() {
             self.admit_ahead().await;
@@ -90,7 +90,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
         let mut part = Part { charge: self.memory.try_products(2 * PART_BYTES), ..Part::default() };
         if part.charge.is_none() {
-            return Ahead::unmade(rest);
+            return NextChanges::unmade(rest);
         }
         let mut stop = self.stop.clone();
         let mut ends = pin!(async {
@@ -123,7 +123,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 tokio::task::yield_now().await;
             }
         }
-        Ahead { part: (!part.ready.is_empty()).then_some(part), rest }
+        NextChanges { part: (!part.ready.is_empty()).then_some(part), rest }
     }
 
     /// Returns the changes that were made ahead to the plan.
@@ -133,7 +133,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    pub(super) fn give_back(&mut self, changes: impl IntoIterator<Item = PlannedChange<Waiting>>) {
+    pub(super) fn give_back(&mut self, changes: impl IntoIterator<Item = PlannedChange<ChargedChange>>) {
         for taken in changes {
             self.plan.give_back(taken);
         }

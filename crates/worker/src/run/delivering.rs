@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::ahead::Ahead;
+use super::ahead::NextChanges;
 use super::attaching::ChangeIdentity;
 use super::products::ProductError;
-use super::{ADMITTED_MAX, Queue, QueueError, RunEnd, Runner, Waiting};
+use super::{ADMITTED_MAX, ChargedChange, Queue, QueueError, RunEnd, Runner};
 use crate::change::{Change, ChangeContent};
 use crate::checkpoint::Checkpoint;
 use crate::documents::Output;
@@ -40,7 +40,7 @@ pub(super) enum PartOutcome {
 #[derive(Default)]
 pub(super) struct Part {
     pub(super) deliveries: Vec<Delivery>,
-    pub(super) ready: Vec<PlannedChange<Waiting>>,
+    pub(super) ready: Vec<PlannedChange<ChargedChange>>,
     pub(super) charge: Option<Charge>,
 }
 
@@ -58,8 +58,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// tried as a whole. Once the guilty document is found, the documents behind it are tried with the following ones.
     /// While the target refuses parts, each next part has half as many documents; it doubles with each part that is
     /// taken whole.
-    pub(super) async fn deliver(&mut self, next: Ahead, batch_max: usize) -> Result<(), RunEnd> {
-        let Ahead { part: mut made, rest: mut left } = next;
+    pub(super) async fn deliver(&mut self, next: NextChanges, batch_max: usize) -> Result<(), RunEnd> {
+        let NextChanges { part: mut made, rest: mut left } = next;
         // The number of first changes among which one is guilty.
         let mut suspects = 0_usize;
         loop {
@@ -104,7 +104,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 self.try_deliver_making(deliveries, checkpoint, std::mem::take(&mut left), batch_max).await?
             } else {
                 let tried = self.try_deliver(deliveries, checkpoint, charge.as_ref()).await?;
-                (tried, Ahead::unmade(std::mem::take(&mut left)))
+                (tried, NextChanges::unmade(std::mem::take(&mut left)))
             };
             drop(charge);
             match tried {
@@ -131,7 +131,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                         self.ahead = Some(ahead).filter(|ahead| ahead.part.is_some() || !ahead.rest.is_empty());
                         return Ok(());
                     }
-                    Ahead { part: made, rest: left } = ahead;
+                    NextChanges { part: made, rest: left } = ahead;
                 }
                 refused => {
                     if is_whole {
@@ -213,9 +213,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         &mut self,
         deliveries: Vec<Delivery>,
         checkpoint: Option<Checkpoint>,
-        left: VecDeque<PlannedChange<Waiting>>,
+        left: VecDeque<PlannedChange<ChargedChange>>,
         batch_max: usize,
-    ) -> Result<(PartOutcome, Ahead), RunEnd> {
+    ) -> Result<(PartOutcome, NextChanges), RunEnd> {
         self.check_held()?;
         let mut target = self.target.take().ok_or_else(|| RunEnd::GaveUp("the target is lost".to_owned()))?;
         let (done, ahead) = {
@@ -235,7 +235,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 () = std::future::ready(()), if !left.is_empty() => None,
             };
             match early {
-                Some(done) => (done, Ahead::unmade(left)),
+                Some(done) => (done, NextChanges::unmade(left)),
                 None => tokio::join!(writing, self.make_ahead(left, batch_max, &is_in_vain)),
             }
         };
@@ -280,7 +280,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Makes as many of the first changes as memory allows, and takes them from `left`.
     async fn make_part(
         &mut self,
-        left: &mut VecDeque<PlannedChange<Waiting>>,
+        left: &mut VecDeque<PlannedChange<ChargedChange>>,
         count: usize,
     ) -> Result<Result<Part, WaitsFor>, RunEnd> {
         let mut made = Part::default();
@@ -357,7 +357,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
 
     async fn put_unmappable_aside(
         &mut self,
-        taken: &PlannedChange<Waiting>,
+        taken: &PlannedChange<ChargedChange>,
         unmappable: Unmappable,
     ) -> Result<(), RunEnd> {
         let error = unmappable.to_string();
@@ -367,7 +367,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Writes the queue entry, before the checkpoint may pass its change.
     async fn put_aside(
         &mut self,
-        taken: &PlannedChange<Waiting>,
+        taken: &PlannedChange<ChargedChange>,
         failure: &Failure,
         error: &str,
     ) -> Result<(), RunEnd> {

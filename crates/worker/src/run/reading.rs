@@ -9,7 +9,7 @@ use flatbed_clock::Clock;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{Queue, RunEnd, Runner, Waiting};
+use super::{ChargedChange, Queue, RunEnd, Runner};
 use crate::change::{Change, ChangeContent, ChangePage};
 use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, SourceMismatch};
 use crate::documents::Description;
@@ -77,16 +77,16 @@ impl Pace {
 
 /// Counts a page that is not admitted until dropped.
 #[derive(Debug)]
-struct Counted(Arc<AtomicUsize>);
+struct CountedPage(Arc<AtomicUsize>);
 
-impl Counted {
-    fn new(pace: &Pace) -> Counted {
+impl CountedPage {
+    fn new(pace: &Pace) -> CountedPage {
         pace.readings.fetch_add(1, Ordering::Relaxed);
-        Counted(pace.readings.clone())
+        CountedPage(pace.readings.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedPage {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -94,28 +94,28 @@ impl Drop for Counted {
 
 /// The successor of a page.
 #[derive(Debug, Default)]
-struct Behind {
+struct PageSuccessor {
     /// The page that was requested meanwhile.
-    next: Option<Box<Reading>>,
+    next: Option<Box<PendingPage>>,
     /// True if no successor is needed any more.
     is_over: bool,
 }
 
 /// A page that is being read. Dropping it cancels the request.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct PendingPage {
     task: JoinHandle<PageAnswer>,
     answered: Option<PageAnswer>,
-    behind: Arc<Mutex<Behind>>,
+    behind: Arc<Mutex<PageSuccessor>>,
     since: Seq,
     ask: PageLimits,
     asked_at: Instant,
     sampled_at: Instant,
     charge: Charge,
-    _counted: Counted,
+    _counted: CountedPage,
 }
 
-impl Reading {
+impl PendingPage {
     /// Requests a page, and then the next one. `is_named`: the identity of the source is not asked if the page's
     /// sequences lack it.
     fn begin<S: Source>(
@@ -126,11 +126,11 @@ impl Reading {
         charge: Charge,
         sampled_at: Instant,
         is_named: bool,
-    ) -> Reading {
+    ) -> PendingPage {
         let asked_at = pace.clock.now();
         let is_sampled = !ask.is_to_wait && pace.clock.since(sampled_at) >= SAMPLE_EVERY;
         let sampled_at = if is_sampled { asked_at } else { sampled_at };
-        let (counted, behind) = (Counted::new(&pace), Arc::<Mutex<Behind>>::default());
+        let (counted, behind) = (CountedPage::new(&pace), Arc::<Mutex<PageSuccessor>>::default());
         let (from, shared) = (since.clone(), behind.clone());
         let task = tokio::spawn(async move {
             let next = |seq: Seq| {
@@ -139,7 +139,7 @@ impl Reading {
                     && !behind.is_over
                     && let Some(charge) = pace.room(ask)
                 {
-                    let reading = Reading::begin(source.clone(), pace.clone(), seq, ask, charge, sampled_at, true);
+                    let reading = PendingPage::begin(source.clone(), pace.clone(), seq, ask, charge, sampled_at, true);
                     behind.next = Some(Box::new(reading));
                 }
             };
@@ -156,10 +156,10 @@ impl Reading {
                 (false, false) => (page, None),
             }
         });
-        Reading { task, answered: None, behind, since, ask, asked_at, sampled_at, charge, _counted: counted }
+        PendingPage { task, answered: None, behind, since, ask, asked_at, sampled_at, charge, _counted: counted }
     }
 
-    fn behind(&self) -> MutexGuard<'_, Behind> {
+    fn behind(&self) -> MutexGuard<'_, PageSuccessor> {
         self.behind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,7 +184,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for PendingPage {
     fn drop(&mut self) {
         self.task.abort();
         let next = {
@@ -246,7 +246,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         self.pace.admitted.store(self.plan.admitted(), Ordering::Relaxed);
         let is_told = self.identity.instance.as_deref().is_some_and(|instance| instance != "0");
         let is_named = !is_to_wait || !is_told;
-        let reading = Reading::begin(source, self.pace.clone(), since, ask, charge, self.sampled_at, is_named);
+        let reading = PendingPage::begin(source, self.pace.clone(), since, ask, charge, self.sampled_at, is_named);
         self.sampled_at = reading.sampled_at;
         self.reading = Some(reading);
         Ok(true)
@@ -319,7 +319,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             && end.is_none_or(|(found, update_seq)| ours.check(found, update_seq) != Err(SourceMismatch::MadeAgain))
     }
 
-    async fn admit(&mut self, page: ChangePage, mut reading: Reading) -> Result<(), RunEnd> {
+    async fn admit(&mut self, page: ChangePage, mut reading: PendingPage) -> Result<(), RunEnd> {
         if self.was_source_away {
             self.look_at_source().await?;
         }
@@ -336,7 +336,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     /// Continues with the page that was requested ahead if it follows the admitted one.
-    fn go_on(&mut self, read: Reading) {
+    fn go_on(&mut self, read: PendingPage) {
         self.pace.admitted.store(self.plan.admitted(), Ordering::Relaxed);
         let rows_max = self.plan.room().min(self.page_rows);
         let next = read.behind().next.take().filter(|_| !self.is_at_end);
@@ -374,7 +374,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    fn admit_rows(&mut self, page: ChangePage, reading: &mut Reading) {
+    fn admit_rows(&mut self, page: ChangePage, reading: &mut PendingPage) {
         let PageLimits { limit, is_to_wait, .. } = reading.ask;
         let is_end = page.rows < limit;
         let waiting = self.plan.admitted().saturating_add(page.rows) as u64;
@@ -400,7 +400,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 continue;
             }
             let id = change.id.clone();
-            let waiting = Waiting { _charge: reading.charge.split(bytes_of(&change), &self.own), change };
+            let waiting = ChargedChange { _charge: reading.charge.split(bytes_of(&change), &self.own), change };
             if self.plan.admit(&id, seq, waiting).is_err() {
                 // More rows than requested: the rest is read again.
                 self.is_at_end = false;

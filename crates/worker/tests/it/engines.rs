@@ -16,7 +16,7 @@ use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Class;
 use flatbed_worker::output::mysql::{self, MySql};
 use flatbed_worker::output::postgres::{Postgres, PostgresSettings};
-use flatbed_worker::output::tables::{Claims, Driver, Opening, Tables};
+use flatbed_worker::output::tables::{Claims, Driver, OpenParameters, Tables};
 use flatbed_worker::output::{DeliveryError, Target};
 use flatbed_worker::progress::Progress;
 use flatbed_worker::run::{Counts, RunEnd, Runner};
@@ -623,7 +623,7 @@ async fn who_is_stopped_in_a_transaction_holds_nobody_up(place: &mut Scenario<'_
     let job = place.job(json!({"timeout_seconds": 1}), json!({}), json!({}));
     assert_eq!(place.once(&job).await.0, RunEnd::Done);
     let (documents, claims) = (vec!["a".to_owned()], Claims::within(100, 1 << 20));
-    let opening = Opening { job: "j".to_owned(), epoch: 1, checkpoint: None, documents, claims };
+    let opening = OpenParameters { job: "j".to_owned(), epoch: 1, checkpoint: None, documents, claims };
     let (port, database, time_max) = (place.engine.server().port, place.database.clone(), Duration::from_secs(1));
     let (host, user, password) = ("127.0.0.1".to_owned(), "root".to_owned(), Some(PASSWORD.to_owned()));
     let clock = Clock::system();
@@ -639,7 +639,12 @@ async fn who_is_stopped_in_a_transaction_holds_nobody_up(place: &mut Scenario<'_
     }
 }
 
-async fn stopped<D: Driver>(place: &mut Scenario<'_>, job: &Description, opening: Opening, mut stopped: Tables<D>) {
+async fn stopped<D: Driver>(
+    place: &mut Scenario<'_>,
+    job: &Description,
+    opening: OpenParameters,
+    mut stopped: Tables<D>,
+) {
     let stopped = stopped.driver();
     stopped.connect().await.unwrap();
     assert_eq!(stopped.open(opening.clone()).await.unwrap().unwrap().count(), 2);

@@ -28,7 +28,7 @@ pub(crate) struct CheckedQuery {
     is_of_list: bool,
 }
 
-pub(crate) enum Reading {
+pub(crate) enum ViewReading {
     /// `end`: for a partition's page after the last row, the query that finds the end of the partition's rows.
     Mapped {
         rows: ViewRows,
@@ -78,7 +78,7 @@ impl CheckedQuery {
         Ok(())
     }
 
-    pub(crate) fn begin(&self, view: &View) -> Reading {
+    pub(crate) fn begin(&self, view: &View) -> ViewReading {
         let Parameters { descending, skip, limit, include_docs, .. } = self.parameters;
         let select = self.select();
         let of_partition = self.parameters.partition.as_ref().map(|partition| view.clone().of_partition(partition));
@@ -89,7 +89,7 @@ impl CheckedQuery {
                 let is_past = skip > 0 && limit != Some(0) && of_partition.is_some();
                 let end = if is_past { turned(&select, descending) } else { None };
                 let rows = view.rows(ViewQuery { select, descending, skip, limit, include_docs, conflicts });
-                Reading::Mapped { rows, end: end.map(|query| Box::new(view.rows(query))) }
+                ViewReading::Mapped { rows, end: end.map(|query| Box::new(view.rows(query))) }
             }
             Rows::Reduced => {
                 let grouping = match self.grouping {
@@ -98,7 +98,7 @@ impl CheckedQuery {
                     Grouping::Exact => LayerGrouping::Exact,
                 };
                 let reduce = view.reduce_at().unwrap_or_default();
-                Reading::Reduced(view.reduce(ReduceQuery { select, reduce, grouping, descending, skip, limit }))
+                ViewReading::Reduced(view.reduce(ReduceQuery { select, reduce, grouping, descending, skip, limit }))
             }
         }
     }
@@ -220,11 +220,11 @@ fn write_reduced(row: &ReducedRow, is_of_list: bool, out: &mut Vec<u8>) {
     open.end();
 }
 
-impl Reading {
+impl ViewReading {
     /// Reads the next page; 500 for a failed reduction.
     pub(crate) async fn next_page(&mut self) -> Result<Option<Page>> {
         match self {
-            Reading::Mapped { rows, end } => {
+            ViewReading::Mapped { rows, end } => {
                 let Some(page) = rows.next_page().await? else { return Ok(None) };
                 let end = match end.take() {
                     Some(mut end) if page.rows.is_empty() => end.next_page().await?,
@@ -233,7 +233,7 @@ impl Reading {
                 let end = end.map(|behind| page.total_rows.saturating_sub(behind.before));
                 Ok(Some(Page::Mapped(page, end)))
             }
-            Reading::Reduced(rows) => {
+            ViewReading::Reduced(rows) => {
                 let Some(page) = rows.next_page().await? else { return Ok(None) };
                 let failed =
                     |row: &ReducedRow| row.value.as_ref().err().filter(|failure| failure.error != OVERFLOW).cloned();

@@ -150,7 +150,7 @@ impl Reader {
             Some(cursor) => principals_after(trx, &instance, &cursor).await?,
             None => Some(Vec::new()),
         };
-        let by_seq::Read { mut rows, is_all, shares } = entries.await?;
+        let by_seq::BySeqPage { mut rows, is_all, shares } = entries.await?;
         page.shares = shares;
         if !is_all {
             page.at_end = false;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use flatbed_clock::Clock;
 use flatbed_firefox::hawk::HawkAuthority;
 use flatbed_syncstorage::{Limits, Timestamp};
-use flatbed_testkit::{self as testkit, PATIENCE, Random, Torture, Waiting, pass, within};
+use flatbed_testkit::{self as testkit, PATIENCE, Random, Torture, WaitLoop, pass, within};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -93,7 +93,7 @@ impl World {
 
     /// Waits until another server replaces this one.
     async fn replaced(&self, at: usize, number: u64) {
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         while self.slot(at).number == number {
             waiting.pause("the server is replaced").await;
         }
@@ -192,7 +192,7 @@ impl Client {
     }
 
     async fn connect(&mut self, random: &mut Random) -> (usize, Slot) {
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         loop {
             let at = usize::from(random.one_in(2));
             let slot = self.world.slot(at);

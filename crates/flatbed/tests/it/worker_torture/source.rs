@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use flatbed_client::{Connection, Url};
-use flatbed_testkit::{Waiting, until};
+use flatbed_testkit::{WaitLoop, until};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ impl Source {
 
     /// Sends a request until it is done. The request must be idempotent.
     pub(super) async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
-        let mut waiting = Waiting::begin();
+        let mut waiting = WaitLoop::begin();
         loop {
             let last = self.try_ask(method.clone(), path, &body).await;
             match &last {

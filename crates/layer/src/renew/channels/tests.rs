@@ -26,7 +26,7 @@ use crate::{ChangesQuery, Judge};
 const USERS: [&str; 3] = ["anna", "bert", ""];
 
 /// Documents and revisions that readers request.
-type Written = BTreeSet<(String, RevId)>;
+type WrittenRevisions = BTreeSet<(String, RevId)>;
 
 fn asker(name: &str) -> ReadPrincipal {
     if name.is_empty() { ReadPrincipal::Guest } else { ReadPrincipal::Principal(name.into()) }
@@ -46,7 +46,7 @@ fn some_of(random: &mut Random, names: &[&str]) -> BTreeSet<String> {
 }
 
 /// Writes, moves and removes documents with conflicts, and changes grants by administrators and documents.
-async fn work(db: &Database, random: &mut Random, written: &mut Written) {
+async fn work(db: &Database, random: &mut Random, written: &mut WrittenRevisions) {
     let user = Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::tests::fenced::user("writer"));
     let user = user.asked_by(ReadPrincipal::All);
     for _ in 0..40 {
@@ -103,7 +103,7 @@ async fn work(db: &Database, random: &mut Random, written: &mut Written) {
 }
 
 /// Returns everything that users see: feed rows with ranks in the place of sequences, and documents.
-async fn seen(db: &Database, written: &Written) -> Vec<String> {
+async fn seen(db: &Database, written: &WrittenRevisions) -> Vec<String> {
     let mut seen = Vec::new();
     let accounts = [true, false].map(|is_member| ReadPrincipal::Account { name: "anna".into(), is_member });
     for asker in USERS.map(asker).into_iter().chain([ReadPrincipal::All]).chain(accounts) {
@@ -200,7 +200,7 @@ async fn renew_for(db: &Database, mut transactions: u64) -> bool {
 /// `kills`: kills a renewal after each of its transactions, else never.
 async fn renewals(db: &Database, seed: u64, kills: bool) {
     crate::tests::index::channels::give_channels(db).await;
-    let (mut random, mut written) = (Random(seed), Written::new());
+    let (mut random, mut written) = (Random(seed), WrittenRevisions::new());
     let (mut told, mut rounds) = ([0; 4], 0);
     // Until feeds have shown enough rows of each kind.
     while rounds < 3 || told.iter().any(|told| *told <= 3) {

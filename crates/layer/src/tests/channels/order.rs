@@ -30,7 +30,7 @@ fn some(random: &mut Random, of: &[&str]) -> BTreeSet<String> {
 
 /// One logged transaction.
 #[derive(Debug, Clone)]
-pub(super) enum Done {
+pub(super) enum LoggedWrite {
     Documents(Vec<(String, BTreeSet<Grant>)>),
     Put(PrincipalWrite),
     Delete(PrincipalKind, String),
@@ -40,10 +40,10 @@ pub(super) enum Done {
 pub(super) struct Logged<'a> {
     pub db: &'a Database,
     pub number: u32,
-    pub what: What<'a>,
+    pub what: WriteKind<'a>,
 }
 
-pub(super) enum What<'a> {
+pub(super) enum WriteKind<'a> {
     /// Grants of documents lie in the place of their infos, and conflict likewise.
     Documents(&'a [(String, BTreeSet<Grant>)]),
     Put(PutPrincipal<'a>),
@@ -82,7 +82,7 @@ impl Operation for Logged<'_> {
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
         let inner = &self.db.inner;
         let is_done = match &mut self.what {
-            What::Documents(documents) => {
+            WriteKind::Documents(documents) => {
                 let instance = inner.resolve_for_write(trx, "db").await?;
                 let mut shared = GrantChanges::default();
                 for (id, new) in documents.iter() {
@@ -97,12 +97,12 @@ impl Operation for Logged<'_> {
                 shared.finish(trx, &instance).await?;
                 true
             }
-            What::Put(put) => {
+            WriteKind::Put(put) => {
                 let before = put.created.len();
                 put.attempt(trx, attempt).await?;
                 put.created.len() > before
             }
-            What::Delete(delete) => {
+            WriteKind::Delete(delete) => {
                 let happened = attempt.maybe_committed && delete.once.happened(trx, attempt).await?.is_some();
                 !happened && delete.attempt(trx, attempt).await?
             }
@@ -117,16 +117,16 @@ impl Operation for Logged<'_> {
     }
 }
 
-impl Done {
-    fn random(random: &mut Random) -> Done {
+impl LoggedWrite {
+    fn random(random: &mut Random) -> LoggedWrite {
         let kind = if random.below(5) < 3 { PrincipalKind::User } else { PrincipalKind::Role };
         let name = pick(random, if kind == PrincipalKind::User { &USERS } else { &ROLES });
         match random.below(10) {
-            0 if !name.is_empty() => Done::Delete(kind, name.to_owned()),
+            0 if !name.is_empty() => LoggedWrite::Delete(kind, name.to_owned()),
             0..=3 => {
                 let made = if kind == PrincipalKind::User { user(name) } else { role(name) };
                 let admin_roles = if kind == PrincipalKind::User { some(random, &ROLES) } else { BTreeSet::new() };
-                Done::Put(PrincipalWrite {
+                LoggedWrite::Put(PrincipalWrite {
                     admin_channels: some(random, &CHANNELS),
                     admin_roles,
                     is_disabled: kind == PrincipalKind::User && random.below(10) == 0,
@@ -145,7 +145,9 @@ impl Done {
                     // A grant without meaning.
                     _ => grant("role:staff", pick(random, &ROLES), true),
                 };
-                Done::Documents(documents.map(|id| (id, (0..random.below(4)).map(|_| one(random)).collect())).collect())
+                LoggedWrite::Documents(
+                    documents.map(|id| (id, (0..random.below(4)).map(|_| one(random)).collect())).collect(),
+                )
             }
         }
     }
@@ -153,9 +155,13 @@ impl Done {
     pub(super) async fn carry_out(&self, db: &Database, number: u32) {
         let (inner, once) = (&*db.inner, db.inner.once().unwrap());
         let what = match self {
-            Done::Documents(documents) => What::Documents(documents),
-            Done::Put(write) => What::Put(PutPrincipal { database: &db.handle, write, once, created: Vec::new() }),
-            Done::Delete(kind, name) => What::Delete(DeletePrincipal { database: &db.handle, kind: *kind, name, once }),
+            LoggedWrite::Documents(documents) => WriteKind::Documents(documents),
+            LoggedWrite::Put(write) => {
+                WriteKind::Put(PutPrincipal { database: &db.handle, write, once, created: Vec::new() })
+            }
+            LoggedWrite::Delete(kind, name) => {
+                WriteKind::Delete(DeletePrincipal { database: &db.handle, kind: *kind, name, once })
+            }
         };
         let mut logged = Logged { db, number, what };
         transaction::write(&inner.db, &inner.metrics, &mut logged).await.unwrap();
@@ -178,11 +184,11 @@ impl Model {
         self.ways.iter().map(|(kind, name, what, _)| (*kind, name.clone(), what.clone())).collect()
     }
 
-    fn take(&mut self, at: Stamp, done: &Done) {
+    fn take(&mut self, at: Stamp, done: &LoggedWrite) {
         let before = self.things();
         let mut touched = BTreeSet::new();
         match done {
-            Done::Documents(documents) => {
+            LoggedWrite::Documents(documents) => {
                 for (id, grants) in documents {
                     self.ways.retain(|(_, _, _, by)| by.as_ref() != Some(id));
                     for Grant { to, what } in grants {
@@ -195,7 +201,7 @@ impl Model {
                     }
                 }
             }
-            Done::Put(write) => {
+            LoggedWrite::Put(write) => {
                 let (kind, name) = (write.kind, write.name.clone());
                 self.ways.retain(|(of, by_name, _, by)| (*of, by_name, by) != (kind, &name, &None));
                 let channels = write.admin_channels.iter().cloned().map(GrantedItem::Channel);
@@ -205,7 +211,7 @@ impl Model {
                 self.records.insert((kind, name.clone()), write.clone());
                 touched.insert((kind, name));
             }
-            Done::Delete(kind, name) => {
+            LoggedWrite::Delete(kind, name) => {
                 self.ways.retain(|(of, by_name, _, by)| (of, by_name, by) != (kind, name, &None));
                 self.records.remove(&(*kind, name.clone()));
                 touched.insert((*kind, name.clone()));
@@ -220,7 +226,7 @@ impl Model {
             self.periods.get_mut(thing).unwrap().last_mut().unwrap().until = Some(at);
             touched.insert((thing.0, thing.1.clone()));
         }
-        if let Done::Delete(PrincipalKind::User, name) = done {
+        if let LoggedWrite::Delete(PrincipalKind::User, name) = done {
             let is_gone =
                 |thing: &(PrincipalKind, String, GrantedItem)| thing.0 == PrincipalKind::User && thing.1 == *name;
             self.periods.retain(|thing, _| !is_gone(thing) || after.contains(thing));
@@ -234,7 +240,7 @@ async fn all_rows(trx: &Transaction, range: KeyRange) -> Vec<(Vec<u8>, Vec<u8>)>
 }
 
 /// Compares the stored state with the log.
-async fn check(db: &Database, all: &[Done]) {
+async fn check(db: &Database, all: &[LoggedWrite]) {
     let inner = &db.inner;
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
     let instance = inner.resolve(&trx, "db").await.unwrap();
@@ -330,7 +336,7 @@ async fn what_is_stored_is_what_the_order_of_commits_says() {
     let mut random = Random(seed(1));
     for _ in 0..4 {
         let (servers, _storage) = two_servers().await;
-        let all: Arc<Vec<Done>> = Arc::new((0..120).map(|_| Done::random(&mut random)).collect());
+        let all: Arc<Vec<LoggedWrite>> = Arc::new((0..120).map(|_| LoggedWrite::random(&mut random)).collect());
         let mut tasks = tokio::task::JoinSet::new();
         for worker in 0..6 {
             let (db, all) = (servers[worker % 2].1.clone(), Arc::clone(&all));

@@ -97,11 +97,15 @@ impl Texts {
 impl ViewFunctions for Texts {
     fn load(&self, _database: &str, source: &GroupSource, _bounds: ViewBounds) -> Arc<dyn GroupFunctions> {
         let texts = |all: &[(String, String)]| all.iter().map(|(_, text)| text.clone()).collect();
-        Arc::new(Loaded { state: Arc::clone(&self.0), maps: texts(&source.maps), reduces: texts(&source.reduces) })
+        Arc::new(LoadedFunctions {
+            state: Arc::clone(&self.0),
+            maps: texts(&source.maps),
+            reduces: texts(&source.reduces),
+        })
     }
 }
 
-struct Loaded {
+struct LoadedFunctions {
     state: Arc<State>,
     maps: Vec<String>,
     reduces: Vec<String>,
@@ -134,7 +138,7 @@ pub(super) fn emitted_by(map: &str, document: &[u8]) -> Result<Vec<(String, Stri
     Ok(vec![(key, value); count])
 }
 
-impl GroupFunctions for Loaded {
+impl GroupFunctions for LoadedFunctions {
     fn check(&self) -> BoxFuture<'_, Result<(), FunctionFailure>> {
         let is_broken = self.maps.iter().any(|map| map == "broken");
         Box::pin(async move {

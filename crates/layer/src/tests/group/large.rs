@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use flatbed_testkit::{Mortal, Waiting, until};
+use flatbed_testkit::{Mortal, WaitLoop, until};
 use flatbed_views::view::large::under_way;
 use flatbed_views::view_updates::views;
 use tokio::sync::Semaphore;
@@ -67,7 +67,7 @@ async fn readers_see_a_large_document_whole_or_not_at_all() {
         })
     });
     // Until both have seen several states, and one has read in the middle of an edit.
-    let mut waiting = Waiting::begin();
+    let mut waiting = WaitLoop::begin();
     loop {
         for (many, n) in &edits[1..] {
             put(&db, "large", Some(&body(*many, *n))).await;

@@ -121,7 +121,7 @@ async fn where_the_log_lacks_purges_the_group_is_compared_with_the_documents() {
 }
 
 /// Functions that purge documents at each call of `map`, as long as ids are left.
-struct Purging {
+struct PurgingFunctions {
     texts: Texts,
     purges: Arc<Purges>,
 }
@@ -148,7 +148,7 @@ impl Purges {
     }
 }
 
-impl ViewFunctions for Purging {
+impl ViewFunctions for PurgingFunctions {
     fn load(&self, database: &str, source: &GroupSource, bounds: ViewBounds) -> Arc<dyn GroupFunctions> {
         let functions = self.texts.load(database, source, bounds);
         Arc::new(PurgingGroup { functions, purges: Arc::clone(&self.purges) })
@@ -184,7 +184,7 @@ async fn purging(at_once: usize) -> (Database, Arc<Purges>, Storage) {
     let purges = Arc::new(Purges { db: db.clone(), at_once, ids: Mutex::default() });
     flatbed_operations::view_runtime::run_views_by(
         &db.inner,
-        Arc::new(Purging { texts: Texts::default(), purges: Arc::clone(&purges) }),
+        Arc::new(PurgingFunctions { texts: Texts::default(), purges: Arc::clone(&purges) }),
     );
     (db, purges, storage)
 }

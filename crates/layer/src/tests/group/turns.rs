@@ -26,14 +26,14 @@ use crate::tests::fenced::{layer, layer_with};
 use crate::{CreateOptions, LayerOptions};
 
 /// A transaction that waits until it gets a permit.
-struct Gated<'a> {
+struct GatedWrite<'a> {
     name: (usize, usize),
     bytes: usize,
     begun: &'a Mutex<BTreeSet<(usize, usize)>>,
     gate: &'a Semaphore,
 }
 
-impl Work for Gated<'_> {
+impl Work for GatedWrite<'_> {
     type Output = ();
 
     async fn attempt(&mut self, _: &WithinGroup<'_>) -> Result<Option<()>> {
@@ -62,7 +62,7 @@ async fn databases_take_turns_at_large_writes() {
     let (begun, gate, open) = (Mutex::default(), Semaphore::new(0), Semaphore::new(1));
     let of_four = (0..4).flat_map(|database| (0..3).map(move |number| (database, number)));
     let large = of_four.map(|name| {
-        let work = Gated { name, bytes: 1 << 20, begun: &begun, gate: &gate };
+        let work = GatedWrite { name, bytes: 1 << 20, begun: &begun, gate: &gate };
         Step::run(&jobs[name.0], work)
     });
     let large = join_all(large.collect::<Vec<_>>());
@@ -73,7 +73,7 @@ async fn databases_take_turns_at_large_writes() {
         until("the others wait", async || (count(), waiting.get()) == (4, 8)).await;
         assert!(has_begun(&[(0, 0), (0, 1), (1, 0), (1, 1)]));
         // A small one does not wait for them.
-        let small = Gated { name: (4, 0), bytes: 0, begun: &begun, gate: &open };
+        let small = GatedWrite { name: (4, 0), bytes: 0, begun: &begun, gate: &open };
         soon(Step::run(&jobs[4], small)).await.unwrap().unwrap();
         // Databases without a turn come before the third transaction of any.
         for database in [2, 3] {

@@ -8,7 +8,7 @@ use flatbed_operations::index::apart::selecting;
 use flatbed_operations::index::compiled::{compile_within, uncompiled};
 use flatbed_operations::index::json::definition::compiled;
 use flatbed_operations::index::maintainers::IndexContext;
-use flatbed_store::keys::{RowPlaces, Sorted};
+use flatbed_store::keys::{RowPlaces, SortPlace};
 use flatbed_testkit::{Random, soon};
 use futures_util::FutureExt;
 
@@ -357,7 +357,7 @@ async fn an_index_without_room_is_built_under_another_number() {
         flatbed_databases::document::body::begin_read(&trx, keys.index(1)).finish(&trx, 10_000_000).await.unwrap();
     for row in pages.iter().flat_map(|page| page.iter()) {
         match keys.split_index(row.key()).unwrap() {
-            (_, IndexPart::Entry(Sorted { element, id, .. })) => {
+            (_, IndexPart::Entry(SortPlace { element, id, .. })) => {
                 let (cut, _) = flatbed_collate::split(&element);
                 let mut label = [[0x80; 8]; 96].concat();
                 label[767] += u8::from(id == "behind");

@@ -16,7 +16,7 @@ use prost::Message;
 
 use crate::handle::Database;
 use crate::tests::fenced::database;
-use crate::tests::view::read_tests::{Asked, asked, compare};
+use crate::tests::view::read_tests::{RecordedQuery, asked, compare};
 use crate::tests::view::{
     Model, NUMBER, Todo, assert_is, batch, build, group, keys_of, prepared, rows, set, sized_step, step, violations,
 };
@@ -97,7 +97,7 @@ proptest! {
     }
 }
 
-async fn sees(db: &Database, model: &Model, asked: &[Asked]) {
+async fn sees(db: &Database, model: &Model, asked: &[RecordedQuery]) {
     for asked in asked {
         compare(db, &group(), model, None, asked.clone()).await;
     }

@@ -80,13 +80,13 @@ pub(super) fn in_order(mut rows: Vec<Row>, descending: bool) -> Vec<Row> {
     rows
 }
 
-struct Expected<'a> {
+struct ExpectedRows<'a> {
     collation: &'a Collation,
     rows: Vec<Row>,
     descending: bool,
 }
 
-impl Expected<'_> {
+impl ExpectedRows<'_> {
     fn compare(&self, row: &Row, key: &Value<'_>, id: Option<&str>) -> Ordering {
         let by_key = self.collation.compare(&value(&row.0), key);
         let order = by_key.then_with(|| id.map_or(Ordering::Equal, |id| row.1.as_str().cmp(id)));
@@ -206,9 +206,9 @@ fn selections(ids: impl Strategy<Value = String> + Clone) -> impl Strategy<Value
     prop_oneof![3 => range, 1 => several]
 }
 
-pub(super) type Asked = (usize, Select, bool, u64, Option<u64>, Grouping);
+pub(super) type RecordedQuery = (usize, Select, bool, u64, Option<u64>, Grouping);
 
-pub(super) fn asked(ids: impl Strategy<Value = String> + Clone) -> impl Strategy<Value = Asked> {
+pub(super) fn asked(ids: impl Strategy<Value = String> + Clone) -> impl Strategy<Value = RecordedQuery> {
     let grouping = prop_oneof![Just(Grouping::All), (1..3_usize).prop_map(Grouping::Level), Just(Grouping::Exact),];
     let skip = prop_oneof![3 => Just(0), 2 => 0..60_u64];
     (0..3_usize, selections(ids), any::<bool>(), skip, prop::option::of(0..40_u64), grouping)
@@ -219,7 +219,13 @@ fn page_of<T>(all: Vec<T>, skip: u64, limit: Option<u64>) -> Vec<T> {
 }
 
 /// `of`: the partition to read, and the prefix of its rows' ids.
-pub(super) async fn compare(db: &Database, group: &ViewGroup, model: &Model, of: Option<(&str, &str)>, asked: Asked) {
+pub(super) async fn compare(
+    db: &Database,
+    group: &ViewGroup,
+    model: &Model,
+    of: Option<(&str, &str)>,
+    asked: RecordedQuery,
+) {
     let (tree, select, descending, skip, limit, grouping) = asked;
     let all = in_order(model_rows(group, tree, model), descending);
     let (mut view, mut rows, mut rows_of_others) = (view_of(db, group.clone(), tree), all.clone(), 0);
@@ -230,7 +236,7 @@ pub(super) async fn compare(db: &Database, group: &ViewGroup, model: &Model, of:
         rows_of_others = rows.iter().take_while(|row| is_before(row, partition, descending)).count() as u64;
         rows.retain(is_own);
     }
-    let expected = Expected { collation: group.collation(tree), rows, descending };
+    let expected = ExpectedRows { collation: group.collation(tree), rows, descending };
     let query = ViewQuery { select: select.clone(), descending, skip, limit, ..ViewQuery::default() };
     let (found, total, before) = read(&view, query).await;
     let (rows, rows_before) = expected.select(&select);

@@ -5,7 +5,7 @@ use flatbed_databases::document::body;
 use flatbed_databases::document::latest::begin_latest;
 use flatbed_flatten::json::Value;
 use flatbed_store::error::Result;
-use flatbed_store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
+use flatbed_store::keys::{IndexPart, KeyRange, RowPlaces, SortPlace};
 use flatbed_store::proto;
 use flatbed_store::records::{BodyPlace, Info};
 
@@ -87,7 +87,7 @@ pub async fn check_entry(
         }
         IndexPart::Change(_) => return Ok(Some("it has no entries in the order of commits".to_owned())),
         IndexPart::OfDocument(id) => (id, None),
-        IndexPart::Entry(Sorted { partition, element, id }) => {
+        IndexPart::Entry(SortPlace { partition, element, id }) => {
             if RowPlaces::of(compiled(index)?.is_partitioned(), &id).0 != partition.as_deref() {
                 return Ok(Some(format!("it is outside of the partition of {id:?}")));
             }
@@ -132,7 +132,7 @@ async fn is_in_order(
     let before = KeyRange { begin, end: keys.index_entry(index.number, places, element, id) };
     let last = trx.range(&before, true).reverse(true).first(1).await?;
     let Some(row) = last.first() else { return Ok(None) };
-    let (_, IndexPart::Entry(Sorted { element: other, id: other_id, .. })) = keys.split_index(row.key())? else {
+    let (_, IndexPart::Entry(SortPlace { element: other, id: other_id, .. })) = keys.split_index(row.key())? else {
         return Ok(None);
     };
     let among = Among { within, number: index.number, index: &compiled, places, snapshot: true, written: None };

@@ -7,7 +7,7 @@ use flatbed_collate::{Boundary, LabelPlace, Search, SortKey, split};
 use flatbed_databases::document::latest::begin_latest;
 use flatbed_flatten::json::Value;
 use flatbed_store::error::{Error, Result};
-use flatbed_store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
+use flatbed_store::keys::{IndexPart, KeyRange, RowPlaces, SortPlace};
 use futures_util::future::try_join_all;
 
 use crate::index::json::entry::{self, EntryValue};
@@ -91,7 +91,7 @@ impl Among<'_> {
         }
         let first = trx.range(range, self.snapshot).reverse(reverse).first(1).await?;
         let Some(row) = first.first() else { return Ok(None) };
-        let (_, IndexPart::Entry(Sorted { element, id, .. })) = instance.keys.split_index(row.key())? else {
+        let (_, IndexPart::Entry(SortPlace { element, id, .. })) = instance.keys.split_index(row.key())? else {
             return Err(Error::Corrupt("an index contains a key that is no entry".to_owned()));
         };
         let key = self.key(&id, row.value()).await?;

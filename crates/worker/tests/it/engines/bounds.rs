@@ -2,7 +2,7 @@
 
 use flatbed_testkit::until_some;
 use flatbed_worker::connect::AnyTarget;
-use flatbed_worker::output::tables::{Claims, Driver, Opening, Tables};
+use flatbed_worker::output::tables::{Claims, Driver, OpenParameters, Tables};
 use flatbed_worker::output::{Delivery, DeliveryState, Target};
 use flatbed_worker::run::RunEnd;
 use serde_json::json;
@@ -53,7 +53,7 @@ async fn read<D: Driver>(tables: &mut Tables<D>, epoch: u64) {
     // A claim takes at least 14 bytes.
     for (count_max, bytes_max, counts) in [(12, 1 << 20, 12..=12), (3, 1 << 20, 4..=4), (100, 40, 2..=3)] {
         driver.connect().await.unwrap();
-        let opening = Opening {
+        let opening = OpenParameters {
             job: "j".into(),
             epoch: epoch as i64,
             checkpoint: None,

@@ -33,14 +33,14 @@ fn of(rev: &RevId) -> GetOptions {
 }
 
 /// The revisions shown to a reader: their bodies, or nothing if they are missing.
-type Shown = BTreeMap<RevId, Option<(bool, Vec<u8>)>>;
+type ShownRevisions = BTreeMap<RevId, Option<(bool, Vec<u8>)>>;
 
 fn shown(document: Document) -> (bool, Vec<u8>) {
     (document.deleted, document.body)
 }
 
-async fn one_by_one(reader: &Reader, revs: &[RevId]) -> Shown {
-    let mut found = Shown::new();
+async fn one_by_one(reader: &Reader, revs: &[RevId]) -> ShownRevisions {
+    let mut found = ShownRevisions::new();
     for rev in revs {
         let document = reader.get("d", &of(rev)).await;
         assert!(document.is_ok() || matches!(document, Err(crate::Error::Refused(Refusal::DocumentNotFound(_)))));
@@ -50,7 +50,7 @@ async fn one_by_one(reader: &Reader, revs: &[RevId]) -> Shown {
 }
 
 /// Reads all revisions, in requests up to the limit.
-async fn in_bulk(reader: &Reader, revs: &[RevId]) -> Shown {
+async fn in_bulk(reader: &Reader, revs: &[RevId]) -> ShownRevisions {
     let requests: Vec<_> = revs.iter().map(|rev| ("d".to_owned(), of(rev))).collect();
     let mut found = Vec::new();
     while found.len() < requests.len() {
@@ -66,7 +66,7 @@ async fn in_bulk(reader: &Reader, revs: &[RevId]) -> Shown {
     each.collect()
 }
 
-async fn open(reader: &Reader, revs: &OpenRevs) -> Shown {
+async fn open(reader: &Reader, revs: &OpenRevs) -> ShownRevisions {
     let (found, count) = reader.open_revs("d", revs, 0, false, &GetOptions::default()).await.unwrap();
     assert_eq!(found.len(), count);
     let each = found.into_iter().map(|revision| match revision {
@@ -97,7 +97,7 @@ async fn what_came_to_an_end_is_over_with_all_that_it_came_of() {
             replicate(&db, "d", &path, &format!(r#"{{"channels":"A","n":{n}{ends}}}"#)).await;
             revs.push((line, has_ended));
         }
-        let mut expected = Shown::new();
+        let mut expected = ShownRevisions::new();
         for (n, (line, has_ended)) in revs.iter().enumerate() {
             let is_over = revs.iter().any(|(other, has_ended)| *has_ended && other[1..].contains(&line[0]));
             let body = if *has_ended { Vec::new() } else { format!(r#""channels":"A","n":{n}"#).into_bytes() };
@@ -130,7 +130,7 @@ async fn what_has_left_before_the_end_has_left() {
         let write = PrincipalWrite { admin_channels: ["A".to_owned(), "B".to_owned()].into(), is_new: false, ..user() };
         server.put_principal(&write).await.unwrap();
         let two: RevId = two.parse().unwrap();
-        let expected = Shown::from([(two.clone(), Some((false, br#""_removed":true"#.to_vec())))]);
+        let expected = ShownRevisions::from([(two.clone(), Some((false, br#""_removed":true"#.to_vec())))]);
         assert_eq!(one_by_one(&anna, std::slice::from_ref(&two)).await, expected, "{last}");
         assert_eq!(in_bulk(&anna, std::slice::from_ref(&two)).await, expected, "{last}");
         assert_eq!(open(&anna, &OpenRevs::Some(vec![two])).await, expected, "{last}");
