@@ -37,7 +37,7 @@ const SWEPT_MAX: u64 = 200;
 const ENTRIES_MAX: u64 = 1_000_000;
 
 #[derive(Debug)]
-struct UnderWay {
+struct ListingState {
     order: Order,
     ids: VecDeque<String>,
     bookmark: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Entries {
     job: String,
     settings: QueuePart,
     orders: watch::Receiver<Vec<Order>>,
-    under_way: Option<UnderWay>,
+    under_way: Option<ListingState>,
     done: HashSet<String>,
     /// Documents that failed because of another document's row, to be tried once more.
     again: VecDeque<String>,
@@ -105,18 +105,18 @@ impl Entries {
         if known < max { Ok(()) } else { Err(QueueError::Full(known)) }
     }
 
-    fn next_order(&mut self) -> Option<UnderWay> {
+    fn next_order(&mut self) -> Option<ListingState> {
         let orders = self.orders.borrow();
         self.done.retain(|done| orders.iter().any(|order| order.id == *done));
         let is_next = |order: &&Order| order.what == OrderAction::Replay && !self.done.contains(&order.id);
         let order = orders.iter().find(is_next).cloned()?;
         drop(orders);
         let (ids, is_listed) = (order.entries.iter().cloned().collect(), !order.entries.is_empty());
-        Some(UnderWay { order, ids, bookmark: None, is_listed })
+        Some(ListingState { order, ids, bookmark: None, is_listed })
     }
 
     /// Lists the ids of further entries of an order.
-    async fn list(&self, under_way: &mut UnderWay) -> Result<(), StoreError> {
+    async fn list(&self, under_way: &mut ListingState) -> Result<(), StoreError> {
         let order = &under_way.order;
         let filter = Filter {
             job: Some(self.job.clone()),

@@ -376,7 +376,7 @@ async fn data(
     sender: &mut Sender,
 ) -> std::result::Result<(), Interrupted> {
     let mut reader = database.attachment(&document.id, Some(&document.rev), &attachment.name).await?;
-    let mut plain = Plain::new(attachment.gzip);
+    let mut plain = PlainReader::new(attachment.gzip);
     let mut rest: Vec<u8> = Vec::new();
     loop {
         let stored = reader.next().await?;
@@ -403,7 +403,7 @@ async fn base64_of(bytes: &[u8], sender: &mut Sender) -> std::result::Result<(),
 
 /// Decompresses stored bytes in pieces of at most [`CHUNK_BYTES`], so that a small stored piece cannot expand in
 /// memory.
-pub(crate) enum Plain {
+pub(crate) enum PlainReader {
     /// Not compressed.
     Identity(StoredBytes),
     /// Compressed with gzip.
@@ -453,16 +453,16 @@ impl BufRead for StoredBytes {
     }
 }
 
-impl Plain {
+impl PlainReader {
     /// Creates a decoder without input.
-    pub(crate) fn new(is_gzip: bool) -> Plain {
+    pub(crate) fn new(is_gzip: bool) -> PlainReader {
         match is_gzip {
-            true => Plain::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(StoredBytes::default()))),
-            false => Plain::Identity(StoredBytes::default()),
+            true => PlainReader::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(StoredBytes::default()))),
+            false => PlainReader::Identity(StoredBytes::default()),
         }
     }
 
-    /// Adds stored bytes after [`Plain::write_to`] has returned false; `None` marks the end.
+    /// Adds stored bytes after [`PlainReader::write_to`] has returned false; `None` marks the end.
     pub(crate) fn add(&mut self, bytes: Option<Vec<u8>>) {
         let is_complete = bytes.is_none();
         *self.stored() = StoredBytes { bytes: bytes.unwrap_or_default(), taken: 0, allowed: 0, is_complete };
@@ -470,15 +470,15 @@ impl Plain {
 
     fn stored(&mut self) -> &mut StoredBytes {
         match self {
-            Plain::Identity(stored) => stored,
-            Plain::Gzip(decoder) => decoder.get_mut(),
+            PlainReader::Identity(stored) => stored,
+            PlainReader::Gzip(decoder) => decoder.get_mut(),
         }
     }
 
-    /// Appends as [`Plain::write_to`] does, and yields if it inflates.
+    /// Appends as [`PlainReader::write_to`] does, and yields if it inflates.
     pub(crate) async fn write_next(&mut self, out: &mut Vec<u8>) -> std::result::Result<bool, Interrupted> {
         let is_more = self.write_to(out)?;
-        if is_more && matches!(self, Plain::Gzip(_)) {
+        if is_more && matches!(self, PlainReader::Gzip(_)) {
             tokio::task::yield_now().await;
         }
         Ok(is_more)
@@ -489,10 +489,10 @@ impl Plain {
         let has = out.len();
         out.resize(has + CHUNK_BYTES, 0);
         let free = out.get_mut(has..).unwrap_or_default();
-        self.stored().allowed = if matches!(self, Plain::Gzip(_)) { INFLATED_AT_ONCE } else { CHUNK_BYTES };
+        self.stored().allowed = if matches!(self, PlainReader::Gzip(_)) { INFLATED_AT_ONCE } else { CHUNK_BYTES };
         let read = match self {
-            Plain::Identity(stored) => stored.read(free),
-            Plain::Gzip(decoder) => decoder.read(free),
+            PlainReader::Identity(stored) => stored.read(free),
+            PlainReader::Gzip(decoder) => decoder.read(free),
         };
         out.truncate(has + read.as_ref().map_or(0, |count| *count));
         match read {
@@ -538,7 +538,7 @@ mod tests {
         // For each chunk size, with two gzip members.
         for cut in [1_000, 97, 1, stored.len()] {
             let twice = [stored.as_slice(), &stored].concat();
-            let mut plain = Plain::new(true);
+            let mut plain = PlainReader::new(true);
             let (mut total, mut out) = (0, Vec::new());
             let pieces = twice.chunks(cut).map(|piece| Some(piece.to_vec()));
             for piece in pieces.chain([None]) {
@@ -552,7 +552,7 @@ mod tests {
             assert_eq!(total, 40_000_000, "{cut}");
         }
         // Truncated data is an error.
-        let mut plain = Plain::new(true);
+        let mut plain = PlainReader::new(true);
         plain.add(Some(stored[..stored.len() - 1].to_vec()));
         let mut out = Vec::new();
         while plain.write_to(&mut out).is_ok_and(|is_more| is_more) {
@@ -565,7 +565,7 @@ mod tests {
     #[tokio::test]
     async fn empty_members_are_inflated_in_steps() {
         let empty = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best()).finish().unwrap();
-        let mut plain = Plain::new(true);
+        let mut plain = PlainReader::new(true);
         plain.add(Some(empty.repeat(10_000)));
         let (mut steps, mut out) = (0, Vec::new());
         while plain.write_next(&mut out).await.is_ok_and(|is_more| is_more) {

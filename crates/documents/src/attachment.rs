@@ -5,7 +5,7 @@ use flatbed_layer::AttachmentReader;
 use flatbed_service::json_out;
 use hyper::{Method, StatusCode, header};
 
-use crate::attached::Plain;
+use crate::attached::PlainReader;
 use crate::error::{DocumentError, Result};
 use crate::interrupted::Interrupted;
 
@@ -72,7 +72,7 @@ pub fn attachment(reader: AttachmentReader, request: &Request) -> Result<TenantR
     if request.method == Method::HEAD {
         return Ok(reply);
     }
-    let plain = Plain::new(attachment.gzip && !sends_gzip);
+    let plain = PlainReader::new(attachment.gzip && !sends_gzip);
     let (skip, take) = wanted.map_or((0, u64::MAX), |(first, last)| (first, last - first + 1));
     spawn(async move {
         let mut sender = sender;
@@ -85,7 +85,7 @@ pub fn attachment(reader: AttachmentReader, request: &Request) -> Result<TenantR
 
 async fn send(
     mut reader: AttachmentReader,
-    mut plain: Plain,
+    mut plain: PlainReader,
     mut skip: u64,
     mut take: u64,
     sender: &mut Sender,

@@ -8,7 +8,7 @@ use fdb_embedded::{Error, Result};
 use crate::error::FILE_NOT_FOUND;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Takes {
+pub(crate) enum OptionArgument {
     /// Anything, or nothing.
     Anything,
     /// No value, or an empty one.
@@ -34,68 +34,68 @@ pub(crate) struct NetworkOption {
     pub(crate) code: c_int,
     /// The suffix of `FDB_NETWORK_OPTION_` in the environment. Empty if the environment may not set it.
     pub(crate) name: &'static str,
-    pub(crate) takes: Takes,
+    pub(crate) takes: OptionArgument,
 }
 
-const fn option(code: c_int, name: &'static str, takes: Takes) -> NetworkOption {
+const fn option(code: c_int, name: &'static str, takes: OptionArgument) -> NetworkOption {
     NetworkOption { code, name, takes }
 }
 
 const LONGEST_IDENTIFIER: usize = 50;
-const ANY_SIZE: Takes = Takes::Number(0, i64::MAX);
-const PERCENT: Takes = Takes::Number(0, 100);
+const ANY_SIZE: OptionArgument = OptionArgument::Number(0, i64::MAX);
+const PERCENT: OptionArgument = OptionArgument::Number(0, 100);
 
 /// All options, ascending by number. 71 has two names.
 pub(crate) const NETWORK_OPTIONS: &[NetworkOption] = &[
-    option(10, "LOCAL_ADDRESS", Takes::Anything),
-    option(20, "CLUSTER_FILE", Takes::Anything),
-    option(30, "TRACE_ENABLE", Takes::Anything),
+    option(10, "LOCAL_ADDRESS", OptionArgument::Anything),
+    option(20, "CLUSTER_FILE", OptionArgument::Anything),
+    option(30, "TRACE_ENABLE", OptionArgument::Anything),
     option(31, "TRACE_ROLL_SIZE", ANY_SIZE),
     option(32, "TRACE_MAX_LOGS_SIZE", ANY_SIZE),
-    option(33, "TRACE_LOG_GROUP", Takes::Anything),
-    option(34, "TRACE_FORMAT", Takes::Word(&["xml", "json"])),
-    option(35, "TRACE_CLOCK_SOURCE", Takes::Word(&["now", "realtime"])),
-    option(36, "TRACE_FILE_IDENTIFIER", Takes::Identifier),
-    option(37, "TRACE_SHARE_AMONG_CLIENT_THREADS", Takes::Nothing),
-    option(38, "TRACE_INITIALIZE_ON_SETUP", Takes::Anything),
-    option(39, "TRACE_PARTIAL_FILE_SUFFIX", Takes::Value),
-    option(40, "KNOB", Takes::Assignment),
-    option(41, "TLS_PLUGIN", Takes::Value),
-    option(42, "TLS_CERT_BYTES", Takes::Value),
-    option(43, "TLS_CERT_PATH", Takes::Value),
-    option(45, "TLS_KEY_BYTES", Takes::Value),
-    option(46, "TLS_KEY_PATH", Takes::Value),
-    option(47, "TLS_VERIFY_PEERS", Takes::Value),
-    option(48, "BUGGIFY_ENABLE", Takes::Anything),
-    option(49, "BUGGIFY_DISABLE", Takes::Anything),
-    option(50, "BUGGIFY_SECTION_ACTIVATED_PROBABILITY", Takes::Anything),
-    option(51, "BUGGIFY_SECTION_FIRED_PROBABILITY", Takes::Anything),
-    option(52, "TLS_CA_BYTES", Takes::Value),
-    option(53, "TLS_CA_PATH", Takes::Value),
-    option(54, "TLS_PASSWORD", Takes::Value),
-    option(DISABLE_MULTI_VERSION_CLIENT_API, "DISABLE_MULTI_VERSION_CLIENT_API", Takes::Nothing),
-    option(CALLBACKS_ON_EXTERNAL_THREADS, "CALLBACKS_ON_EXTERNAL_THREADS", Takes::Nothing),
-    option(EXTERNAL_CLIENT_LIBRARY, "EXTERNAL_CLIENT_LIBRARY", Takes::File),
-    option(EXTERNAL_CLIENT_DIRECTORY, "EXTERNAL_CLIENT_DIRECTORY", Takes::Text),
-    option(DISABLE_LOCAL_CLIENT, "DISABLE_LOCAL_CLIENT", Takes::Nothing),
-    option(CLIENT_THREADS_PER_VERSION, "CLIENT_THREADS_PER_VERSION", Takes::Number(1, 1024)),
-    option(FUTURE_VERSION_CLIENT_LIBRARY, "FUTURE_VERSION_CLIENT_LIBRARY", Takes::File),
-    option(67, "RETAIN_CLIENT_LIBRARY_COPIES", Takes::Nothing),
-    option(68, "IGNORE_EXTERNAL_CLIENT_FAILURES", Takes::Nothing),
-    option(69, "FAIL_INCOMPATIBLE_CLIENT", Takes::Nothing),
-    option(70, "DISABLE_CLIENT_STATISTICS_LOGGING", Takes::Nothing),
-    option(71, "ENABLE_RUN_LOOP_PROFILING", Takes::Anything),
-    option(71, "ENABLE_SLOW_TASK_PROFILING", Takes::Anything),
-    option(72, "DISABLE_CLIENT_BYPASS", Takes::Anything),
-    option(CLIENT_BUGGIFY_ENABLE, "CLIENT_BUGGIFY_ENABLE", Takes::Anything),
-    option(CLIENT_BUGGIFY_DISABLE, "CLIENT_BUGGIFY_DISABLE", Takes::Anything),
+    option(33, "TRACE_LOG_GROUP", OptionArgument::Anything),
+    option(34, "TRACE_FORMAT", OptionArgument::Word(&["xml", "json"])),
+    option(35, "TRACE_CLOCK_SOURCE", OptionArgument::Word(&["now", "realtime"])),
+    option(36, "TRACE_FILE_IDENTIFIER", OptionArgument::Identifier),
+    option(37, "TRACE_SHARE_AMONG_CLIENT_THREADS", OptionArgument::Nothing),
+    option(38, "TRACE_INITIALIZE_ON_SETUP", OptionArgument::Anything),
+    option(39, "TRACE_PARTIAL_FILE_SUFFIX", OptionArgument::Value),
+    option(40, "KNOB", OptionArgument::Assignment),
+    option(41, "TLS_PLUGIN", OptionArgument::Value),
+    option(42, "TLS_CERT_BYTES", OptionArgument::Value),
+    option(43, "TLS_CERT_PATH", OptionArgument::Value),
+    option(45, "TLS_KEY_BYTES", OptionArgument::Value),
+    option(46, "TLS_KEY_PATH", OptionArgument::Value),
+    option(47, "TLS_VERIFY_PEERS", OptionArgument::Value),
+    option(48, "BUGGIFY_ENABLE", OptionArgument::Anything),
+    option(49, "BUGGIFY_DISABLE", OptionArgument::Anything),
+    option(50, "BUGGIFY_SECTION_ACTIVATED_PROBABILITY", OptionArgument::Anything),
+    option(51, "BUGGIFY_SECTION_FIRED_PROBABILITY", OptionArgument::Anything),
+    option(52, "TLS_CA_BYTES", OptionArgument::Value),
+    option(53, "TLS_CA_PATH", OptionArgument::Value),
+    option(54, "TLS_PASSWORD", OptionArgument::Value),
+    option(DISABLE_MULTI_VERSION_CLIENT_API, "DISABLE_MULTI_VERSION_CLIENT_API", OptionArgument::Nothing),
+    option(CALLBACKS_ON_EXTERNAL_THREADS, "CALLBACKS_ON_EXTERNAL_THREADS", OptionArgument::Nothing),
+    option(EXTERNAL_CLIENT_LIBRARY, "EXTERNAL_CLIENT_LIBRARY", OptionArgument::File),
+    option(EXTERNAL_CLIENT_DIRECTORY, "EXTERNAL_CLIENT_DIRECTORY", OptionArgument::Text),
+    option(DISABLE_LOCAL_CLIENT, "DISABLE_LOCAL_CLIENT", OptionArgument::Nothing),
+    option(CLIENT_THREADS_PER_VERSION, "CLIENT_THREADS_PER_VERSION", OptionArgument::Number(1, 1024)),
+    option(FUTURE_VERSION_CLIENT_LIBRARY, "FUTURE_VERSION_CLIENT_LIBRARY", OptionArgument::File),
+    option(67, "RETAIN_CLIENT_LIBRARY_COPIES", OptionArgument::Nothing),
+    option(68, "IGNORE_EXTERNAL_CLIENT_FAILURES", OptionArgument::Nothing),
+    option(69, "FAIL_INCOMPATIBLE_CLIENT", OptionArgument::Nothing),
+    option(70, "DISABLE_CLIENT_STATISTICS_LOGGING", OptionArgument::Nothing),
+    option(71, "ENABLE_RUN_LOOP_PROFILING", OptionArgument::Anything),
+    option(71, "ENABLE_SLOW_TASK_PROFILING", OptionArgument::Anything),
+    option(72, "DISABLE_CLIENT_BYPASS", OptionArgument::Anything),
+    option(CLIENT_BUGGIFY_ENABLE, "CLIENT_BUGGIFY_ENABLE", OptionArgument::Anything),
+    option(CLIENT_BUGGIFY_DISABLE, "CLIENT_BUGGIFY_DISABLE", OptionArgument::Anything),
     option(CLIENT_BUGGIFY_ACTIVATED, "CLIENT_BUGGIFY_SECTION_ACTIVATED_PROBABILITY", PERCENT),
     option(CLIENT_BUGGIFY_FIRED, "CLIENT_BUGGIFY_SECTION_FIRED_PROBABILITY", PERCENT),
-    option(90, "DISTRIBUTED_CLIENT_TRACER", Takes::Value),
-    option(91, "CLIENT_TMP_DIR", Takes::Text),
-    option(1000, "", Takes::Value),
-    option(1001, "", Takes::Nothing),
-    option(1002, "", Takes::Value),
+    option(90, "DISTRIBUTED_CLIENT_TRACER", OptionArgument::Value),
+    option(91, "CLIENT_TMP_DIR", OptionArgument::Text),
+    option(1000, "", OptionArgument::Value),
+    option(1001, "", OptionArgument::Nothing),
+    option(1002, "", OptionArgument::Value),
 ];
 
 pub(crate) const DISABLE_MULTI_VERSION_CLIENT_API: c_int = 60;
@@ -120,25 +120,25 @@ impl NetworkOption {
     /// format, 1511 for a missing file.
     pub(crate) fn check(&self, value: Option<&[u8]>) -> Result<i64> {
         let is_right = match (self.takes, value) {
-            (Takes::Anything, _) | (Takes::Nothing, None | Some([])) => true,
-            (_, None) | (Takes::Nothing, Some(_)) => false,
-            (Takes::Value, Some(_)) => true,
-            (Takes::Text, Some(value)) => !value.is_empty(),
-            (Takes::Word(words), Some(value)) => words.iter().any(|word| word.as_bytes() == value),
-            (Takes::Identifier, Some(value)) => {
+            (OptionArgument::Anything, _) | (OptionArgument::Nothing, None | Some([])) => true,
+            (_, None) | (OptionArgument::Nothing, Some(_)) => false,
+            (OptionArgument::Value, Some(_)) => true,
+            (OptionArgument::Text, Some(value)) => !value.is_empty(),
+            (OptionArgument::Word(words), Some(value)) => words.iter().any(|word| word.as_bytes() == value),
+            (OptionArgument::Identifier, Some(value)) => {
                 value.len() <= LONGEST_IDENTIFIER
                     && value.iter().all(|&byte| byte == b'_' || byte.is_ascii_alphanumeric())
             }
-            (Takes::Assignment, Some(value)) => value.contains(&b'='),
-            (Takes::File, Some([])) => false,
-            (Takes::File, Some(path)) => {
+            (OptionArgument::Assignment, Some(value)) => value.contains(&b'='),
+            (OptionArgument::File, Some([])) => false,
+            (OptionArgument::File, Some(path)) => {
                 let path = std::str::from_utf8(path).map(Path::new).map_err(|_| FILE_NOT_FOUND)?;
                 if !path.is_file() {
                     return Err(FILE_NOT_FOUND);
                 }
                 true
             }
-            (Takes::Number(least, most), Some(value)) => {
+            (OptionArgument::Number(least, most), Some(value)) => {
                 let number = value.try_into().map(i64::from_le_bytes).map_err(|_| Error::INVALID_OPTION_VALUE)?;
                 return if (least..=most).contains(&number) { Ok(number) } else { Err(Error::INVALID_OPTION_VALUE) };
             }
@@ -149,7 +149,9 @@ impl NetworkOption {
     /// Converts the environment's text to a value in bytes: numbers are decimal there.
     pub(crate) fn parse_text(&self, text: &str) -> Option<Vec<u8>> {
         match self.takes {
-            Takes::Number(..) => text.trim_start().parse::<i64>().ok().map(|number| number.to_le_bytes().to_vec()),
+            OptionArgument::Number(..) => {
+                text.trim_start().parse::<i64>().ok().map(|number| number.to_le_bytes().to_vec())
+            }
             _ => Some(text.as_bytes().to_vec()),
         }
     }

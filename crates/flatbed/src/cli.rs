@@ -182,7 +182,7 @@ fn serve(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             Long("ignore-stored-config") => given.ignore_stored_config = true,
             Long(flag) => {
                 let flag = flag.to_owned();
-                given.take(&flag, Takes::All, parser)?;
+                given.take(&flag, AcceptedSettings::All, parser)?;
             }
             other => return Err(other.unexpected().into()),
         }
@@ -201,7 +201,7 @@ fn check(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             Long("scratch") => scratch = Some(PathBuf::from(parser.value()?)),
             Long(flag) => {
                 let flag = flag.to_owned();
-                given.take(&flag, Takes::Storage, parser)?;
+                given.take(&flag, AcceptedSettings::Storage, parser)?;
             }
             Value(value) if database.is_none() => database = Some(value.string()?),
             other => return Err(other.unexpected().into()),
@@ -237,7 +237,7 @@ fn renew(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             Short('h') | Long("help") => return Ok(Command::Print(renew_help())),
             Long(flag) => {
                 let flag = flag.to_owned();
-                given.take(&flag, Takes::Storage, parser)?;
+                given.take(&flag, AcceptedSettings::Storage, parser)?;
             }
             other => return Err(other.unexpected().into()),
         }
@@ -255,7 +255,7 @@ fn account(command: &'static str, parser: &mut lexopt::Parser) -> Result<Command
             Long("url") => url = Some(parser.value()?.string()?),
             Long(flag) => {
                 let flag = flag.to_owned();
-                given.take(&flag, Takes::Storage, parser)?;
+                given.take(&flag, AcceptedSettings::Storage, parser)?;
             }
             Value(value) if words.len() < 2 => words.push(value.string()?),
             other => return Err(other.unexpected().into()),
@@ -283,7 +283,7 @@ fn secret(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
             Short('h') | Long("help") => return Ok(Command::Print(secret_help())),
             Long(flag) => {
                 let flag = flag.to_owned();
-                given.take(&flag, Takes::Storage, parser)?;
+                given.take(&flag, AcceptedSettings::Storage, parser)?;
             }
             Value(value) if !rotate && value == "rotate" => rotate = true,
             other => return Err(other.unexpected().into()),
@@ -304,7 +304,7 @@ fn directory(parser: &mut lexopt::Parser) -> Result<Option<(Option<PathBuf>, Com
             Short('h') | Long("help") => return Ok(None),
             Long(flag) => {
                 let flag = flag.to_owned();
-                given.take(&flag, Takes::Directory, parser)?;
+                given.take(&flag, AcceptedSettings::Directory, parser)?;
             }
             Value(value) if directory.is_none() => directory = Some(value.into()),
             other => return Err(other.unexpected().into()),
@@ -356,7 +356,7 @@ fn dump(parser: &mut lexopt::Parser) -> Result<Command, UsageError> {
 
 /// The settings that a command accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
+pub(crate) enum AcceptedSettings {
     /// All of them.
     All,
     /// The settings of the storage.
@@ -368,14 +368,14 @@ pub(crate) enum Takes {
     Worker,
 }
 
-impl Takes {
+impl AcceptedSettings {
     fn settings(self) -> impl Iterator<Item = &'static Setting> {
         SETTINGS.iter().filter(move |setting| match self {
-            Takes::All => true,
-            Takes::Storage => setting.storage,
-            Takes::Directory => matches!(setting.key, "data_dir" | "cluster_file"),
+            AcceptedSettings::All => true,
+            AcceptedSettings::Storage => setting.storage,
+            AcceptedSettings::Directory => matches!(setting.key, "data_dir" | "cluster_file"),
             #[cfg(feature = "worker")]
-            Takes::Worker => matches!(
+            AcceptedSettings::Worker => matches!(
                 setting.key,
                 "worker_files"
                     | "worker_secrets"
@@ -396,7 +396,12 @@ impl CommandSettings {
     ///
     /// # Errors
     /// [`UsageError`] for an option that the command does not accept, and for a missing value.
-    pub(crate) fn take(&mut self, flag: &str, takes: Takes, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
+    pub(crate) fn take(
+        &mut self,
+        flag: &str,
+        takes: AcceptedSettings,
+        parser: &mut lexopt::Parser,
+    ) -> Result<(), UsageError> {
         if flag == "config" {
             self.config = Some(parser.value()?.into());
             return Ok(());
@@ -440,7 +445,7 @@ Flatbed: a document database with CouchDB's HTTP API on FoundationDB
 }
 
 /// Returns the help lines of the settings, except those of parts that are not built.
-pub(crate) fn setting_lines(takes: Takes) -> String {
+pub(crate) fn setting_lines(takes: AcceptedSettings) -> String {
     let mut lines = String::new();
     for setting in takes.settings().filter(|setting| part::is_built(setting.key)) {
         let flag = format!("--{} {}", setting.flag(), setting.value);
@@ -459,7 +464,7 @@ fn serve_help() -> String {
          Serves HTTP until SIGINT or SIGTERM. SIGHUP reloads the configuration.\n\
          Exit status: 0 ended by a signal, 2 not served.\n\n{}\n  \
          --ignore-stored-config  ignore changes made by _config, including administrators, to repair them\n",
-        setting_lines(Takes::All)
+        setting_lines(AcceptedSettings::All)
     )
 }
 
@@ -473,7 +478,7 @@ fn check_help() -> String {
          then checked in a copy below DIR (the directory for temporary files), which is removed.\n\
          Exit status: 0 clean, 1 violations found, 2 not checked. Without --all the embedded engine's server must be\n\
          stopped.\n\n{}",
-        setting_lines(Takes::Storage)
+        setting_lines(AcceptedSettings::Storage)
     )
 }
 
@@ -484,7 +489,7 @@ fn backup_help() -> String {
          is created, or must be empty. Run it as the server's user, in the server's container. Until it ends, the\n\
          server's file grows with each write. For a cluster use fdbbackup.\n\
          Exit status: 0 copied, 2 failed, and OUT is empty.\n\n{}",
-        setting_lines(Takes::Directory)
+        setting_lines(AcceptedSettings::Directory)
     )
 }
 
@@ -494,7 +499,7 @@ fn restore_help() -> String {
          Copies the backup in OUT into a data directory that is new or empty, and overwrites nothing. Clients that follow\n\
          changes start over. OUT may be a data directory too.\n\
          Exit status: 0 restored, 2 failed, and the data directory has no database.\n\n{}",
-        setting_lines(Takes::Directory)
+        setting_lines(AcceptedSettings::Directory)
     )
 }
 
@@ -505,7 +510,7 @@ fn renew_help() -> String {
          caches, and clients that follow changes start over. No server starts before it is done. An interrupted\n\
          renewal resumes when it is run again. flatbed restore includes it.\n\
          Exit status: 0 done, 2 failed.\n\n{}",
-        setting_lines(Takes::Storage)
+        setting_lines(AcceptedSettings::Storage)
     )
 }
 
@@ -521,7 +526,7 @@ fn account_help() -> String {
          engine's directory open, that server makes the change. Administrators in a configuration file are not affected.\n\
          Exit status: 0 done, 2 failed.\n\n  \
          --url URL              make the change by this server, http://[name:password@]host:port, not in the storage\n{}",
-        setting_lines(Takes::Storage)
+        setting_lines(AcceptedSettings::Storage)
     )
 }
 
@@ -532,7 +537,7 @@ fn secret_help() -> String {
          signed with the old secret continue, get new cookies, and expire as before; the old secret is accepted until\n\
          then. A proxy that signs with it must use the new secret by then.\n\
          Exit status: 0 done, 2 failed.\n\n{}",
-        setting_lines(Takes::Storage)
+        setting_lines(AcceptedSettings::Storage)
     )
 }
 

@@ -28,7 +28,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::output::say;
-use database::{SourceInfo, USERS, Ways};
+use database::{CopyRoute, SourceInfo, USERS};
 use options::Import;
 use pages::Pages;
 use server::{ImportError, Place, Server};
@@ -70,7 +70,7 @@ pub(crate) async fn import(options: &Import, to: &str) -> Result<bool, ImportErr
         memory: Memory::new(MEMORY_BYTES),
         clock: Default::default(),
     };
-    let ways = Ways { from, to, access };
+    let ways = CopyRoute { from, to, access };
     if options.is_sync_gateway {
         let progress = ImportProgress::new(1, 0);
         let left = tokio::select! {
@@ -185,7 +185,7 @@ async fn choose(source: &mut Server, options: &Import, left: &mut UnmovedList) -
 
 /// Copies databases, several at once.
 async fn copy_all(
-    ways: &Ways,
+    ways: &CopyRoute,
     options: &Import,
     databases: Vec<(String, SourceInfo)>,
     progress: &Arc<ImportProgress>,
@@ -224,7 +224,7 @@ fn joined(done: Result<UnmovedList, JoinError>) -> UnmovedList {
 }
 
 async fn copy_one(
-    ways: &Ways,
+    ways: &CopyRoute,
     name: &str,
     info: &SourceInfo,
     (local, verify): (bool, bool),

@@ -55,7 +55,8 @@ where
     if env::var(asked).is_ok_and(|url| url.trim().starts_with("https:")) {
         return Err(TracesError::Tls(asked));
     }
-    let client = OnRuntime { client: HyperClient::with_default_connector(SEND_MAX, None), runtime: runtime.clone() };
+    let client =
+        RuntimeClient { client: HyperClient::with_default_connector(SEND_MAX, None), runtime: runtime.clone() };
     let exporter = SpanExporter::builder().with_http().with_http_client(client).build()?;
     let mut resource = Resource::builder().build();
     let name = resource.get(&Key::from_static_str("service.name"));
@@ -84,13 +85,13 @@ fn continue_trace(span: &Span, headers: &hyper::HeaderMap) {
 
 /// Runs the SDK's requests on the runtime: the SDK sends from a thread of its own, outside of Tokio.
 #[derive(Debug)]
-struct OnRuntime {
+struct RuntimeClient {
     client: HyperClient,
     runtime: Handle,
 }
 
 #[async_trait]
-impl HttpClient for OnRuntime {
+impl HttpClient for RuntimeClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let client = self.client.clone();
         self.runtime.spawn(async move { client.send_bytes(request).await }).await?

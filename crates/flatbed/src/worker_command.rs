@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use lexopt::prelude::*;
 use tokio::runtime::Runtime;
 
-use crate::cli::{Command, CommandSettings, Takes, UsageError, setting_lines};
+use crate::cli::{AcceptedSettings, Command, CommandSettings, UsageError, setting_lines};
 use crate::worker_import::{self, Import};
 use crate::worker_process::{self, Home};
 use crate::{logging, settle, url};
@@ -64,7 +64,7 @@ pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Command, UsageError> 
             Long("password-file") if words.is_empty() => home.password_file = Some(parser.value()?.into()),
             Long(flag) if words.is_empty() => {
                 let flag = flag.to_owned();
-                given.take(&flag, Takes::Worker, parser)?;
+                given.take(&flag, AcceptedSettings::Worker, parser)?;
             }
             Value(value) if words.len() < 2 => words.push(value),
             other => return Err(other.unexpected().into()),
@@ -96,7 +96,7 @@ fn help() -> String {
          --user NAME            an administrator of the server [FLATBED_USER]\n  \
          --password-file FILE   a file with the password [FLATBED_PASSWORD_FILE, or FLATBED_PASSWORD with the password];\n                         \
          it must be outside of worker_secrets, whose files jobs may name\n{}\n{IMPORT_HELP}",
-        setting_lines(Takes::Worker)
+        setting_lines(AcceptedSettings::Worker)
     )
 }
 

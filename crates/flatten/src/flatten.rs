@@ -44,18 +44,18 @@ impl Default for FlattenOptions {
 
 /// Returns the names in `body` without an id, in order of first occurrence, each once.
 pub fn unknown_names<'v>(body: &'v Value<'_>, ids: &impl FieldIds) -> Vec<&'v str> {
-    let mut found = Unknown { ids, seen: HashSet::new(), names: Vec::new() };
+    let mut found = UnknownNames { ids, seen: HashSet::new(), names: Vec::new() };
     found.visit(body);
     found.names
 }
 
-struct Unknown<'v, 'i, I> {
+struct UnknownNames<'v, 'i, I> {
     ids: &'i I,
     seen: HashSet<&'v str>,
     names: Vec<&'v str>,
 }
 
-impl<'v, I: FieldIds> Unknown<'v, '_, I> {
+impl<'v, I: FieldIds> UnknownNames<'v, '_, I> {
     fn visit(&mut self, value: &'v Value<'_>) {
         match value {
             Value::Array(items) => items.iter().for_each(|item| self.visit(item)),

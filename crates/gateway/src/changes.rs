@@ -194,7 +194,7 @@ struct Writer {
     _memory: Memory,
 }
 
-enum More {
+enum FeedRest {
     Pages,
     Nothing,
 }
@@ -221,8 +221,8 @@ impl Writer {
             self.rows(&std::mem::take(&mut page.rows)).await?;
             if page.at_end {
                 match self.until_more(&mut room).await? {
-                    More::Pages => {}
-                    More::Nothing => return Ok(()),
+                    FeedRest::Pages => {}
+                    FeedRest::Nothing => return Ok(()),
                 }
             }
             if self.left == 0 {
@@ -233,10 +233,10 @@ impl Writer {
     }
 
     /// Follows until there are pages to read or the feed ends.
-    async fn until_more(&mut self, room: &mut PagePermit) -> std::result::Result<More, Interrupted> {
+    async fn until_more(&mut self, room: &mut PagePermit) -> std::result::Result<FeedRest, Interrupted> {
         loop {
             if self.left == 0 || !self.output.feed.can_wait() || (self.form == Form::Longpoll && self.rows > 0) {
-                return Ok(More::Nothing);
+                return Ok(FeedRest::Nothing);
             }
             if self.form == Form::WebSocket && !self.is_caught_up {
                 self.output.sender.buffer.extend_from_slice(b"[]\n");
@@ -251,8 +251,8 @@ impl Writer {
                     self.rows(&rows).await?;
                 }
                 FeedWait::Passed(rows) => self.rows(&rows).await?,
-                FeedWait::ReadOn => return Ok(More::Pages),
-                FeedWait::Over => return Ok(More::Nothing),
+                FeedWait::ReadOn => return Ok(FeedRest::Pages),
+                FeedWait::Over => return Ok(FeedRest::Nothing),
             }
         }
     }

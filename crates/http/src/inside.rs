@@ -44,11 +44,11 @@ impl InsidePrincipal {
 
 /// The server's end of [`inside`].
 #[derive(Debug)]
-pub struct Inside(mpsc::Receiver<(DuplexStream, InsidePrincipal)>);
+pub struct InsideListener(mpsc::Receiver<(DuplexStream, InsidePrincipal)>);
 
 /// Returns a connector, and its receiving end for [`Server::bind`](crate::Server::bind). The connector states the
 /// principal, so the connection needs no authentication. A connection to a server that no longer runs ends at once.
-pub fn inside() -> (impl Fn(InsidePrincipal) -> DuplexStream + Send + Sync + 'static, Inside) {
+pub fn inside() -> (impl Fn(InsidePrincipal) -> DuplexStream + Send + Sync + 'static, InsideListener) {
     let (arrive, arriving) = mpsc::channel(WAITING_MAX);
     let connect = move |on_behalf| {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
@@ -56,11 +56,11 @@ pub fn inside() -> (impl Fn(InsidePrincipal) -> DuplexStream + Send + Sync + 'st
         let _ = arrive.try_send((theirs, on_behalf));
         ours
     };
-    (connect, Inside(arriving))
+    (connect, InsideListener(arriving))
 }
 
 /// Serves connections until the connector is dropped.
-pub(crate) async fn serve<S: Surface>(mut inside: Inside, served: Weak<ServedSurface<S>>) {
+pub(crate) async fn serve<S: Surface>(mut inside: InsideListener, served: Weak<ServedSurface<S>>) {
     while let Some((stream, on_behalf)) = inside.0.recv().await {
         serve_one(stream, on_behalf, served.clone());
     }

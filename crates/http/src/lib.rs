@@ -55,7 +55,7 @@ pub use cors::Cors;
 pub use flatbed_network::{Blocks, InvalidBlock, Rate};
 pub use following::AnonymousFeed;
 pub use gate::{AccessDecision, Gate, Mark, Recheck};
-pub use inside::{Inside, InsidePrincipal, inside};
+pub use inside::{InsideListener, InsidePrincipal, inside};
 pub use limits::{LimitError, Limits};
 pub use listen::Listen;
 pub use metrics::{AnswerCounter, Usage};

@@ -16,7 +16,7 @@ use crate::connection::{self, AcceptedConnection};
 use crate::cors::Cors;
 use crate::doorway::Doorway;
 use crate::following::{AnonymousFeed, Followers};
-use crate::inside::{self, Inside};
+use crate::inside::{self, InsideListener};
 use crate::limits::{Admission, Limits, who};
 use crate::listen::{Listen, Listener};
 use crate::metrics::{Bound, Requests, Traffic, Usage};
@@ -257,7 +257,7 @@ pub(crate) struct ServedSurface<S: Surface> {
 /// A server with bound listeners.
 pub struct Server<S: Surface> {
     listeners: Vec<Arc<Listener>>,
-    inside: Inside,
+    inside: InsideListener,
     served: Arc<ServedSurface<S>>,
     places: Arc<Places>,
 }
@@ -268,7 +268,7 @@ impl<S: Surface> Server<S> {
         listen: &[Listen],
         shell: Arc<Shell<S::Label>>,
         surface: S,
-        inside: Inside,
+        inside: InsideListener,
     ) -> Result<Self, BindError> {
         let served = Arc::new(ServedSurface { shell, surface: Arc::new(surface), mounted: None });
         if served.surface.is_open()

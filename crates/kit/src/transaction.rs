@@ -45,18 +45,18 @@ struct Tally<C: TransactionContext> {
     is_pinned: AtomicBool,
     /// True if the transaction has writes to commit.
     is_written: AtomicBool,
-    operation: Option<InOperation>,
+    operation: Option<CountedTransaction>,
     apart: AttemptCache<C::Error>,
 }
 
 /// A transaction's part in a counted operation.
-struct InOperation {
+struct CountedTransaction {
     operation: Arc<OperationCounters>,
     /// The critical path to this attempt's read version; `None`: not requested yet.
     read_version: Mutex<Option<Path>>,
 }
 
-impl InOperation {
+impl CountedTransaction {
     fn read_version(&self) -> std::sync::MutexGuard<'_, Option<Path>> {
         self.read_version.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -257,7 +257,7 @@ impl<C: TransactionContext> Transaction<C> {
         let trx = db.create_trx()?;
         let operation = OperationCounters::current().map(|operation| {
             add(&operation.transactions, 1);
-            InOperation { operation, read_version: Mutex::new(None) }
+            CountedTransaction { operation, read_version: Mutex::new(None) }
         });
         let tally = Tally {
             context: Arc::clone(context),

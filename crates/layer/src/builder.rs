@@ -27,7 +27,7 @@ use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<Option<bool>> {
     let until = inner.clock.now() + time;
     let (namespace, total, indexes) = loop {
-        match transaction::read(&inner.db, &inner.metrics, &mut Unbuilt { inner, name }).await? {
+        match transaction::read(&inner.db, &inner.metrics, &mut ReadUnbuilt { inner, name }).await? {
             Some(unbuilt) => break unbuilt,
             None => reorder_alone(inner, name).await?,
         }
@@ -74,12 +74,12 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
 
 /// Reads a database's namespace, its number of documents, and its unreadable indexes; `None`: some must be replaced
 /// first.
-struct Unbuilt<'a> {
+struct ReadUnbuilt<'a> {
     inner: &'a Inner,
     name: &'a str,
 }
 
-impl Operation for Unbuilt<'_> {
+impl Operation for ReadUnbuilt<'_> {
     type Output = Option<(u64, u64, Vec<proto::Index>)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

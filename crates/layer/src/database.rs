@@ -284,12 +284,12 @@ impl Reader {
 
     /// Returns a fact of the database's record that each reader of the database may know.
     pub(crate) async fn of_instance<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
-        self.handle.read_about(&mut OfInstance { reader: self, of }).await
+        self.handle.read_about(&mut ReadInstance { reader: self, of }).await
     }
 
     /// As `of_instance`, for unrestricted readers only.
     async fn of_whole<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
-        self.handle.read_whole(&mut OfInstance { reader: self, of }).await
+        self.handle.read_whole(&mut ReadInstance { reader: self, of }).await
     }
 }
 
@@ -534,12 +534,12 @@ fn check_security_size(security: &[u8]) -> Result<()> {
 /// The largest `_revs_limit`: one transaction reads all records of a document's revisions.
 pub const REVS_LIMIT_MAX: u64 = 10_000;
 
-struct OfInstance<'a, T> {
+struct ReadInstance<'a, T> {
     reader: &'a Reader,
     of: fn(&Instance) -> T,
 }
 
-impl<T: Send> Operation for OfInstance<'_, T> {
+impl<T: Send> Operation for ReadInstance<'_, T> {
     type Output = T;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<T> {

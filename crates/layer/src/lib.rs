@@ -80,7 +80,7 @@ pub use flatbed_operations::read::all_docs::{AllDocs, AllDocsQuery, AllDocsRow};
 pub use flatbed_operations::read::get::{GetOutcome, OpenRevs};
 pub use flatbed_operations::read::local::{LOCAL_BYTES_MAX, LocalDocument, LocalEdit, LocalOutcome, check_local_id};
 pub use flatbed_operations::read::partition::PartitionInfo;
-pub use flatbed_operations::read::purged_infos::{PurgedFrom, PurgedInfo, PurgedInfos};
+pub use flatbed_operations::read::purged_infos::{PurgeLogPosition, PurgedInfo, PurgedInfos};
 pub use flatbed_operations::read::routings::DocumentRouting;
 pub use flatbed_operations::read::stored_keys::{StoredKey, StoredKeys};
 pub use flatbed_operations::write::compact::SUPERSEDED_PERCENT_MAX;

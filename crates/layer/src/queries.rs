@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flatbed_mango::Plan;
 use flatbed_operations::find::catalog::{self, JsonIndexes};
 use flatbed_operations::find::query::{self, Find, FindOptions};
-use flatbed_operations::read::purged_infos::{self, PurgedFrom, PurgedInfos};
+use flatbed_operations::read::purged_infos::{self, PurgeLogPosition, PurgedInfos};
 use flatbed_operations::read::stored_keys::{self, StoredKeys};
 use flatbed_store::error::Result;
 
@@ -37,7 +37,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.
-    pub async fn purged_infos(&self, from: Option<&PurgedFrom>) -> Result<PurgedInfos> {
+    pub async fn purged_infos(&self, from: Option<&PurgeLogPosition>) -> Result<PurgedInfos> {
         purged_infos::purged_infos(&self.handle, from).await
     }
 

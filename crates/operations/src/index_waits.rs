@@ -59,11 +59,11 @@ pub struct IndexWaits {
 #[derive(Debug, Default)]
 struct All {
     count: u64,
-    databases: HashMap<String, AtDatabase>,
+    databases: HashMap<String, DatabaseWaits>,
 }
 
 #[derive(Debug, Default)]
-struct AtDatabase {
+struct DatabaseWaits {
     looks: Arc<SharedChecks>,
     indexes: HashMap<u64, IndexWait>,
 }
@@ -82,11 +82,11 @@ struct SharedChecks {
 struct CheckResult {
     /// The number of checks so far.
     count: u64,
-    found: Unbuilt,
+    found: UnbuiltIndexes,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Unbuilt {
+pub struct UnbuiltIndexes {
     pub namespace: u64,
     pub numbers: Vec<u64>,
 }
@@ -98,7 +98,7 @@ impl Default for SharedChecks {
     }
 }
 
-pub type CheckRecord<'a> = &'a (dyn Fn() -> BoxFuture<'a, Result<Unbuilt>> + Sync);
+pub type CheckRecord<'a> = &'a (dyn Fn() -> BoxFuture<'a, Result<UnbuiltIndexes>> + Sync);
 
 /// A waiting query, until this is dropped.
 #[derive(Debug)]
@@ -209,7 +209,7 @@ impl WaitingQuery {
                     let found = match look().await {
                         Ok(found) => found,
                         // Each query finds out for itself.
-                        Err(Error::DatabaseNotFound) => Unbuilt::default(),
+                        Err(Error::DatabaseNotFound) => UnbuiltIndexes::default(),
                         Err(error) => return Err(error),
                     };
                     *lock(&looks.pause) = (pause * 2).min(PAUSE_MAX);
@@ -262,7 +262,7 @@ mod tests {
         let look = &|| {
             looked.fetch_add(1, Ordering::Relaxed);
             let numbers = if is_built.load(Ordering::Relaxed) { vec![8] } else { vec![7, 8] };
-            ready(Ok(Unbuilt { namespace: 1, numbers })).boxed()
+            ready(Ok(UnbuiltIndexes { namespace: 1, numbers })).boxed()
         };
         let mut waiting: Vec<_> = (0..1_000).map(|_| waits.begin("db", 7, "_design/d", "i").unwrap()).collect();
         let mut other = waits.begin("db", 8, "_design/d", "j").unwrap();
@@ -297,7 +297,7 @@ mod tests {
         assert!(matches!(begin(1), Err(Error::Index(IndexFailure::TooManyWaiting))));
         let (shown, rest) = waits.all(&[]);
         assert_eq!((shown.len(), shown.iter().map(|wait| wait.waiting).sum::<u64>() + rest), (500, WAITING_MAX));
-        let look = &|| ready(Ok(Unbuilt { namespace: 1, numbers: vec![0] })).boxed();
+        let look = &|| ready(Ok(UnbuiltIndexes { namespace: 1, numbers: vec![0] })).boxed();
         builds.record_failure(1, 0, "no room");
         assert!(!waiting[0].wait(&builds, look).await.unwrap());
         tokio::time::advance(STUCK_MAX).await;

@@ -22,7 +22,7 @@ use crate::configuration::Configuration;
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
 use crate::functions::{Functions, complete_request};
-use crate::rights::{AccessError, Administer, Needs, Right, Rights, asks_for_replications};
+use crate::rights::{AccessError, Administer, Requirement, Right, Rights, asks_for_replications};
 use crate::selecting::{FeedSelector, Projection, SelectorError, SelectorOptions, Selectors};
 use crate::server::{Databases, ServerAdministration};
 use crate::sign_in::users::{UserClaims, UserSession, UserSignIn, UserSignInError};
@@ -452,8 +452,8 @@ impl Context {
     /// [`AccessError`]: the user does not administer the server.
     pub async fn server(&self) -> std::result::Result<ServerAdministration<'_>, AccessError> {
         let rights = self.now().await?;
-        Needs::Server.in_server(rights.principal())?;
-        self.judged.note(None, Needs::Server, (Access::Admin, false));
+        Requirement::Server.in_server(rights.principal())?;
+        self.judged.note(None, Requirement::Server, (Access::Admin, false));
         let (layer, configuration) = (&self.layer, &self.configuration);
         Ok(ServerAdministration { layer, configuration, accounts: self.watching.accounts(), rights })
     }
@@ -473,6 +473,6 @@ impl Context {
     /// Checks that the user may read the server's metrics, which name no database.
     #[boxed]
     pub async fn metrics(&self) -> std::result::Result<(), AccessError> {
-        Ok(Needs::Metrics.in_server(self.now().await?.principal())?)
+        Ok(Requirement::Metrics.in_server(self.now().await?.principal())?)
     }
 }

@@ -12,7 +12,7 @@ use flatbed_layer::{
 
 use crate::given::{RENEWALS_MAX, RenewableGrant};
 use crate::replications::{self, ReplicationWriter};
-use crate::rights::{DatabaseGrant, Needs};
+use crate::rights::{DatabaseGrant, Requirement};
 use crate::user_documents::{UserDocumentWriter, prepared};
 
 /// A database to write documents to, and to read. Cheap to clone.
@@ -200,7 +200,7 @@ fn is_changed(outcome: &Outcome) -> bool {
 
 impl WriterGrant {
     pub(crate) fn of(granted: &DatabaseGrant<'_>) -> WriterGrant {
-        let (database, staging) = (granted.database(Needs::Member), granted.staging());
+        let (database, staging) = (granted.database(Requirement::Member), granted.staging());
         let by = || ReplicationWriter { standing: granted.rights.standing.clone(), accounts: granted.accounts.clone() };
         let owner = granted.is_replicator().then(by);
         let (reader, entering) = (granted.reader(), granted.entering());

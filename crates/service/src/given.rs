@@ -10,7 +10,7 @@ use std::sync::Arc;
 use flatbed_layer::{Error, Layer, Refusal, Result, USERS, is_replicator_name};
 
 use crate::accounts::{Accounts, Freshness};
-use crate::rights::{AccessError, DatabaseGrant, Needs, Rights, refusal};
+use crate::rights::{AccessError, DatabaseGrant, Requirement, Rights, refusal};
 use crate::standing::RightsBasis;
 
 /// The most renewals for one write; a user who keeps changing gets the refusal.
@@ -31,14 +31,14 @@ struct Renewal<D> {
     accounts: Arc<Accounts>,
     rights: Rights,
     name: Arc<str>,
-    needs: Needs,
+    needs: Requirement,
     make: fn(&DatabaseGrant<'_>) -> D,
 }
 
 impl<D: Clone> RenewableGrant<D> {
     pub(crate) fn new(
         granted: &DatabaseGrant<'_>,
-        needs: Needs,
+        needs: Requirement,
         make: fn(&DatabaseGrant<'_>) -> D,
     ) -> RenewableGrant<D> {
         let renewal = || Renewal {

@@ -45,7 +45,7 @@ pub enum AccessError {
 
 /// The requirement of a right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
+pub enum Requirement {
     /// Membership in the database. A database with channels admits its users; its reads and writes check their
     /// channels.
     Member,
@@ -61,18 +61,20 @@ pub enum Needs {
     Metrics,
 }
 
-impl Needs {
+impl Requirement {
     pub(crate) fn in_server(self, principal: &Principal) -> Result<(), AuthError> {
         match self {
-            Needs::Metrics if principal.has_role(METRICS_ROLE) => Ok(()),
+            Requirement::Metrics if principal.has_role(METRICS_ROLE) => Ok(()),
             _ if principal.is_admin => Ok(()),
-            Needs::Metrics => {
+            Requirement::Metrics => {
                 let reason = "You are not a server admin or read-only metrics user";
                 Err(AuthError::new(AuthErrorKind::Unauthorized, reason))
             }
-            Needs::Server | Needs::Member | Needs::Whole | Needs::Admin | Needs::Maintainer => {
-                Err(security::not_a_server_admin())
-            }
+            Requirement::Server
+            | Requirement::Member
+            | Requirement::Whole
+            | Requirement::Admin
+            | Requirement::Maintainer => Err(security::not_a_server_admin()),
         }
     }
 
@@ -119,19 +121,19 @@ impl Needs {
 
     fn suffices(self, principal: &Principal, access: Access, has_channels: bool) -> Result<(), AuthError> {
         match (self, access) {
-            (Needs::Server | Needs::Metrics, _) => self.in_server(principal),
-            (_, Access::Admin) | (Needs::Member, Access::Member) => Ok(()),
-            (Needs::Member, Access::Nobody) if has_channels => Ok(()),
-            (Needs::Whole, Access::Member) if !has_channels => Ok(()),
+            (Requirement::Server | Requirement::Metrics, _) => self.in_server(principal),
+            (_, Access::Admin) | (Requirement::Member, Access::Member) => Ok(()),
+            (Requirement::Member, Access::Nobody) if has_channels => Ok(()),
+            (Requirement::Whole, Access::Member) if !has_channels => Ok(()),
             // Anonymous clients must not learn that the database exists.
-            (Needs::Whole, _) if has_channels && (access == Access::Member || principal.name.is_some()) => {
+            (Requirement::Whole, _) if has_channels && (access == Access::Member || principal.name.is_some()) => {
                 Err(AuthError::new(AuthErrorKind::Forbidden, "Only administrators may read this."))
             }
             (_, Access::Nobody) => Err(security::not_a_member(principal)),
-            (Needs::Admin, Access::Member) => Err(security::not_its_admin(principal)),
-            (Needs::Maintainer, Access::Member) => Err(security::not_an_admin()),
+            (Requirement::Admin, Access::Member) => Err(security::not_its_admin(principal)),
+            (Requirement::Maintainer, Access::Member) => Err(security::not_an_admin()),
             // Handled above.
-            (Needs::Whole, Access::Member) => Err(security::not_a_member(principal)),
+            (Requirement::Whole, Access::Member) => Err(security::not_a_member(principal)),
         }
     }
 }
@@ -201,7 +203,7 @@ impl Rights {
 
     pub(crate) async fn grant<'g>(
         &'g self,
-        needs: Needs,
+        needs: Requirement,
         layer: &'g Layer,
         accounts: &'g Arc<Accounts>,
         name: &'g str,
@@ -213,7 +215,7 @@ impl Rights {
     /// Returns the user's access to a database, if it is sufficient, and whether it is a replicator database.
     async fn judge(
         &self,
-        needs: Needs,
+        needs: Requirement,
         layer: &Layer,
         accounts: &Accounts,
         name: &str,
@@ -222,7 +224,7 @@ impl Rights {
         if principal.is_admin {
             return Ok((Access::Admin, asks_for_replications(layer, name).await?));
         }
-        if needs == Needs::Server {
+        if needs == Requirement::Server {
             return Err(security::not_a_server_admin().into());
         }
         let found =
@@ -302,7 +304,7 @@ pub trait Right: sealed::Sealed {
 
     /// The requirement.
     #[doc(hidden)]
-    const NEEDS: Needs;
+    const NEEDS: Requirement;
 
     /// Creates the database.
     #[doc(hidden)]
@@ -372,7 +374,7 @@ impl DatabaseGrant<'_> {
         }
     }
 
-    pub(crate) fn database(&self, needs: Needs) -> Database {
+    pub(crate) fn database(&self, needs: Requirement) -> Database {
         self.layer.database(self.name, self.actor(needs)).asked_by(self.asker())
     }
 
@@ -392,7 +394,7 @@ impl DatabaseGrant<'_> {
 
     /// The database for staged data, which belongs to no document yet: the user may change before one takes it.
     pub(crate) fn staging(&self) -> Database {
-        let held = CommitGate { access: Access::Member, ..self.held(Needs::Member) };
+        let held = CommitGate { access: Access::Member, ..self.held(Requirement::Member) };
         let user = User { fence: None, setting: None, ..self.rights.user() };
         self.layer.database(self.name, user.through(Arc::new(held))).asked_by(self.asker())
     }
@@ -409,14 +411,14 @@ impl DatabaseGrant<'_> {
         (self.name == USERS).then(|| rights.users.written_by(rights.principal(), self.access))
     }
 
-    fn held(&self, needs: Needs) -> CommitGate {
+    fn held(&self, needs: Requirement) -> CommitGate {
         let standing = self.rights.standing.clone();
-        let writes_documents = needs == Needs::Member && is_replicator_name(self.name);
+        let writes_documents = needs == Requirement::Member && is_replicator_name(self.name);
         let as_replicator = writes_documents.then_some(self.is_replicator);
         CommitGate { standing, needs, name: self.name.to_owned(), access: self.access, as_replicator }
     }
 
-    fn actor(&self, needs: Needs) -> Actor {
+    fn actor(&self, needs: Requirement) -> Actor {
         let held = self.held(needs);
         self.rights.user().through(Arc::new(held))
     }
@@ -426,7 +428,7 @@ impl DatabaseGrant<'_> {
 #[derive(Debug)]
 struct CommitGate {
     standing: Standing,
-    needs: Needs,
+    needs: Requirement,
     name: String,
     access: Access,
     /// True if the write was prepared for a replicator database, with owners set. A database of the other kind
@@ -459,7 +461,7 @@ impl Gate for CommitGate {
 impl Right for Read {
     type Database = Reader;
 
-    const NEEDS: Needs = Needs::Member;
+    const NEEDS: Requirement = Requirement::Member;
 
     fn given(granted: DatabaseGrant<'_>) -> Reader {
         granted.reader()
@@ -469,7 +471,7 @@ impl Right for Read {
 impl Right for ReadWhole {
     type Database = Reader;
 
-    const NEEDS: Needs = Needs::Whole;
+    const NEEDS: Requirement = Requirement::Whole;
 
     fn given(granted: DatabaseGrant<'_>) -> Reader {
         granted.reader()
@@ -479,7 +481,7 @@ impl Right for ReadWhole {
 impl Right for Write {
     type Database = Writer;
 
-    const NEEDS: Needs = Needs::Member;
+    const NEEDS: Requirement = Requirement::Member;
 
     fn given(granted: DatabaseGrant<'_>) -> Writer {
         Writer(RenewableGrant::new(&granted, Self::NEEDS, WriterGrant::of))
@@ -489,7 +491,7 @@ impl Right for Write {
 impl Right for Administer {
     type Database = Administration;
 
-    const NEEDS: Needs = Needs::Admin;
+    const NEEDS: Requirement = Requirement::Admin;
 
     fn given(granted: DatabaseGrant<'_>) -> Administration {
         Administration(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
@@ -499,7 +501,7 @@ impl Right for Administer {
 impl Right for Maintain {
     type Database = Maintenance;
 
-    const NEEDS: Needs = Needs::Maintainer;
+    const NEEDS: Requirement = Requirement::Maintainer;
 
     fn given(granted: DatabaseGrant<'_>) -> Maintenance {
         Maintenance(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
@@ -509,7 +511,7 @@ impl Right for Maintain {
 impl Right for Purge {
     type Database = PurgeAccess;
 
-    const NEEDS: Needs = Needs::Server;
+    const NEEDS: Requirement = Requirement::Server;
 
     fn given(granted: DatabaseGrant<'_>) -> PurgeAccess {
         PurgeAccess(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
@@ -519,7 +521,7 @@ impl Right for Purge {
 impl Right for Own {
     type Database = Ownership;
 
-    const NEEDS: Needs = Needs::Server;
+    const NEEDS: Requirement = Requirement::Server;
 
     fn given(granted: DatabaseGrant<'_>) -> Ownership {
         Ownership(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))

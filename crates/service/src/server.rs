@@ -13,7 +13,7 @@ use flatbed_layer::{
 use crate::accounts::{Accounts, Freshness};
 use crate::configuration::{ChangeError, ChangedBy, Configuration};
 use crate::given::RENEWALS_MAX;
-use crate::rights::{AccessError, Needs, Rights, refusal};
+use crate::rights::{AccessError, Requirement, Rights, refusal};
 
 /// Server-wide state and settings, for administrators.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ struct ServerAdminGate(Principal);
 
 impl Gate for ServerAdminGate {
     fn judge(&self, _: &DatabaseSecurity) -> std::result::Result<(), Refusal> {
-        Needs::Server.in_server(&self.0).map_err(refusal)
+        Requirement::Server.in_server(&self.0).map_err(refusal)
     }
 }
 
@@ -103,7 +103,7 @@ impl<'c> ServerAdministration<'c> {
         // No transaction judges the change, so the rights are those of now.
         let rights = self.rights.renew(self.accounts, Freshness::Since(self.layer.clock().now())).await;
         let rights = rights.map_err(of_denied)?;
-        Needs::Server.in_server(rights.principal()).map_err(|refused| Error::Refused(refusal(refused)))?;
+        Requirement::Server.in_server(rights.principal()).map_err(|refused| Error::Refused(refusal(refused)))?;
         let name = rights.principal().name.as_deref();
         match text {
             Some(text) => self.configuration.set_here(section, key, text, name, from).await,

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::accounts::{Accounts, DatabasesState, Freshness};
-use crate::rights::Needs;
+use crate::rights::Requirement;
 use crate::standing::{RightsBasis, Standing};
 use users::FollowedUsers;
 
@@ -240,7 +240,7 @@ async fn poll(weak: Weak<WatchState>, clock: Clock) {
 struct GrantedRight {
     /// `None`: a right in the server.
     database: Option<Arc<str>>,
-    needs: Needs,
+    needs: Requirement,
     /// The user's access to the database, which decides what is visible in one with channels; and whether it was a
     /// replicator database.
     access: (Access, bool),
@@ -256,7 +256,7 @@ pub(crate) struct GrantedRights {
 
 impl GrantedRights {
     /// Records a granted right in a database, or in the server if `name` is `None`.
-    pub(crate) fn note(&self, name: Option<&str>, needs: Needs, access: (Access, bool)) {
+    pub(crate) fn note(&self, name: Option<&str>, needs: Requirement, access: (Access, bool)) {
         let mut rights = self.rights.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known =
             |known: &GrantedRight| known.database.as_deref() == name && known.needs == needs && known.access == access;
@@ -370,7 +370,7 @@ struct RightsState {
     /// The known end of the user's session, in milliseconds of Unix time.
     session_ends_at_ms: Option<u64>,
     /// Each right, with its database (`None`: the server) and the access at the grant.
-    rights: Vec<(Option<FollowedDatabase>, Needs, (Access, bool))>,
+    rights: Vec<(Option<FollowedDatabase>, Requirement, (Access, bool))>,
     /// True if nothing has changed since the rights were judged.
     is_judged: bool,
 }

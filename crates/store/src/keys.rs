@@ -23,7 +23,7 @@ use crate::seq::STAMP_BYTES;
 pub use bucket::BucketKeys;
 pub use channels::ChannelPart;
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
-pub use document::{Beside, DocumentKeys, DocumentPart};
+pub use document::{DocumentKeys, DocumentPart, KeyPosition};
 pub use flatbed_kit::{KeyRange, METADATA_VERSION};
 pub use index::IndexPart;
 pub use places::{Head, RowPlaces, SortPlace};

@@ -24,9 +24,9 @@ pub trait Operation: Send {
 }
 
 /// The adapter of an operation to the kit's trait.
-struct OfLayer<'o, O>(&'o mut O);
+struct OperationAdapter<'o, O>(&'o mut O);
 
-impl<O: Operation> flatbed_kit::Operation<Instruments> for OfLayer<'_, O> {
+impl<O: Operation> flatbed_kit::Operation<Instruments> for OperationAdapter<'_, O> {
     type Output = O::Output;
 
     fn attempt(&mut self, trx: &Arc<Transaction>, attempt: Attempt) -> impl Future<Output = Result<O::Output>> + Send {
@@ -36,12 +36,12 @@ impl<O: Operation> flatbed_kit::Operation<Instruments> for OfLayer<'_, O> {
 
 /// Runs an operation that writes: attempts it, commits, and retries on a retryable error.
 pub async fn write<O: Operation>(db: &Database, metrics: &Arc<Instruments>, operation: &mut O) -> Result<O::Output> {
-    flatbed_kit::write(db, metrics, &mut OfLayer(operation)).await
+    flatbed_kit::write(db, metrics, &mut OperationAdapter(operation)).await
 }
 
 /// Runs an operation that only reads. It commits nothing.
 pub async fn read<O: Operation>(db: &Database, metrics: &Arc<Instruments>, operation: &mut O) -> Result<O::Output> {
-    flatbed_kit::read(db, metrics, &mut OfLayer(operation)).await
+    flatbed_kit::read(db, metrics, &mut OperationAdapter(operation)).await
 }
 
 /// Returns the future's result, or FoundationDB's timeout error after [`RetryPolicy::ATTEMPT_MAX`].

@@ -11,7 +11,7 @@ use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::{Attempt, Trx};
-use crate::values::{Batch, Beneath, GivenPayload, Payload, StagedPayloads, StagedRow};
+use crate::values::{BaseRecord, Batch, Payload, StagedPayload, StagedPayloads, StagedRow};
 use crate::write::{batches, seen};
 
 /// The payload bytes that one transaction stages, without the keys around them.
@@ -159,9 +159,9 @@ pub(crate) fn still_open(record: Batch, name: &CollectionName, clock: Timestamp)
 }
 
 /// Returns the state below an edit of a batch.
-pub(crate) fn beneath(layers: &Layers, found: &LayeredRows, now: Timestamp) -> Beneath {
-    let Some(view) = layers.view(found) else { return Beneath::default() };
-    Beneath {
+pub(crate) fn beneath(layers: &Layers, found: &LayeredRows, now: Timestamp) -> BaseRecord {
+    let Some(view) = layers.view(found) else { return BaseRecord::default() };
+    BaseRecord {
         exists: true,
         is_live: view.expires.is_none_or(|expires| expires > now),
         len: view.len as u32,
@@ -171,10 +171,10 @@ pub(crate) fn beneath(layers: &Layers, found: &LayeredRows, now: Timestamp) -> B
 }
 
 /// Merges an edit with an earlier one of the same batch. Members that the edit omits stay.
-fn merged(before: Option<&StagedRow>, change: &PreparedChange, beneath: Beneath) -> StagedRow {
+fn merged(before: Option<&StagedRow>, change: &PreparedChange, beneath: BaseRecord) -> StagedRow {
     let given = change.payload.as_ref().map(|payload| match payload {
-        Payload::Inline(bytes) => GivenPayload::Beside { len: bytes.len() as u32 },
-        Payload::Blob { id, len } => GivenPayload::Blob { id: *id, len: *len },
+        Payload::Inline(bytes) => StagedPayload::Beside { len: bytes.len() as u32 },
+        Payload::Blob { id, len } => StagedPayload::Blob { id: *id, len: *len },
     });
     StagedRow {
         payload: given.or(before.and_then(|before| before.payload)),
@@ -198,10 +198,10 @@ fn put_staged(
     {
         match before.payload {
             // An earlier attempt may have staged this same payload.
-            Some(GivenPayload::Blob { id, .. }) if before.payload != row.payload => {
+            Some(StagedPayload::Blob { id, .. }) if before.payload != row.payload => {
                 trx.clear_range_quietly(&collection.blob(id))?;
             }
-            Some(GivenPayload::Beside { .. }) => trx.clear_quietly(&keys.payload(id))?,
+            Some(StagedPayload::Beside { .. }) => trx.clear_quietly(&keys.payload(id))?,
             _ => {}
         }
     }
@@ -229,7 +229,7 @@ pub(crate) fn put_entries(
 
 /// Adds an edit to its batch's counts, in place of an earlier one.
 fn count(record: &mut Batch, before: Option<&StagedRow>, row: &StagedRow) {
-    let given = |row: &StagedRow| row.payload.map_or(0, GivenPayload::len);
+    let given = |row: &StagedRow| row.payload.map_or(0, StagedPayload::len);
     record.records += u32::from(before.is_none());
     record.bytes = (record.bytes + given(row)).saturating_sub(before.map_or(0, given));
     count_deltas(record, before, row);

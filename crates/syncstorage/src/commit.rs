@@ -12,7 +12,7 @@ use crate::keys::{Due, UserKeys};
 use crate::layers::{Layers, base_rows};
 use crate::model::{Change, Precondition, WriteResult};
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
-use crate::once::Once;
+use crate::once::UserWrite;
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::{Attempt, Trx};
@@ -72,7 +72,7 @@ impl Inner {
         if !changes.is_empty() {
             self.stage(uid, name, batch, false, changes, condition).await?;
         }
-        let (user, once) = (&self.keys.user(uid), &Once::new()?);
+        let (user, once) = (&self.keys.user(uid), &UserWrite::new()?);
         let (started, mut tries) = (self.clock.now(), 0);
         while self.clock.since(started) < COMMIT_FOR {
             let tried = self
@@ -109,7 +109,7 @@ impl Inner {
         name: &CollectionName,
         batch: BatchId,
         condition: Precondition,
-        once: &Once<WriteResult>,
+        once: &UserWrite<WriteResult>,
     ) -> Result<CommitTry> {
         let (keys, batch_keys) = (user.collection(name), user.batch(batch));
         let record = trx.get(batch_keys.record(), false);

@@ -13,7 +13,7 @@ use crate::names::{CollectionName, RecordId, Uid};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::Trx;
-use crate::values::{Collection, GivenPayload, Overlay, Payload, Row, StagedRow};
+use crate::values::{Collection, Overlay, Payload, Row, StagedPayload, StagedRow};
 use crate::write::state;
 
 /// The edits and payload bytes that one transaction folds.
@@ -99,7 +99,7 @@ async fn fold_in(
     let mut edits = Vec::new();
     for (key, value) in &page.rows {
         let staged = StagedRow::decode(value)?;
-        if let Some(GivenPayload::Beside { len }) = staged.payload {
+        if let Some(StagedPayload::Beside { len }) = staged.payload {
             bytes += u64::from(len);
         }
         if bytes > FOLD_BYTES_MAX && !edits.is_empty() {
@@ -116,7 +116,7 @@ async fn fold_in(
         return Ok((FoldOutcome::Overlay(state.overlays.len()), 0));
     }
     let ids: Vec<&RecordId> = edits.iter().map(|(id, _)| id).collect();
-    let is_beside = |staged: &StagedRow| matches!(staged.payload, Some(GivenPayload::Beside { .. }));
+    let is_beside = |staged: &StagedRow| matches!(staged.payload, Some(StagedPayload::Beside { .. }));
     let wanted = edits.iter().filter(|(_, staged)| is_beside(staged)).map(|(id, _)| batch.payload(id));
     let rows = trx.get_near(ids.iter().map(|id| keys.record(id)).collect());
     let (rows, beside) = try_join(rows, trx.get_near(wanted.collect())).await?;

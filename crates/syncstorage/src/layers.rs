@@ -10,7 +10,7 @@ use crate::keys::{BatchKeys, BlobId, CollectionKeys, UserKeys};
 use crate::names::RecordId;
 use crate::timestamp::Timestamp;
 use crate::transaction::Trx;
-use crate::values::{Collection, GivenPayload, Overlay, Payload, Row, StagedRow};
+use crate::values::{Collection, Overlay, Payload, Row, StagedPayload, StagedRow};
 
 /// The keys of a collection and of its overlays.
 #[derive(Debug, Clone)]
@@ -120,8 +120,8 @@ impl Layers {
         for (layer, staged) in &found.staged {
             let Some((overlay, _)) = self.overlays.get(*layer) else { continue };
             let payload = match staged.payload {
-                Some(GivenPayload::Beside { .. }) => PayloadAt::Beside(*layer),
-                Some(GivenPayload::Blob { id, len }) => PayloadAt::Here(Payload::Blob { id, len }),
+                Some(StagedPayload::Beside { .. }) => PayloadAt::Beside(*layer),
+                Some(StagedPayload::Blob { id, len }) => PayloadAt::Here(Payload::Blob { id, len }),
                 None => match view {
                     Some(view) if staged.keeps_payload() => view.payload,
                     _ => PayloadAt::Here(Payload::Inline(Bytes::new())),
@@ -170,7 +170,7 @@ impl LayeredRows {
     /// Iterates over all large payloads, including covered ones.
     pub(crate) fn blobs(&self) -> impl Iterator<Item = BlobId> {
         let staged = self.staged.iter().filter_map(|(_, staged)| match staged.payload {
-            Some(GivenPayload::Blob { id, .. }) => Some(id),
+            Some(StagedPayload::Blob { id, .. }) => Some(id),
             _ => None,
         });
         self.base.iter().filter_map(|row| row.payload.blob()).chain(staged)

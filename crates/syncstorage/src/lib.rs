@@ -39,7 +39,7 @@ pub use limits::Limits;
 pub use list::List;
 pub use maintenance::{Maintenance, MaintenanceOptions};
 pub use model::{
-    Change, DeleteResult, Got, Info, ListQuery, Precondition, Quota, Record, SORTINDEX_MAX, Sort, StageResult,
+    Change, DeleteResult, GetResult, Info, ListQuery, Precondition, Quota, Record, SORTINDEX_MAX, Sort, StageResult,
     TTL_SECONDS_MAX, WriteResult,
 };
 pub use names::{BatchId, CollectionName, KNOWN_COLLECTIONS, RecordId, Uid};

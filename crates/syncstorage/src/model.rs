@@ -130,7 +130,7 @@ pub struct Quota {
 
 /// The requested record, and the user's time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Got {
+pub struct GetResult {
     /// As in [`Info`].
     pub now: Timestamp,
     /// The record. Its time is X-Last-Modified.

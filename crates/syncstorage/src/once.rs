@@ -10,16 +10,16 @@ use crate::values::{Head, WriteOutcome};
 /// One write of a user. Each attempt notes the write's number in the user's clock. An attempt that finds it there knows
 /// that an earlier one was committed, and when.
 #[derive(Debug)]
-pub(crate) struct Once<A> {
+pub(crate) struct UserWrite<A> {
     /// A random number.
     pub number: u64,
     /// The answer that each attempt would give, with its time.
     answers: Mutex<Vec<(Timestamp, A)>>,
 }
 
-impl<A: Clone> Once<A> {
-    pub(crate) fn new() -> Result<Once<A>> {
-        Ok(Once { number: drawn()?, answers: Mutex::default() })
+impl<A: Clone> UserWrite<A> {
+    pub(crate) fn new() -> Result<UserWrite<A>> {
+        Ok(UserWrite { number: drawn()?, answers: Mutex::default() })
     }
 
     /// Returns the answer of an earlier attempt that was committed.
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn what_may_have_been_forgotten_is_not_known() {
         let at = Timestamp::from_hundredths;
-        let once = Once::new().unwrap();
+        let once = UserWrite::new().unwrap();
         let (first, again) = (Attempt::default(), Attempt { maybe_committed: true, after_unknown: true });
         let mut head = Head::default();
         // No attempt was made, or none may have been committed.

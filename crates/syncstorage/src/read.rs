@@ -5,7 +5,7 @@ use futures_util::future::{try_join_all, try_join3};
 use crate::error::{Error, Result};
 use crate::keys::UserKeys;
 use crate::layers::{Layers, base_rows};
-use crate::model::{Got, Info, Precondition, Quota, Record};
+use crate::model::{GetResult, Info, Precondition, Quota, Record};
 use crate::names::{CollectionName, RecordId, Uid};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
@@ -111,7 +111,7 @@ impl Inner {
         id: &RecordId,
         condition: Precondition,
         bytes_max: u64,
-    ) -> Result<Option<Got>> {
+    ) -> Result<Option<GetResult>> {
         let user = &self.keys.user(uid);
         self.runner
             .read(move |trx| async move {
@@ -130,7 +130,7 @@ impl Inner {
                 }
                 let payload = layers.bytes(&trx, id, view.payload).await?;
                 let (modified, sortindex, expires) = (view.modified, view.sortindex, view.expires);
-                Ok(Some(Got { now, record: Record { id: id.clone(), modified, payload, sortindex, expires } }))
+                Ok(Some(GetResult { now, record: Record { id: id.clone(), modified, payload, sortindex, expires } }))
             })
             .await
     }

@@ -12,7 +12,7 @@ use crate::limits::Limits;
 use crate::list::List;
 use crate::maintenance::Folds;
 use crate::metrics::{Metrics, transaction_families};
-use crate::model::{Change, DeleteResult, Got, Info, ListQuery, Precondition, Quota, StageResult, WriteResult};
+use crate::model::{Change, DeleteResult, GetResult, Info, ListQuery, Precondition, Quota, StageResult, WriteResult};
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::once::drawn;
 use crate::read::Size;
@@ -178,7 +178,7 @@ impl Store {
         collection: &CollectionName,
         id: &RecordId,
         condition: Precondition,
-    ) -> Result<Got> {
+    ) -> Result<GetResult> {
         let got = self.inner.get_one(uid, collection, id, condition, u64::MAX).await?;
         got.ok_or(Error::Corrupt("a payload's length"))
     }
@@ -194,7 +194,7 @@ impl Store {
         id: &RecordId,
         condition: Precondition,
         bytes_max: usize,
-    ) -> Result<Option<Got>> {
+    ) -> Result<Option<GetResult>> {
         self.inner.get_one(uid, collection, id, condition, bytes_max as u64).await
     }
 

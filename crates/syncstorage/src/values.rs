@@ -12,7 +12,7 @@ pub(crate) use collection::{Collection, Hold, Overlay};
 pub(crate) use head::{Head, WriteOutcome};
 pub(crate) use lease::LeaseValue;
 pub(crate) use record::{Payload, Row};
-pub(crate) use staged::{APPEND_NUMBERS, Batch, Beneath, GivenPayload, StagedPayloads, StagedRow};
+pub(crate) use staged::{APPEND_NUMBERS, BaseRecord, Batch, StagedPayload, StagedPayloads, StagedRow};
 
 pub(crate) const FORMAT: u8 = 1;
 
@@ -51,10 +51,10 @@ mod tests {
             exists in any::<bool>(), is_live in any::<bool>(), len in any::<u32>(), had in option::of(any::<i32>()),
             expires in option::of(time())) -> StagedRow {
             let payload = payload.map(|payload| match payload {
-                Payload::Inline(bytes) => GivenPayload::Beside { len: bytes.len() as u32 },
-                Payload::Blob { id, len } => GivenPayload::Blob { id, len },
+                Payload::Inline(bytes) => StagedPayload::Beside { len: bytes.len() as u32 },
+                Payload::Blob { id, len } => StagedPayload::Blob { id, len },
             });
-            StagedRow { payload, sortindex, ttl, beneath: Beneath { exists, is_live, len, sortindex: had, expires } }
+            StagedRow { payload, sortindex, ttl, beneath: BaseRecord { exists, is_live, len, sortindex: had, expires } }
         }
     }
 

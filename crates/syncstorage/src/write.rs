@@ -11,7 +11,7 @@ use crate::keys::{BlobId, Due, UserKeys};
 use crate::layers::base_rows;
 use crate::model::{Change, DeleteResult, ListQuery, Precondition, SORTINDEX_MAX, TTL_SECONDS_MAX, WriteResult};
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
-use crate::once::{Once, drawn};
+use crate::once::{UserWrite, drawn};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::{Attempt, Trx};
@@ -41,7 +41,7 @@ struct Writes<'a> {
     on: ConditionTarget,
     /// The upload that holds large payloads written ahead.
     upload: Option<BatchId>,
-    once: Once<WriteResult>,
+    once: UserWrite<WriteResult>,
 }
 
 impl Inner {
@@ -56,7 +56,7 @@ impl Inner {
     ) -> Result<WriteResult> {
         self.check_changes(&changes)?;
         let user = self.keys.user(uid);
-        let once = Once::new()?;
+        let once = UserWrite::new()?;
         let bytes = |change: &Change| change.payload.as_ref().map_or(0, Bytes::len) + AROUND_BYTES;
         let is_large = changes.iter().map(bytes).sum::<usize>() > WRITE_BYTES_MAX;
         let inline_max = if is_large { LEFT_BYTES_MAX } else { INLINE_BYTES_MAX };
@@ -180,7 +180,7 @@ impl Inner {
         id: &RecordId,
         condition: Precondition,
     ) -> Result<DeleteResult> {
-        let (user, once) = (self.keys.user(uid), Once::new()?);
+        let (user, once) = (self.keys.user(uid), UserWrite::new()?);
         let (user, once) = (&user, &once);
         let deleted = self
             .runner
@@ -222,7 +222,7 @@ impl Inner {
         let mut ids: Vec<&RecordId> = ids.iter().collect();
         ids.sort_unstable();
         ids.dedup();
-        let (user, once) = (self.keys.user(uid), Once::new()?);
+        let (user, once) = (self.keys.user(uid), UserWrite::new()?);
         let (user, once, ids) = (&user, &once, &ids);
         let written = self
             .runner
@@ -256,7 +256,7 @@ impl Inner {
         name: &CollectionName,
         condition: Precondition,
     ) -> Result<DeleteResult> {
-        let (user, once) = (self.keys.user(uid), Once::new()?);
+        let (user, once) = (self.keys.user(uid), UserWrite::new()?);
         let (user, once) = (&user, &once);
         self.runner
             .write(move |trx, attempt| async move {
@@ -282,7 +282,7 @@ impl Inner {
 
     /// Executes `DELETE` of all.
     pub(crate) async fn delete_everything(&self, uid: Uid, condition: Precondition) -> Result<DeleteResult> {
-        let (user, once) = (self.keys.user(uid), Once::new()?);
+        let (user, once) = (self.keys.user(uid), UserWrite::new()?);
         let (user, once) = (&user, &once);
         self.runner
             .write(move |trx, attempt| async move {

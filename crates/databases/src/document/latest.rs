@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flatbed_store::error::Result;
-use flatbed_store::keys::{Beside, DocumentKeys, KeyRange};
+use flatbed_store::keys::{DocumentKeys, KeyPosition, KeyRange};
 use flatbed_store::records::{BodyPlace, Info};
 use flatbed_store::transaction::Transaction;
 use foundationdb::FdbResult;
@@ -134,19 +134,19 @@ pub async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&str]) ->
             all.share.bytes += bytes;
             while let Some(document) = keys.get(all.found.len()) {
                 match document.beside(key) {
-                    Beside::Before => {}
-                    Beside::Info => {
+                    KeyPosition::Before => {}
+                    KeyPosition::Info => {
                         all.share.wanted += bytes;
                         current = Some((Info::decode(row.value())?, Rows::new(Vec::new(), document.body().len())));
                     }
-                    Beside::Body => {
+                    KeyPosition::Body => {
                         all.share.wanted += bytes;
                         if body.is_empty() {
                             body.start = at;
                         }
                         body.end = at + 1;
                     }
-                    Beside::Rest | Beside::Behind => {
+                    KeyPosition::Rest | KeyPosition::Behind => {
                         all.found.push(take(&mut current, &page, &mut body));
                         continue;
                     }

@@ -35,7 +35,7 @@ const LOCALS: usize = 1_000;
 
 /// Both servers and the ways to them.
 #[derive(Clone)]
-pub(crate) struct Ways {
+pub(crate) struct CopyRoute {
     pub from: Place,
     pub to: Place,
     pub access: PeerAccess,
@@ -64,7 +64,7 @@ impl SourceInfo {
 /// # Errors
 /// [`ImportError`]. What was copied before remains, and the next run resumes.
 pub(crate) async fn copy(
-    ways: &Ways,
+    ways: &CopyRoute,
     name: &str,
     info: &SourceInfo,
     with_locals: bool,
@@ -87,7 +87,7 @@ pub(crate) async fn copy(
 
 /// Replicates the documents of a database that exists on both sides, and adds what was not moved.
 pub(crate) async fn documents(
-    ways: &Ways,
+    ways: &CopyRoute,
     name: &str,
     with_locals: bool,
     progress: Arc<Progress>,
@@ -173,7 +173,7 @@ fn is_closed(security: &Value) -> bool {
         && (is_empty(&admins["roles"]) || are_admins(&admins["roles"]))
 }
 
-fn spec(ways: &Ways, name: &str) -> Result<Spec, ImportError> {
+fn spec(ways: &CopyRoute, name: &str) -> Result<Spec, ImportError> {
     let text = json!({
         "source": ways.from.endpoint(name),
         "target": ways.to.endpoint(name),
@@ -185,7 +185,7 @@ fn spec(ways: &Ways, name: &str) -> Result<Spec, ImportError> {
 }
 
 /// Replicates, and resumes after failures that may pass.
-async fn run(spec: &Arc<Spec>, ways: &Ways, progress: &Arc<Progress>) -> Result<(), ImportError> {
+async fn run(spec: &Arc<Spec>, ways: &CopyRoute, progress: &Arc<Progress>) -> Result<(), ImportError> {
     let (_never, stop) = watch::channel(false);
     let (mut tries, mut before) = (1, progress.stats());
     loop {

@@ -4,7 +4,7 @@ use flatbed_client::encode_segment;
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
-use crate::import::database::{self, Ways};
+use crate::import::database::{self, CopyRoute};
 use crate::import::server::{ImportError, Server};
 use crate::import::state::{ImportProgress, UnmovedList};
 
@@ -32,7 +32,11 @@ pub(crate) fn split(source: &str) -> Result<(&str, String), ImportError> {
 ///
 /// # Errors
 /// [`ImportError`]. What was copied before remains, and the next run resumes.
-pub(crate) async fn import(ways: &Ways, name: &str, progress: &ImportProgress) -> Result<UnmovedList, ImportError> {
+pub(crate) async fn import(
+    ways: &CopyRoute,
+    name: &str,
+    progress: &ImportProgress,
+) -> Result<UnmovedList, ImportError> {
     let (mut from, mut to) = (ways.from.open(), ways.to.open());
     let database = format!("/{}", encode_segment(name));
     let mut left = UnmovedList::default();

@@ -70,19 +70,19 @@ pub(crate) async fn waiting(inner: &Inner, instance: &Instance) -> Result<(u64, 
             digests.remove(attachment.digest());
         }
         for digest in &digests {
-            rows += u64::from(run(inner, &mut Use { instance, digest, id: &id }).await?);
+            rows += u64::from(run(inner, &mut ReadUse { instance, digest, id: &id }).await?);
         }
     }
     Ok((lists, rows))
 }
 
-struct Use<'a> {
+struct ReadUse<'a> {
     instance: &'a Instance,
     digest: &'a [u8],
     id: &'a str,
 }
 
-impl Operation for Use<'_> {
+impl Operation for ReadUse<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {

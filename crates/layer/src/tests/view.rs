@@ -18,7 +18,7 @@ use flatbed_store::proto;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::view_functions::EmittedRows;
 use flatbed_store::waits::{self, Waits};
-use flatbed_views::view::apply::{ApplyResult, At, apply, write_rows};
+use flatbed_views::view::apply::{ApplyContext, ApplyResult, apply, write_rows};
 use flatbed_views::view::build::{FOLLOWED, NodesPace, build_nodes};
 use flatbed_views::view::check::{PAGE_KEYS, all_rows, check};
 use flatbed_views::view::documents::LargeReadGate;
@@ -75,7 +75,7 @@ pub(super) fn group_in(is_partitioned: bool) -> ViewGroup {
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Todo<'a> {
+pub(super) enum ViewWork<'a> {
     Apply(&'a [PreparedDocument]),
     Write(&'a [PreparedDocument]),
     Build,
@@ -85,7 +85,7 @@ pub(super) struct Step<'a> {
     pub db: &'a Database,
     pub group: &'a ViewGroup,
     pub known: &'a KnownNodes,
-    pub todo: Todo<'a>,
+    pub todo: ViewWork<'a>,
 }
 
 impl Operation for Step<'_> {
@@ -94,7 +94,7 @@ impl Operation for Step<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.db.inner.resolve_for_write(trx, &self.db.name).await?;
         let large_reads = LargeReadGate::open();
-        let at = At { trx, keys: &instance.keys, large_reads: &large_reads };
+        let at = ApplyContext { trx, keys: &instance.keys, large_reads: &large_reads };
         let key = instance.keys.view(self.group.number()).progress();
         let found = trx.get(&key, false).await?;
         let mut progress = match found {
@@ -103,11 +103,11 @@ impl Operation for Step<'_> {
         };
         let mut applied = ApplyResult::default();
         match self.todo {
-            Todo::Apply(documents) => {
+            ViewWork::Apply(documents) => {
                 applied = apply(&at, self.group, Some(&Lengths), self.known, &mut progress, documents).await?;
             }
-            Todo::Write(documents) => applied = write_rows(&at, self.group, Some(&Lengths), documents).await?,
-            Todo::Build => {
+            ViewWork::Write(documents) => applied = write_rows(&at, self.group, Some(&Lengths), documents).await?,
+            ViewWork::Build => {
                 build_nodes(&at, self.group, Some(&Lengths), &mut progress, &mut NodesPace::default()).await?;
             }
         }
@@ -118,7 +118,7 @@ impl Operation for Step<'_> {
     }
 }
 
-pub(super) async fn step(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> (ApplyResult, proto::ViewProgress) {
+pub(super) async fn step(db: &Database, group: &ViewGroup, todo: ViewWork<'_>) -> (ApplyResult, proto::ViewProgress) {
     let (applied, progress, _) = sized_step(db, group, todo).await;
     (applied, progress)
 }
@@ -126,7 +126,7 @@ pub(super) async fn step(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> (A
 pub(super) async fn sized_step(
     db: &Database,
     group: &ViewGroup,
-    todo: Todo<'_>,
+    todo: ViewWork<'_>,
 ) -> (ApplyResult, proto::ViewProgress, i64) {
     step_knowing(db, group, &KnownNodes::new(&KnowingGroups::default()), todo).await
 }
@@ -135,7 +135,7 @@ async fn step_knowing(
     db: &Database,
     group: &ViewGroup,
     known: &KnownNodes,
-    todo: Todo<'_>,
+    todo: ViewWork<'_>,
 ) -> (ApplyResult, proto::ViewProgress, i64) {
     transaction::write(&db.inner.db, &db.inner.metrics, &mut Step { db, group, known, todo }).await.unwrap()
 }
@@ -170,7 +170,7 @@ async fn follow_knowing(db: &Database, group: &ViewGroup, known: &KnownNodes, do
     let documents = prepared(group, documents);
     let (mut rest, mut all) = (&documents[..], Vec::new());
     while !rest.is_empty() {
-        let (applied, ..) = step_knowing(db, group, known, Todo::Apply(rest)).await;
+        let (applied, ..) = step_knowing(db, group, known, ViewWork::Apply(rest)).await;
         assert!(applied.rows_changed > 0 || applied.documents > 0 || applied.bytes > 0);
         assert!(!applied.is_full);
         rest = &rest[applied.documents..];
@@ -184,15 +184,15 @@ pub(super) async fn build(db: &Database, group: &ViewGroup, documents: &Model) {
     let mut rest = &documents[..];
     while !rest.is_empty() {
         // As many as a range of ids has.
-        let (applied, _) = step(db, group, Todo::Write(&rest[..rest.len().min(300)])).await;
+        let (applied, _) = step(db, group, ViewWork::Write(&rest[..rest.len().min(300)])).await;
         rest = &rest[applied.documents..];
     }
-    while step(db, group, Todo::Build).await.1.phase != FOLLOWED {}
+    while step(db, group, ViewWork::Build).await.1.phase != FOLLOWED {}
 }
 
 /// Begins a group that needs no build: its nodes exist from the start.
 pub(super) async fn begin(db: &Database, group: &ViewGroup) {
-    while step(db, group, Todo::Build).await.1.phase != FOLLOWED {}
+    while step(db, group, ViewWork::Build).await.1.phase != FOLLOWED {}
 }
 
 pub(super) fn value(text: &str) -> Value<'static> {
@@ -385,7 +385,7 @@ async fn a_batch_waits_for_its_documents_and_each_level() {
     build(&db, &group, &numbered((0..3_000).map(|n| n * 2))).await;
     let (applied, waits) = counted(&db, &group, &numbered((0..20).map(|n| n * 301 + 1))).await;
     assert_eq!(applied.len(), 1);
-    let trees = step(&db, &group, Todo::Apply(&[])).await.1.trees;
+    let trees = step(&db, &group, ViewWork::Apply(&[])).await.1.trees;
     let height = trees.iter().map(|tree| tree.height).max().unwrap();
     let is_exact = flatbed_store::waits::are_exact();
     assert!(!is_exact || waits.path.depth() <= 5 + u64::from(height), "{waits:?} height {trees:?}");

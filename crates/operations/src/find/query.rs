@@ -19,7 +19,7 @@ use tracing::Instrument;
 use crate::find::catalog::JsonIndexes;
 use crate::find::page::{PagePosition, QueryPage, SelectedRow, SelectorPage};
 use crate::find::wait::{begin_to_wait, wait_for};
-use crate::index::json::place::Among;
+use crate::index::json::place::EntrySearch;
 use crate::index::maintainers::IndexContext;
 use crate::index_waits::WaitingQuery;
 
@@ -95,9 +95,9 @@ pub struct Query {
 }
 
 impl Query {
-    pub fn among<'a>(&'a self, within: &'a IndexContext<'a>, number: u64) -> Among<'a> {
+    pub fn among<'a>(&'a self, within: &'a IndexContext<'a>, number: u64) -> EntrySearch<'a> {
         let places = RowPlaces(self.partition.as_deref());
-        Among { within, number, index: &self.index, places, snapshot: true, written: None }
+        EntrySearch { within, number, index: &self.index, places, snapshot: true, written: None }
     }
 }
 

@@ -13,11 +13,11 @@ use futures_util::stream::{FuturesOrdered, StreamExt};
 
 use crate::index::json::definition::collation;
 use crate::index::json::key::DocumentKey;
-use crate::index::json::place::Among;
+use crate::index::json::place::EntrySearch;
 
 const RANGES_AT_ONCE: usize = 16;
 
-pub async fn of_keys(among: Among<'_>, ranges: &[flatbed_mango::KeyRange]) -> Result<Vec<KeyRange>> {
+pub async fn of_keys(among: EntrySearch<'_>, ranges: &[flatbed_mango::KeyRange]) -> Result<Vec<KeyRange>> {
     let mut all = Vec::with_capacity(ranges.len());
     for range in ranges {
         let (begin, end) = (edge(among, &range.start).await?, edge(among, &range.end).await?);
@@ -29,7 +29,7 @@ pub async fn of_keys(among: Among<'_>, ranges: &[flatbed_mango::KeyRange]) -> Re
 }
 
 /// Returns the key before or behind all keys that begin with an edge's values.
-async fn edge(among: Among<'_>, edge: &KeyEdge) -> Result<Vec<u8>> {
+async fn edge(among: EntrySearch<'_>, edge: &KeyEdge) -> Result<Vec<u8>> {
     let collation = collation()?;
     let items = collation.items_key(&edge.values);
     let place = if items.is_cut() {
@@ -47,7 +47,7 @@ async fn edge(among: Among<'_>, edge: &KeyEdge) -> Result<Vec<u8>> {
 }
 
 /// Returns the key of a bookmark's entry, or of its position, and whether the entry is behind that position.
-async fn entry_of(among: Among<'_>, bookmark: &Bookmark) -> Result<Vec<u8>> {
+async fn entry_of(among: EntrySearch<'_>, bookmark: &Bookmark) -> Result<Vec<u8>> {
     // A client may name a document of another partition.
     let entry = |element: &[u8]| {
         let place = among.places.before_document(element, cut_id(&bookmark.id));
@@ -101,7 +101,7 @@ pub fn of_ids(keys: &Keys, ranges: &[IdRange]) -> Vec<KeyRange> {
 /// Returns all ranges that a query reads, in key order, behind its bookmark. `among`: its json index.
 pub async fn of_source(
     keys: &Keys,
-    among: Option<Among<'_>>,
+    among: Option<EntrySearch<'_>>,
     (source, after, reverse): (&Source, Option<&Bookmark>, bool),
 ) -> Result<Vec<KeyRange>> {
     let (mut ranges, after) = match (source, among) {

@@ -10,7 +10,7 @@ use flatbed_store::proto;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use futures_util::FutureExt;
 
-use crate::index_waits::{IndexWaits, Unbuilt, WaitingQuery};
+use crate::index_waits::{IndexWaits, UnbuiltIndexes, WaitingQuery};
 
 pub(super) fn begin_to_wait(database: &ReadHandle, number: u64, index: &Index) -> Result<WaitingQuery> {
     let design = index.ddoc().unwrap_or_default();
@@ -29,9 +29,9 @@ struct ReadUnbuilt<'a> {
 }
 
 impl Operation for ReadUnbuilt<'_> {
-    type Output = Unbuilt;
+    type Output = UnbuiltIndexes;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Unbuilt> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<UnbuiltIndexes> {
         let record = &self.inner.resolve(trx, self.name).await?.record;
         // The builder gives indexes of an older collation other numbers.
         let is_outdated = is_outdated(record, self.inner.collation);
@@ -40,6 +40,6 @@ impl Operation for ReadUnbuilt<'_> {
         }
         let is_unbuilt = |index: &&proto::Index| is_outdated || !index.readable;
         let numbers = record.indexes.iter().filter(is_unbuilt).map(|index| index.number).collect();
-        Ok(Unbuilt { namespace: record.namespace, numbers })
+        Ok(UnbuiltIndexes { namespace: record.namespace, numbers })
     }
 }

@@ -5,13 +5,13 @@ use flatbed_store::error::Result;
 use flatbed_store::records::{ById, Info};
 use flatbed_store::transaction::{Quiet, Transaction};
 
-use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument, is_of_document};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, PendingWork, PurgedDocument, is_of_document};
 
 /// Maintains the ids of documents that are not deleted.
 pub struct AllDocsIndex;
 
 impl IndexMaintainer for AllDocsIndex {
-    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<PendingWork<'a>> {
         let IndexContext { trx, instance, .. } = *within;
         let key = instance.keys.all_docs_entry(change.id);
         if change.new.deleted {
@@ -24,7 +24,11 @@ impl IndexMaintainer for AllDocsIndex {
         Ok(None)
     }
 
-    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(
+        &'a mut self,
+        within: &'a IndexContext<'a>,
+        purged: &'a PurgedDocument<'a>,
+    ) -> Result<PendingWork<'a>> {
         let IndexContext { trx, instance, .. } = *within;
         if !purged.old.deleted {
             Quiet(trx).clear(&instance.keys.all_docs_entry(purged.id))?;

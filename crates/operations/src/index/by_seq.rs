@@ -14,7 +14,7 @@ use foundationdb::options::MutationType;
 use prost::Message;
 
 use crate::index::channels::{ChannelDepartures, RoutingChange};
-use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument, is_of_document};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, PendingWork, PurgedDocument, is_of_document};
 use crate::index::selector::selecting::{SelectorUpdates, entry_of_document};
 
 /// A by-seq entry names up to this many leaves of a document; feed readers look up the leaves of other documents.
@@ -84,7 +84,7 @@ impl IndexMaintainer for BySeq {
         self.selecting.begin(within);
     }
 
-    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<PendingWork<'a>> {
         if let Some(old) = change.old {
             self.leave(within, old)?;
         }
@@ -98,7 +98,11 @@ impl IndexMaintainer for BySeq {
         })))
     }
 
-    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(
+        &'a mut self,
+        within: &'a IndexContext<'a>,
+        purged: &'a PurgedDocument<'a>,
+    ) -> Result<PendingWork<'a>> {
         self.leave(within, purged.old)?;
         self.greatest_user_version = self.greatest_user_version.max(Some(purged.user_version));
         Ok(None)

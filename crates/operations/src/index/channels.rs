@@ -25,7 +25,7 @@ use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
 
-use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, PendingWork, PurgedDocument};
 
 pub use check::{ChannelDepartures, check_document, check_entry, check_principal};
 
@@ -308,7 +308,7 @@ impl Writer<'_> {
 }
 
 impl IndexMaintainer for Channels {
-    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<PendingWork<'a>> {
         let IndexContext { trx, instance, .. } = *within;
         let Some(rerouted) = change.rerouted else { return Ok(None) };
         let mut writer = Writer { quiet: Quiet(trx), written: &mut self.written };
@@ -350,7 +350,11 @@ impl IndexMaintainer for Channels {
         Ok(None)
     }
 
-    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(
+        &'a mut self,
+        within: &'a IndexContext<'a>,
+        purged: &'a PurgedDocument<'a>,
+    ) -> Result<PendingWork<'a>> {
         let IndexContext { trx, instance, .. } = *within;
         let Some(rerouted) = purged.rerouted else { return Ok(None) };
         let (keys, id, old) = (&instance.keys, purged.id, purged.old);

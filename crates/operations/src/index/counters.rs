@@ -10,7 +10,7 @@ use flatbed_store::due::DueKind;
 use flatbed_store::error::Result;
 use flatbed_store::keys::Counter;
 
-use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, PendingWork, PurgedDocument};
 
 /// The changes of one transaction, applied by one atomic ADD per counter.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub struct Counters {
 }
 
 impl IndexMaintainer for Counters {
-    fn document<'a>(&'a mut self, _: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, _: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<PendingWork<'a>> {
         let live = |deleted: bool| if deleted { [0, 1] } else { [1, 0] };
         let [old_live, old_deleted] = change.old.map_or([0, 0], |old| live(old.deleted));
         let [new_live, new_deleted] = live(change.new.deleted);
@@ -32,7 +32,7 @@ impl IndexMaintainer for Counters {
         Ok(None)
     }
 
-    fn purged<'a>(&'a mut self, _: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(&'a mut self, _: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<PendingWork<'a>> {
         let [live, deleted] = if purged.old.deleted { [0, -1] } else { [-1, 0] };
         let external = -(purged.old.external_bytes as i64);
         let changes = [live, deleted, external, purged.stored_bytes_delta, purged.superseded_bytes_delta];

@@ -137,7 +137,7 @@ pub struct PurgedDocument<'c> {
 }
 
 /// The rest of a maintainer's work, if it has to wait for a read.
-pub type Later<'a> = Option<BoxFuture<'a, Result<()>>>;
+pub type PendingWork<'a> = Option<BoxFuture<'a, Result<()>>>;
 
 /// Maintains one kind of derived data. It writes into the caller's transaction and reads nothing there that other
 /// transactions write often: it reads its own old entries of a document as a snapshot, since all writers of them
@@ -151,9 +151,13 @@ pub trait IndexMaintainer: Send {
         false
     }
 
-    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>>;
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<PendingWork<'a>>;
 
-    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>>;
+    fn purged<'a>(
+        &'a mut self,
+        within: &'a IndexContext<'a>,
+        purged: &'a PurgedDocument<'a>,
+    ) -> Result<PendingWork<'a>>;
 
     /// Returns the bytes written beyond the kind's reservation since the last call.
     fn excess(&mut self) -> u64 {

@@ -26,7 +26,7 @@ use foundationdb::options::MutationType;
 use futures_util::future::BoxFuture;
 
 use crate::index::kinds::Kind;
-use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument, is_of_document};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, PendingWork, PurgedDocument, is_of_document};
 use crate::index::prepare::Preparations;
 
 const VALUE_BYTES_MAX: usize = 200;
@@ -198,12 +198,12 @@ impl Kind for Member {
     }
 }
 
-type Old = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
+type PendingValue = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
 
 struct Maintainer {
     index: proto::Index,
     /// The documents' old values, read before anything is awaited.
-    old: HashMap<String, Old>,
+    old: HashMap<String, PendingValue>,
     preparations: Preparations,
 }
 
@@ -213,7 +213,7 @@ fn begin_of(value: &[u8]) -> &[u8] {
 }
 
 impl Maintainer {
-    fn take(&mut self, within: &IndexContext<'_>, id: &str) -> Old {
+    fn take(&mut self, within: &IndexContext<'_>, id: &str) -> PendingValue {
         self.begin(within, id);
         self.old.remove(id).unwrap()
     }
@@ -251,7 +251,7 @@ impl IndexMaintainer for Maintainer {
         true
     }
 
-    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<PendingWork<'a>> {
         let old = self.take(within, change.id);
         Ok(Some(Box::pin(async move {
             let old = old.await?;
@@ -278,7 +278,11 @@ impl IndexMaintainer for Maintainer {
         })))
     }
 
-    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(
+        &'a mut self,
+        within: &'a IndexContext<'a>,
+        purged: &'a PurgedDocument<'a>,
+    ) -> Result<PendingWork<'a>> {
         let old = self.take(within, purged.id);
         Ok(Some(Box::pin(async move {
             let old = old.await?;

@@ -7,7 +7,7 @@ use flatbed_store::error::Result;
 use flatbed_store::keys::Counter;
 use flatbed_store::records::Info;
 
-use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, PurgedDocument};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, PendingWork, PurgedDocument};
 
 /// The counters of a partition. The size of bodies is not among them, as attachments may be shared by documents of
 /// several partitions.
@@ -39,12 +39,12 @@ impl Partitions {
 }
 
 impl IndexMaintainer for Partitions {
-    fn document<'a>(&'a mut self, _: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, _: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<PendingWork<'a>> {
         self.add(change.id, change.old, Some(change.new));
         Ok(None)
     }
 
-    fn purged<'a>(&'a mut self, _: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(&'a mut self, _: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<PendingWork<'a>> {
         self.add(purged.id, Some(purged.old), None);
         Ok(None)
     }

@@ -229,7 +229,7 @@ pub async fn routed(
 }
 
 /// The inputs of a judgement, with their memory permit.
-pub struct WithRoom {
+pub struct JudgeInputs {
     pub(super) old: Option<Document>,
     pub(super) room: Option<Room>,
     /// The approximate bytes of its texts.
@@ -245,7 +245,7 @@ pub async fn with_room(
     (upon, eyes): (Option<&RevId>, Option<&ReadPrincipal>),
     judge: Option<&dyn Judge>,
     named: &str,
-) -> Result<Option<WithRoom>> {
+) -> Result<Option<JudgeInputs>> {
     let mut room = None;
     loop {
         let reading = match (edit.parent.as_ref().or(upon), &edit.history) {
@@ -260,9 +260,9 @@ pub async fn with_room(
         };
         drop(reading);
         let bytes = 2 * edit_bytes(edit) + 3 * old.as_ref().map_or(0, document_bytes);
-        let Some(judge) = judge else { return Ok(Some(WithRoom { old, room, bytes })) };
+        let Some(judge) = judge else { return Ok(Some(JudgeInputs { old, room, bytes })) };
         match room.take().or_else(|| judge.try_room(named, bytes)) {
-            Some(room) => return Ok(Some(WithRoom { old, room: Some(room), bytes })),
+            Some(room) => return Ok(Some(JudgeInputs { old, room: Some(room), bytes })),
             None => drop(old),
         }
         // The revision is read again: revisions do not change.

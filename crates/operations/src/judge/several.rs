@@ -18,7 +18,7 @@ use flatbed_store::error::{Error, Invalid, NotJudged, Refusal, Result};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};
 
-use crate::judge::ask::{EditRequest, JudgedEdit, WithRoom, cut, with_room};
+use crate::judge::ask::{EditRequest, JudgeInputs, JudgedEdit, cut, with_room};
 use crate::judge::design;
 use crate::judge::judgement::{Judge, Judgement, ProposedWrite, Room, Rule};
 use crate::judge::routes::Routes;
@@ -206,7 +206,7 @@ impl JudgeContext<'_> {
         // The function sees a document that its author may not read as missing.
         let eyes = writer.map(|_| database.asker());
         let found = with_room(database, edit, (upon, eyes), self.judge, &self.named).await?;
-        let Some(WithRoom { mut old, room, bytes }) = found else {
+        let Some(JudgeInputs { mut old, room, bytes }) = found else {
             return Ok(EditPreparation::Judged(JudgedEdit { was_there: true, ..JudgedEdit::may() }));
         };
         if let (Some(old), true) = (&mut old, upon.is_some()) {

@@ -31,17 +31,17 @@ pub struct PurgedInfos {
     /// The purges, oldest first; at most 500.
     pub infos: Vec<PurgedInfo>,
     /// The start of the next page; `None` for the last page.
-    pub next: Option<PurgedFrom>,
+    pub next: Option<PurgeLogPosition>,
 }
 
 /// A position in the log of purges, valid for the instance of the database that returned it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PurgedFrom(pub Vec<u8>);
+pub struct PurgeLogPosition(pub Vec<u8>);
 
 struct ReadInfos<'a> {
     inner: &'a Inner,
     name: &'a str,
-    from: Option<&'a PurgedFrom>,
+    from: Option<&'a PurgeLogPosition>,
 }
 
 impl Operation for ReadInfos<'_> {
@@ -51,7 +51,7 @@ impl Operation for ReadInfos<'_> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let KeyRange { mut begin, end } = instance.keys.purges();
         // A position of an earlier instance of the database has other keys and is ignored.
-        if let Some(PurgedFrom(from)) = self.from
+        if let Some(PurgeLogPosition(from)) = self.from
             && (begin.as_slice()..end.as_slice()).contains(&from.as_slice())
         {
             begin.clone_from(from);
@@ -63,12 +63,12 @@ impl Operation for ReadInfos<'_> {
             let revs = record.revisions.iter().map(|rev| revision(Some(rev))).collect::<Result<Vec<_>>>()?;
             infos.push(PurgedInfo { id: record.document_id, revs });
         }
-        Ok(PurgedInfos { infos, next: page.rest.map(|rest| PurgedFrom(rest.begin)) })
+        Ok(PurgedInfos { infos, next: page.rest.map(|rest| PurgeLogPosition(rest.begin)) })
     }
 }
 
 /// Performs `Reader::purged_infos` of the layer.
 #[boxed]
-pub async fn purged_infos(database: &ReadHandle, from: Option<&PurgedFrom>) -> Result<PurgedInfos> {
+pub async fn purged_infos(database: &ReadHandle, from: Option<&PurgeLogPosition>) -> Result<PurgedInfos> {
     database.read(&mut ReadInfos { inner: &database.inner, name: &database.name, from }).await
 }

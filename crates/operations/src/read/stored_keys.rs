@@ -107,7 +107,10 @@ pub async fn stored_keys(database: &ReadHandle, id: &str, after: Option<&[u8]>) 
             // Another process may have added names.
             instance.reload_names(&database.inner).await?;
             let names = instance.fields.view();
-            under.iter().map(|(key, bytes)| describe_key(&instance.keys, &OrNumbers(&names), key, *bytes)).collect()
+            under
+                .iter()
+                .map(|(key, bytes)| describe_key(&instance.keys, &NamesOrNumbers(&names), key, *bytes))
+                .collect()
         }
     };
     for (what, (key, value_bytes)) in beside {
@@ -150,9 +153,9 @@ impl FieldLabels for Names<'_> {
 }
 
 /// Names, or numbers for fields without one: in a damaged or partly restored store.
-struct OrNumbers<'n>(&'n FieldsView<'n>);
+struct NamesOrNumbers<'n>(&'n FieldsView<'n>);
 
-impl FieldLabels for OrNumbers<'_> {
+impl FieldLabels for NamesOrNumbers<'_> {
     fn field_name(&self, id: u64) -> String {
         self.0.name_of(id).map_or_else(|| format!("field {id}"), ToOwned::to_owned)
     }

@@ -20,10 +20,20 @@ fn rights(store: &Store, principal: Principal) -> Rights {
 
 /// The statuses of the refusals for each requirement; 0: granted.
 fn refused(principal: &Principal, access: Access) -> [u16; 4] {
-    refused_of(false, [Needs::Member, Needs::Admin, Needs::Maintainer, Needs::Server], principal, access)
+    refused_of(
+        false,
+        [Requirement::Member, Requirement::Admin, Requirement::Maintainer, Requirement::Server],
+        principal,
+        access,
+    )
 }
 
-fn refused_of<const N: usize>(channels: bool, all: [Needs; N], principal: &Principal, access: Access) -> [u16; N] {
+fn refused_of<const N: usize>(
+    channels: bool,
+    all: [Requirement; N],
+    principal: &Principal,
+    access: Access,
+) -> [u16; N] {
     let status = |refused: AuthError| refused.kind.status();
     all.map(|needs| needs.suffices(principal, access, channels).map_or_else(status, |()| 0))
 }
@@ -32,7 +42,7 @@ fn refused_of<const N: usize>(channels: bool, all: [Needs; N], principal: &Princ
 fn in_a_database_with_channels_administrators_alone_see_all() {
     let (nobody, anna) = (Principal::anonymous(), user(&["r"]));
     let whole = |principal, access| {
-        let needs = [Needs::Member, Needs::Whole];
+        let needs = [Requirement::Member, Requirement::Whole];
         [false, true].map(|channels| refused_of(channels, needs, principal, access))
     };
     assert_eq!(whole(&anna, Access::Admin), [[0, 0], [0, 0]]);
@@ -41,7 +51,7 @@ fn in_a_database_with_channels_administrators_alone_see_all() {
     assert_eq!(whole(&nobody, Access::Member), [[0, 0], [0, 403]]);
     // An outsider learns no more than about a missing database.
     assert_eq!(whole(&nobody, Access::Nobody), [[401, 401], [0, 401]]);
-    let refused = Needs::Whole.suffices(&anna, Access::Nobody, true).unwrap_err();
+    let refused = Requirement::Whole.suffices(&anna, Access::Nobody, true).unwrap_err();
     assert_eq!(refused.reason, "Only administrators may read this.");
 }
 
@@ -88,22 +98,22 @@ fn what_was_granted_is_judged_again() {
         as_replicator: None,
     };
     let judged = |held: &CommitGate, security: &[u8]| held.judge(&DatabaseSecurity::new(security, 1));
-    let member = held(user(&[]), Needs::Member, Access::Member);
+    let member = held(user(&[]), Requirement::Member, Access::Member);
     assert_eq!(judged(&member, b"{}"), Ok(()));
     assert!(matches!(judged(&member, closed), Err(Refusal::Forbidden(_))));
-    let nobody = held(Principal::anonymous(), Needs::Member, Access::Member);
+    let nobody = held(Principal::anonymous(), Requirement::Member, Access::Member);
     assert_eq!(judged(&nobody, b"{}"), Ok(()));
     assert!(matches!(judged(&nobody, closed), Err(Refusal::Unauthorized(_))));
     // A former administrator who is still a member is judged as a member.
-    let admin = held(user(&[]), Needs::Member, Access::Admin);
+    let admin = held(user(&[]), Requirement::Member, Access::Admin);
     assert_eq!(judged(&admin, br#"{"admins":{"names":["anna"]}}"#), Ok(()));
     assert_eq!(judged(&admin, b"{}"), Err(Refusal::UserChanged));
     assert!(matches!(judged(&admin, closed), Err(Refusal::Forbidden(_))));
-    let admin = held(user(&[]), Needs::Admin, Access::Admin);
+    let admin = held(user(&[]), Requirement::Admin, Access::Admin);
     assert!(matches!(judged(&admin, b"{}"), Err(Refusal::Forbidden(_))));
-    let server = held(user(&["_admin"]), Needs::Server, Access::Admin);
+    let server = held(user(&["_admin"]), Requirement::Server, Access::Admin);
     assert_eq!(judged(&server, closed), Ok(()));
-    let was_server = held(user(&[]), Needs::Server, Access::Admin);
+    let was_server = held(user(&[]), Requirement::Server, Access::Admin);
     assert!(judged(&was_server, b"{}").is_err());
 }
 
@@ -120,7 +130,7 @@ fn what_was_granted_in_one_kind_of_database_is_not_in_another() {
             (Some(false), true, false),
         ] {
             let standing = Standing::new(principal.clone(), RightsBasis::Nothing);
-            let (needs, name, access) = (Needs::Member, "a/_replicator".to_owned(), Access::Member);
+            let (needs, name, access) = (Requirement::Member, "a/_replicator".to_owned(), Access::Member);
             let held = CommitGate { standing, needs, name, access, as_replicator };
             let judged = held.judge(&DatabaseSecurity::new(b"{}", 1).of_replicator(is_replicator));
             let expected = if is_let { Ok(()) } else { Err(Refusal::UserChanged) };
@@ -132,7 +142,7 @@ fn what_was_granted_in_one_kind_of_database_is_not_in_another() {
     let security = |is_replicator| DatabaseSecurity::new(b"{}", 1).of_replicator(is_replicator);
     for (was, is) in [(false, false), (true, true), (false, true), (true, false)] {
         let (before, principal) = ((Access::Member, was), user(&[]));
-        let still = Needs::Member.in_database_as(before, &standing, &principal, "a/_replicator", &security(is));
+        let still = Requirement::Member.in_database_as(before, &standing, &principal, "a/_replicator", &security(is));
         assert_eq!(still.is_ok(), was == is);
     }
 }
@@ -184,7 +194,10 @@ async fn the_servers_own_is_its_administrators() {
     ] {
         let rights = rights(&store, principal);
         assert_eq!(
-            (Needs::Server.in_server(rights.principal()).is_ok(), Needs::Metrics.in_server(rights.principal()).is_ok()),
+            (
+                Requirement::Server.in_server(rights.principal()).is_ok(),
+                Requirement::Metrics.in_server(rights.principal()).is_ok()
+            ),
             (server, metrics),
             "{rights:?}"
         );

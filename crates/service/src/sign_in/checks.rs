@@ -274,13 +274,13 @@ mod tests {
 
     /// The number of checks that ran, that run, and that ran in parallel.
     #[derive(Debug, Default)]
-    struct Ran {
+    struct CheckCounts {
         all: AtomicUsize,
         now: AtomicUsize,
         at_once: AtomicUsize,
     }
 
-    fn slow(ran: &Arc<Ran>, outcome: CheckOutcome) -> impl FnOnce() -> CheckOutcome + Send + 'static {
+    fn slow(ran: &Arc<CheckCounts>, outcome: CheckOutcome) -> impl FnOnce() -> CheckOutcome + Send + 'static {
         let ran = Arc::clone(ran);
         move || {
             ran.all.fetch_add(1, Ordering::Relaxed);
@@ -293,7 +293,7 @@ mod tests {
 
     #[tokio::test]
     async fn equal_ones_share_a_check_and_one_runs_at_once() {
-        let (checks, ran) = (checks(CheckOptions::default()), Arc::<Ran>::default());
+        let (checks, ran) = (checks(CheckOptions::default()), Arc::<CheckCounts>::default());
         let asked = (0..40).map(|at| {
             let outcome = if at % 4 == 0 { CheckOutcome::Right } else { CheckOutcome::Wrong };
             checks.ask(Network::V6(at as u64), key(at % 4), slow(&ran, outcome))
@@ -311,7 +311,8 @@ mod tests {
             let turn = Arc::clone(&turn);
             Arc::new(move || drop(turn.blocking_lock()))
         };
-        let (few, ran) = (checks(CheckOptions { before_each, ..CheckOptions::default() }), Arc::<Ran>::default());
+        let (few, ran) =
+            (checks(CheckOptions { before_each, ..CheckOptions::default() }), Arc::<CheckCounts>::default());
         let held = turn.lock().await;
         for at in 0..200 {
             let asked = few.ask(Network::V6(1), key(at), slow(&ran, CheckOutcome::Wrong));
@@ -323,7 +324,7 @@ mod tests {
         until("all is done", async || !few.state().is_working).await;
         assert_eq!(ran.all.load(Ordering::Relaxed), 1);
         let (checks, ran) =
-            (checks(CheckOptions { waiting_max: 10, ..CheckOptions::default() }), Arc::<Ran>::default());
+            (checks(CheckOptions { waiting_max: 10, ..CheckOptions::default() }), Arc::<CheckCounts>::default());
         let asked =
             (0..30).map(|at| checks.ask(Network::V6(1_000 + at as u64), key(at), slow(&ran, CheckOutcome::Wrong)));
         let found = futures_util::future::join_all(asked).await;

@@ -10,7 +10,7 @@ use crate::test_store::Store;
 fn watch(watching: &Arc<WatchState>, role: &str) -> RightsWatch {
     let principal = Principal::user(role, [role.to_owned()], AuthMethod::Password);
     let judged = Arc::new(GrantedRights::default());
-    judged.note(Some("db"), Needs::Member, (flatbed_auth::security::Access::Member, false));
+    judged.note(Some("db"), Requirement::Member, (flatbed_auth::security::Access::Member, false));
     RightsWatch::new(Arc::clone(watching), Standing::new(principal, RightsBasis::Nothing), judged).at_once()
 }
 

@@ -27,7 +27,7 @@ pub enum DocumentPart {
 
 /// The position of a key relative to a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beside {
+pub enum KeyPosition {
     Before,
     Info,
     Body,
@@ -43,14 +43,14 @@ pub struct DocumentKeys {
 
 impl DocumentKeys {
     /// Returns the position of some document's key relative to this document.
-    pub fn beside(&self, key: &[u8]) -> Beside {
+    pub fn beside(&self, key: &[u8]) -> KeyPosition {
         match key.strip_prefix(self.prefix.as_slice()).map(take_int) {
             // The id of another document continues with a NUL, which is not the code of an integer.
-            None | Some(Err(_)) if *key < *self.prefix => Beside::Before,
-            None | Some(Err(_)) => Beside::Behind,
-            Some(Ok((INFO, _))) => Beside::Info,
-            Some(Ok((BODY, _))) => Beside::Body,
-            Some(Ok(_)) => Beside::Rest,
+            None | Some(Err(_)) if *key < *self.prefix => KeyPosition::Before,
+            None | Some(Err(_)) => KeyPosition::Behind,
+            Some(Ok((INFO, _))) => KeyPosition::Info,
+            Some(Ok((BODY, _))) => KeyPosition::Body,
+            Some(Ok(_)) => KeyPosition::Rest,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::seq::STAMP_BYTES;
 
 /// The start of a stay in one channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum StayStart {
     /// The change that wrote the info.
     Own,
     Unknown,
@@ -23,9 +23,9 @@ enum At {
 /// The starts for each of the winner's channels, in the order of their names, and last that of the document itself. A
 /// revision's rows are bounded, so there are at most some 600 of 14 bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ChannelsSince(Box<[At]>);
+pub struct ChannelsSince(Box<[StayStart]>);
 
-/// The stored numbers of [`At::Own`] and [`At::Unknown`]. Stamps are numbered behind them.
+/// The stored numbers of [`StayStart::Own`] and [`StayStart::Unknown`]. Stamps are numbered behind them.
 const OWN: u32 = 0;
 const UNKNOWN: u32 = 1;
 const FIRST: u32 = 2;
@@ -35,28 +35,28 @@ impl ChannelsSince {
     pub fn decode(places: Vec<u32>, stamps: &[u8]) -> ChannelsSince {
         let (stamps, _) = stamps.as_chunks::<STAMP_BYTES>();
         let at = |place: u32| match place {
-            OWN => At::Own,
-            UNKNOWN => At::Unknown,
+            OWN => StayStart::Own,
+            UNKNOWN => StayStart::Unknown,
             number => {
                 let stamp = usize::try_from(number - FIRST).ok().and_then(|number| stamps.get(number));
-                stamp.map_or(At::Unknown, |stamp| At::Before(Stamp(*stamp)))
+                stamp.map_or(StayStart::Unknown, |stamp| StayStart::Before(Stamp(*stamp)))
             }
         };
         ChannelsSince(places.into_iter().map(at).collect())
     }
 
     fn distinct(&self) -> Vec<Stamp> {
-        let stamps = self.0.iter().filter_map(|at| if let At::Before(stamp) = at { Some(*stamp) } else { None });
+        let stamps = self.0.iter().filter_map(|at| if let StayStart::Before(stamp) = at { Some(*stamp) } else { None });
         stamps.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Encodes the places that [`ChannelsSince::decode`] reads together with [`ChannelsSince::stamps`].
     pub fn places(&self) -> Vec<u32> {
         let distinct = self.distinct();
-        let place = |at: &At| match at {
-            At::Own => OWN,
-            At::Unknown => UNKNOWN,
-            At::Before(stamp) => {
+        let place = |at: &StayStart| match at {
+            StayStart::Own => OWN,
+            StayStart::Unknown => UNKNOWN,
+            StayStart::Before(stamp) => {
                 let number = distinct.binary_search(stamp).ok().and_then(|number| u32::try_from(number).ok());
                 number.map_or(UNKNOWN, |number| FIRST + number)
             }
@@ -75,33 +75,33 @@ impl ChannelsSince {
 
     /// Creates it from the starts of the channels and, last, of the document. For tests.
     pub fn known(each: impl Iterator<Item = Option<Stamp>>) -> ChannelsSince {
-        ChannelsSince(each.map(|stamp| stamp.map_or(At::Unknown, At::Before)).collect())
+        ChannelsSince(each.map(|stamp| stamp.map_or(StayStart::Unknown, StayStart::Before)).collect())
     }
 
     /// Returns the starts after a change of a document, from `old`, the info before the change. `was_in` and `is_in`
     /// are all channels before and after the change.
     pub fn behind(old: Option<&Info>, was_in: &BTreeSet<String>, is_in: &BTreeSet<String>) -> ChannelsSince {
-        let known = |at: Option<Stamp>| at.map_or(At::Unknown, At::Before);
+        let known = |at: Option<Stamp>| at.map_or(StayStart::Unknown, StayStart::Before);
         let was = old.into_iter().flat_map(|old| since_each(old, was_in));
-        let was: BTreeMap<&str, At> = was.map(|(channel, at)| (channel, known(at))).collect();
+        let was: BTreeMap<&str, StayStart> = was.map(|(channel, at)| (channel, known(at))).collect();
         // A document that is routed for the first time was visible to no user before.
         let entered = old.filter(|old| old.routed.channels.is_some());
-        let born = entered.map_or(At::Own, |old| known(born(old)));
-        let at = |channel: &String| was.get(channel.as_str()).copied().unwrap_or(At::Own);
+        let born = entered.map_or(StayStart::Own, |old| known(born(old)));
+        let at = |channel: &String| was.get(channel.as_str()).copied().unwrap_or(StayStart::Own);
         ChannelsSince(is_in.iter().map(at).chain([born]).collect())
     }
 
     /// Returns whether an info with this many channels and this sequence can have these starts.
     pub fn is_sound(&self, channels: usize, seq: Stamp) -> bool {
-        let is_before = |at: &At| !matches!(at, At::Before(stamp) if *stamp >= seq);
+        let is_before = |at: &StayStart| !matches!(at, StayStart::Before(stamp) if *stamp >= seq);
         self.0.len() == channels + 1 && self.0.iter().all(is_before)
     }
 
     fn at(&self, place: usize, own: [u8; STAMP_BYTES]) -> Option<Stamp> {
         match self.0.get(place)? {
-            At::Own => Some(Stamp(own)),
-            At::Unknown => None,
-            At::Before(stamp) => Some(*stamp),
+            StayStart::Own => Some(Stamp(own)),
+            StayStart::Unknown => None,
+            StayStart::Before(stamp) => Some(*stamp),
         }
     }
 }
@@ -129,14 +129,20 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let [a, b] = [Stamp::of(7), Stamp::of(5)];
-        let since = ChannelsSince(Box::new([At::Before(a), At::Own, At::Unknown, At::Before(b), At::Before(a)]));
+        let since = ChannelsSince(Box::new([
+            StayStart::Before(a),
+            StayStart::Own,
+            StayStart::Unknown,
+            StayStart::Before(b),
+            StayStart::Before(a),
+        ]));
         assert_eq!((since.places(), since.count()), (vec![3, 0, 1, 2, 3], 2));
         assert_eq!(since.stamps(), [b.0, a.0].concat());
         assert_eq!(ChannelsSince::decode(since.places(), &since.stamps()), since);
         // One number without a stamp, and one truncated stamp.
         assert_eq!(
             *ChannelsSince::decode(vec![2, 3, u32::MAX], &[9; 13]).0,
-            [At::Before(Stamp([9; 12])), At::Unknown, At::Unknown]
+            [StayStart::Before(Stamp([9; 12])), StayStart::Unknown, StayStart::Unknown]
         );
         assert_eq!(ChannelsSince::decode(Vec::new(), &[]), ChannelsSince::default());
     }

@@ -8,7 +8,7 @@ use crate::layers::Layers;
 use crate::names::{BatchId, RecordId};
 use crate::store::Inner;
 use crate::transaction::Page;
-use crate::values::{Batch, GivenPayload};
+use crate::values::{Batch, StagedPayload};
 
 impl Inner {
     pub(super) async fn check_batch(
@@ -30,12 +30,12 @@ impl Inner {
             let edits = staged(&keys, &rows)?;
             for (id, edit) in &edits {
                 sums.records += 1;
-                sums.bytes += edit.payload.map_or(0, GivenPayload::len);
+                sums.bytes += edit.payload.map_or(0, StagedPayload::len);
                 count_deltas(&mut sums, None, edit);
                 if edit.kept_expires().is_some_and(|expires| expires < record.kept_earliest) {
                     look.note(format!("{what}, {id}: what it keeps expires before the first one"));
                 }
-                if let Some(GivenPayload::Blob { id: blob, len }) = edit.payload {
+                if let Some(StagedPayload::Blob { id: blob, len }) = edit.payload {
                     pointed_at += 1;
                     self.check_blob(&what, &layers.keys, id, blob, u64::from(len), look).await?;
                 }

@@ -10,7 +10,7 @@ use crate::names::{CollectionName, RecordId};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::Page;
-use crate::values::{Collection, GivenPayload, Row, StagedRow};
+use crate::values::{Collection, Row, StagedPayload, StagedRow};
 
 /// The counts of a collection, as its records are read.
 #[derive(Default)]
@@ -166,8 +166,8 @@ impl Inner {
                 let stored = (edit.beneath.exists, u64::from(edit.beneath.len));
                 look.same(format_args!("{what}, {id}: what it lies upon"), stored, beneath);
                 match edit.payload {
-                    Some(GivenPayload::Beside { .. }) => beside += 1,
-                    Some(GivenPayload::Blob { id: blob, len }) => {
+                    Some(StagedPayload::Beside { .. }) => beside += 1,
+                    Some(StagedPayload::Blob { id: blob, len }) => {
                         sums.blobs += 1;
                         self.check_blob(what, &layers.keys, id, blob, u64::from(len), look).await?;
                     }
@@ -213,7 +213,7 @@ impl Inner {
             let found = by_sort.as_ref().map(|bytes| bytes.to_vec());
             look.same(format_args!("{what}, {id}: a staged entry"), found, Some(edit.encode_expires()));
             let wanted = match edit.payload {
-                Some(GivenPayload::Beside { len }) => Some(len as usize),
+                Some(StagedPayload::Beside { len }) => Some(len as usize),
                 _ => None,
             };
             look.same(format_args!("{what}, {id}: a staged payload"), payload.as_ref().map(Bytes::len), wanted);

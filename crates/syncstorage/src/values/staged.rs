@@ -130,31 +130,31 @@ impl Batch {
 /// A staged edit of a batch, and the record below it when it was last compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StagedRow {
-    pub payload: Option<GivenPayload>,
+    pub payload: Option<StagedPayload>,
     pub sortindex: Option<i32>,
     pub ttl: Option<u32>,
-    pub beneath: Beneath,
+    pub beneath: BaseRecord,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GivenPayload {
+pub(crate) enum StagedPayload {
     /// In a key of its own, beside the edit.
     Beside { len: u32 },
     /// In parts.
     Blob { id: BlobId, len: u32 },
 }
 
-impl GivenPayload {
+impl StagedPayload {
     pub(crate) fn len(self) -> u64 {
         match self {
-            GivenPayload::Beside { len } | GivenPayload::Blob { len, .. } => u64::from(len),
+            StagedPayload::Beside { len } | StagedPayload::Blob { len, .. } => u64::from(len),
         }
     }
 }
 
 /// The record below an edit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Beneath {
+pub(crate) struct BaseRecord {
     /// True if a record exists, even an expired one.
     pub exists: bool,
     /// True if it has not expired, so that it keeps the members that the edit omits.
@@ -241,12 +241,12 @@ impl StagedRow {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let Beneath { exists, is_live, len, sortindex, expires } = self.beneath;
+        let BaseRecord { exists, is_live, len, sortindex, expires } = self.beneath;
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let flags = flag(self.payload.is_some(), GIVES_PAYLOAD)
             | flag(self.sortindex.is_some(), GIVES_SORTINDEX)
             | flag(self.ttl.is_some(), GIVES_TTL)
-            | flag(matches!(self.payload, Some(GivenPayload::Blob { .. })), GIVES_BLOB)
+            | flag(matches!(self.payload, Some(StagedPayload::Blob { .. })), GIVES_BLOB)
             | flag(exists, EXISTS)
             | flag(is_live, IS_LIVE)
             | flag(sortindex.is_some(), HAD_SORTINDEX)
@@ -254,8 +254,8 @@ impl StagedRow {
         let mut out = Writer::new();
         out.byte(flags);
         match self.payload {
-            Some(GivenPayload::Beside { len }) => drop(out.u32(len)),
-            Some(GivenPayload::Blob { id, len }) => drop(out.u32(len).u64(id.writer).u64(id.number)),
+            Some(StagedPayload::Beside { len }) => drop(out.u32(len)),
+            Some(StagedPayload::Blob { id, len }) => drop(out.u32(len).u64(id.writer).u64(id.number)),
             None => {}
         }
         for number in [self.sortindex.map(|sortindex| sortindex as u32), self.ttl].into_iter().flatten() {
@@ -278,14 +278,14 @@ impl StagedRow {
         let payload = from.when(has(GIVES_PAYLOAD), |from| {
             let len = from.u32()?;
             if !has(GIVES_BLOB) {
-                return Ok(GivenPayload::Beside { len });
+                return Ok(StagedPayload::Beside { len });
             }
-            Ok(GivenPayload::Blob { id: BlobId { writer: from.u64()?, number: from.u64()? }, len })
+            Ok(StagedPayload::Blob { id: BlobId { writer: from.u64()?, number: from.u64()? }, len })
         })?;
         let sortindex = from.when(has(GIVES_SORTINDEX), |from| Ok(from.u32()? as i32))?;
         let ttl = from.when(has(GIVES_TTL), Reader::u32)?;
         let len = from.u32()?;
-        let beneath = Beneath {
+        let beneath = BaseRecord {
             exists: has(EXISTS),
             is_live: has(IS_LIVE),
             len,

@@ -22,10 +22,10 @@ use crate::at_once::BatchPacer;
 use crate::group::job::Job;
 use crate::group::later;
 use crate::group::leases::{
-    Beat, EndLease, EndLeaseOutcome, Lease, LeaseProgress, LeaseToken, Others, TakeLease, TakeLeaseOutcome,
+    Beat, EndLease, EndLeaseOutcome, Lease, LeaseProgress, LeaseToken, OtherLeases, TakeLease, TakeLeaseOutcome,
     WriteOutcome, WriteRows, new_token,
 };
-use crate::group::mapper::{ToMap, map};
+use crate::group::mapper::{DocumentToMap, map};
 use crate::group::steps::{NODES_FOR, Nodes, Step};
 use crate::view::build::NodesPace;
 use crate::view::prepare::PreparedDocument;
@@ -123,7 +123,7 @@ enum ReaderMessage {
 }
 
 /// Takes leases and reads their documents, until all are built or the receiver is gone.
-async fn read_leases(job: Arc<Job>, others: Arc<Others>, sender: mpsc::Sender<Result<ReaderMessage>>) {
+async fn read_leases(job: Arc<Job>, others: Arc<OtherLeases>, sender: mpsc::Sender<Result<ReaderMessage>>) {
     loop {
         let read = read_lease(&job, &others, &sender).await;
         let ends = !matches!(read, Ok(None));
@@ -141,7 +141,7 @@ async fn read_leases(job: Arc<Job>, others: Arc<Others>, sender: mpsc::Sender<Re
 /// Takes a lease and reads its documents. Returns the message that ends the build, if any.
 async fn read_lease(
     job: &Arc<Job>,
-    others: &Others,
+    others: &OtherLeases,
     sender: &mpsc::Sender<Result<ReaderMessage>>,
 ) -> Result<Option<ReaderMessage>> {
     let token = new_token()?;
@@ -411,7 +411,8 @@ async fn write(
     until: String,
 ) -> Result<CompletedTask> {
     let (count, began) = (rows.len(), job.clock().now());
-    let mut to_map: Vec<ToMap> = rows.into_iter().map(|row| ToMap { id: row.id, document: row.doc }).collect();
+    let mut to_map: Vec<DocumentToMap> =
+        rows.into_iter().map(|row| DocumentToMap { id: row.id, document: row.doc }).collect();
     if job.definition().options.local_seq {
         to_map = with_local_seq(&job, to_map).await?;
     }
@@ -466,9 +467,9 @@ async fn write_part(
 }
 
 /// Reads documents with their local sequences, which a walk does not return.
-async fn with_local_seq(job: &Job, documents: Vec<ToMap>) -> Result<Vec<ToMap>> {
+async fn with_local_seq(job: &Job, documents: Vec<DocumentToMap>) -> Result<Vec<DocumentToMap>> {
     let ids: Vec<String> = documents.into_iter().map(|document| document.id).collect();
-    let (mut read, mut from): (Vec<ToMap>, usize) = (Vec::with_capacity(ids.len()), 0);
+    let (mut read, mut from): (Vec<DocumentToMap>, usize) = (Vec::with_capacity(ids.len()), 0);
     while let Some(rest) = ids.get(from..).filter(|rest| !rest.is_empty()) {
         let found = read_with_local_seq(job, rest).await?;
         from += found.len().max(1);
@@ -478,13 +479,13 @@ async fn with_local_seq(job: &Job, documents: Vec<ToMap>) -> Result<Vec<ToMap>> 
 }
 
 /// Reads a prefix of the documents with their local sequences: as many as one call of `get_many` returns.
-pub async fn read_with_local_seq(job: &Job, ids: &[String]) -> Result<Vec<ToMap>> {
+pub async fn read_with_local_seq(job: &Job, ids: &[String]) -> Result<Vec<DocumentToMap>> {
     let options = GetOptions { local_seq: true, conflicts: true, deleted_conflicts: true, ..GetOptions::default() };
     let requests: Vec<_> = ids.iter().map(|id| (id.clone(), options.clone())).collect();
     let found = get::documents(&job.reader, &requests).await?;
     let read = ids.iter().zip(found).map(|(id, found)| {
         let document = if let GetOutcome::Document(document) = found { Some(*document) } else { None };
-        ToMap { id: id.clone(), document }
+        DocumentToMap { id: id.clone(), document }
     });
     Ok(read.collect())
 }

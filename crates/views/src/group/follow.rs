@@ -15,9 +15,9 @@ use futures_util::FutureExt;
 use crate::at_once::BatchPacer;
 use crate::group::job::Job;
 use crate::group::large::{LargeOutcome, finish};
-use crate::group::mapper::{MappedPart, ToMap, map};
+use crate::group::mapper::{DocumentToMap, MappedPart, map};
 use crate::group::purges;
-use crate::group::steps::{Enter, EnterOutcome, LetGo, Step, drained, place_of, purges_of};
+use crate::group::steps::{Enter, EnterOutcome, ReleaseGroup, Step, drained, place_of, purges_of};
 use crate::view::prepare::PreparedDocument;
 use crate::view_updates::RUN_DOCUMENTS_MAX;
 use crate::view_updates::memory::MemoryPermit;
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 
 #[derive(Default)]
 struct ChangeRun {
-    documents: Vec<(Seq, ToMap)>,
+    documents: Vec<(Seq, DocumentToMap)>,
     bytes: usize,
     /// True if more changes already exist, so that nothing needs to be awaited.
     is_cut: bool,
@@ -54,24 +54,24 @@ impl ChangeRun {
             document.local_seq = Some(seq);
             document
         });
-        self.documents.push((seq, ToMap { id, document }));
+        self.documents.push((seq, DocumentToMap { id, document }));
     }
 
     fn is_full(&self) -> bool {
         self.documents.len() >= RUN_DOCUMENTS_MAX || self.bytes >= RUN_BYTES_MAX
     }
 
-    fn newest(self) -> (Vec<Seq>, Vec<ToMap>) {
+    fn newest(self) -> (Vec<Seq>, Vec<DocumentToMap>) {
         let last: HashMap<String, usize> =
             self.documents.iter().enumerate().map(|(at, (_, document))| (document.id.clone(), at)).collect();
-        let is_last = |(at, (_, document)): &(usize, (Seq, ToMap))| last.get(&document.id) == Some(at);
+        let is_last = |(at, (_, document)): &(usize, (Seq, DocumentToMap))| last.get(&document.id) == Some(at);
         self.documents.into_iter().enumerate().filter(is_last).map(|(_, document)| document).unzip()
     }
 }
 
 struct ReadRun {
     /// Each document once, in the order of `seqs`.
-    documents: Vec<ToMap>,
+    documents: Vec<DocumentToMap>,
     /// The sequence of each document's last change, ascending.
     seqs: Vec<Seq>,
     last_seq: Option<Seq>,
@@ -121,7 +121,7 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
                     Some(run) => run,
                     None if job.is_closing() => return Ok(Outcome::Elsewhere),
                     None => {
-                        let _ = Step::run(job, LetGo { stamp: place.stamp().to_vec() }).await?;
+                        let _ = Step::run(job, ReleaseGroup { stamp: place.stamp().to_vec() }).await?;
                         return Ok(Outcome::Idle);
                     }
                 },

@@ -9,7 +9,7 @@ use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
 use crate::group::job::Job;
-use crate::group::mapper::ToMap;
+use crate::group::mapper::DocumentToMap;
 use crate::group::purges::map_and_enter;
 use crate::group::steps::EnteredPurges;
 use crate::view::large::under_way;
@@ -36,9 +36,9 @@ struct ReadLarge<'a> {
 }
 
 impl Operation for ReadLarge<'_> {
-    type Output = ToMap;
+    type Output = DocumentToMap;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<ToMap> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<DocumentToMap> {
         let inner = &self.job.reader.inner;
         let instance = inner.resolve(trx, &self.job.reader.name).await?;
         let read = begin_latest(trx, &instance, self.id);
@@ -47,6 +47,6 @@ impl Operation for ReadLarge<'_> {
             document.local_seq = Some(Seq::new(instance.incarnation(), info.stamp));
             document
         });
-        Ok(ToMap { id: self.id.to_owned(), document })
+        Ok(DocumentToMap { id: self.id.to_owned(), document })
     }
 }

@@ -22,8 +22,8 @@ use crate::at_once::BatchPacer;
 use crate::group::build::Outcome;
 use crate::group::job::Job;
 use crate::group::leases::{LeaseToken, WriteOutcome};
-use crate::group::mapper::{MappedPart, ToMap, map};
-use crate::group::steps::{Step, WithinGroup, Work, begin_standing, row_bytes};
+use crate::group::mapper::{DocumentToMap, MappedPart, map};
+use crate::group::steps::{GroupContext, Step, Work, begin_standing, row_bytes};
 use crate::view::apply::write_rows;
 use crate::view::build::NODES;
 use crate::view::known::new_mark;
@@ -42,7 +42,7 @@ pub(super) struct Note<'a> {
 impl Work for Note<'_> {
     type Output = WriteOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<WriteOutcome>> {
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<WriteOutcome>> {
         let (from, token) = &self.lease;
         if !within.holds(from, token).await? {
             return Ok(Some(WriteOutcome::Lost));
@@ -102,7 +102,7 @@ struct ReadLater<'a> {
 
 impl Operation for ReadLater<'_> {
     /// With the keys of their notes.
-    type Output = Vec<(Vec<u8>, ToMap)>;
+    type Output = Vec<(Vec<u8>, DocumentToMap)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let inner = &self.job.reader.inner;
@@ -124,7 +124,7 @@ impl Operation for ReadLater<'_> {
                 document.local_seq = Some(Seq::new(instance.incarnation(), info.stamp));
                 document
             });
-            read_documents.push((key.clone(), ToMap { id: id.clone(), document }));
+            read_documents.push((key.clone(), DocumentToMap { id: id.clone(), document }));
         }
         Ok(read_documents)
     }
@@ -139,8 +139,8 @@ struct Enter<'a, 'p> {
 impl Work for Enter<'_, '_> {
     type Output = WriteOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<WriteOutcome>> {
-        let WithinGroup { job, trx, instance, .. } = *within;
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<WriteOutcome>> {
+        let GroupContext { job, trx, instance, .. } = *within;
         let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
         // Any process with mapped documents may enter them, as in following. If only the holder could, processes could
         // take the group from each other forever without entering anything. The notes show that no other process has

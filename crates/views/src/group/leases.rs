@@ -24,7 +24,7 @@ use prost::Message;
 use tokio::time::Instant;
 
 use crate::at_once::BatchPacer;
-use crate::group::steps::{WithinGroup, Work, begin_standing, row_bytes};
+use crate::group::steps::{GroupContext, Work, begin_standing, row_bytes};
 use crate::view::apply::write_rows;
 use crate::view::build::{NODES, ROWS};
 use crate::view::prepare::PreparedDocument;
@@ -52,12 +52,12 @@ pub struct Lease {
 
 /// The leases of other processes, as this process sees them.
 #[derive(Debug, Default)]
-pub struct Others {
+pub struct OtherLeases {
     seen: Mutex<HashMap<String, (ViewLease, ViewLeasePlace, Instant)>>,
     own: Mutex<HashSet<LeaseToken>>,
 }
 
-impl Others {
+impl OtherLeases {
     /// Returns whether a lease can be taken: it has no holder, or its holder has been silent for too long.
     fn is_free(&self, clock: &Clock, lease: &ViewLease, from: &str, owner: &[u8]) -> bool {
         if lease.owner.is_empty() {
@@ -92,7 +92,7 @@ impl Others {
 
 /// Takes a lease: one that its holder has left, or the next ids.
 pub struct TakeLease<'a> {
-    pub others: &'a Others,
+    pub others: &'a OtherLeases,
     /// The token of the lease, the same in all attempts.
     pub token: LeaseToken,
 }
@@ -107,8 +107,8 @@ pub enum TakeLeaseOutcome {
 impl Work for TakeLease<'_> {
     type Output = TakeLeaseOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<TakeLeaseOutcome>> {
-        let WithinGroup { job, trx, instance, .. } = *within;
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<TakeLeaseOutcome>> {
+        let GroupContext { job, trx, instance, .. } = *within;
         let keys = instance.keys.view(job.number());
         let standing = begin_standing(trx, instance, job.number(), false);
         let all = keys.leases();
@@ -178,7 +178,7 @@ impl Work for TakeLease<'_> {
     }
 }
 
-impl WithinGroup<'_> {
+impl GroupContext<'_> {
     /// Returns whether the holder still has the lease; read with a conflict.
     pub(super) async fn holds(&self, from: &str, token: &LeaseToken) -> Result<bool> {
         let lease = self.trx.get(&self.instance.keys.view(self.job.number()).lease(from), false).await?;
@@ -204,7 +204,7 @@ pub enum WriteOutcome {
 impl Work for WriteRows<'_, '_> {
     type Output = WriteOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<WriteOutcome>> {
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<WriteOutcome>> {
         let (from, token) = &self.lease;
         if !within.holds(from, token).await? {
             return Ok(Some(WriteOutcome::Lost));
@@ -243,8 +243,8 @@ impl Work for Beat<'_> {
     /// The beginnings of lost leases, and the documents of all leases that have ended.
     type Output = (Vec<String>, u64);
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Self::Output>> {
-        let WithinGroup { job, trx, instance, .. } = *within;
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<Self::Output>> {
+        let GroupContext { job, trx, instance, .. } = *within;
         let keys = instance.keys.view(job.number());
         let standing = begin_standing(trx, instance, job.number(), false);
         let mut lost = Vec::new();
@@ -282,8 +282,8 @@ pub enum EndLeaseOutcome {
 impl Work for EndLease<'_> {
     type Output = EndLeaseOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<EndLeaseOutcome>> {
-        let WithinGroup { job, trx, instance, .. } = *within;
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<EndLeaseOutcome>> {
+        let GroupContext { job, trx, instance, .. } = *within;
         let keys = instance.keys.view(job.number());
         let LeaseProgress { from, token, documents, .. } = self.held;
         let standing = begin_standing(trx, instance, job.number(), true);

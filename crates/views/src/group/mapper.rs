@@ -30,7 +30,7 @@ const REASON_CHARACTERS: usize = 200;
 const LARGE_JSON_BYTES: usize = 16 << 20;
 
 #[derive(Debug)]
-pub struct ToMap {
+pub struct DocumentToMap {
     pub id: String,
     /// `None`: the document is deleted or gone, and has no rows.
     pub document: Option<Document>,
@@ -40,7 +40,7 @@ pub struct MappedPart {
     /// The mapped documents, at least one unless the list was empty.
     pub documents: Vec<PreparedDocument>,
     /// The remaining documents. The caller maps them after it has written `documents`.
-    pub rest: Vec<ToMap>,
+    pub rest: Vec<DocumentToMap>,
     pub permit: MemoryPermit,
     pub waited: Duration,
 }
@@ -65,9 +65,9 @@ enum MapInput {
 
 impl Batch {
     /// Takes documents from the front until the batch has `texts_max` texts.
-    fn of(job: &Job, documents: &mut [ToMap], texts_max: usize) -> Batch {
+    fn of(job: &Job, documents: &mut [DocumentToMap], texts_max: usize) -> Batch {
         let mut batch = Batch { texts: Vec::new(), inputs: Vec::new() };
-        for ToMap { id, document } in documents {
+        for DocumentToMap { id, document } in documents {
             let document = document.as_mut().filter(|document| !document.deleted && is_mapped(job, id));
             let Some(document) = document else {
                 batch.inputs.push(MapInput::NoRows);
@@ -108,7 +108,7 @@ impl Batch {
 /// # Errors
 /// [`Error::View`]: the database is full; the group's functions cannot be run, ended the whole query, or exceed their
 /// bounds on every document. [`Error::ShuttingDown`]: the group is gone, or the process stops.
-pub async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPart> {
+pub async fn map(job: &Job, mut documents: Vec<DocumentToMap>) -> Result<MappedPart> {
     // Updates that only remove rows continue in a full database.
     if documents.iter().any(|document| document.document.is_some()) {
         match size_limit::check(&job.reader.inner, &job.reader.name, Growth::Reserve).await {
@@ -227,7 +227,7 @@ pub async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPart> {
     Ok(MappedPart { documents: prepared, rest, permit, waited })
 }
 
-fn no_rows(job: &Job, ToMap { id, document }: &ToMap) -> EmittedDocument {
+fn no_rows(job: &Job, DocumentToMap { id, document }: &DocumentToMap) -> EmittedDocument {
     let ends_at_ms = document.as_ref().and_then(|document| document.ends_at_ms).unwrap_or(0);
     let trees = vec![EmittedRows::default(); job.definition().trees.len()];
     EmittedDocument { id: id.clone(), trees, is_too_much: false, ends_at_ms, set_aside: None }
@@ -238,7 +238,7 @@ fn reason_of(failure: &FunctionFailure) -> String {
 }
 
 /// Returns whether functions exceeded a bound on a document that is still to be retried.
-fn is_tried(job: &Job, ToMap { id, document }: &ToMap) -> bool {
+fn is_tried(job: &Job, DocumentToMap { id, document }: &DocumentToMap) -> bool {
     document.as_ref().is_some_and(|document| job.state.runaways.is_tried(id, &document.rev))
 }
 

@@ -21,7 +21,7 @@ use prost::Message;
 use crate::at_once::BatchPacer;
 use crate::group::job::Job;
 use crate::group::large::{LargeOutcome, finish};
-use crate::group::mapper::{MappedPart, ToMap, map};
+use crate::group::mapper::{DocumentToMap, MappedPart, map};
 use crate::group::reconcile::reconcile;
 use crate::group::steps::{EnterPurged, EnteredPurges, Step, purges_of};
 use crate::view::prepare::PreparedDocument;
@@ -77,7 +77,7 @@ pub(super) async fn enter(job: &Job, progress: ViewProgress, ended_as_of: Option
 pub(super) async fn map_and_enter(
     job: &Job,
     mut stood: ViewProgress,
-    mut documents: Vec<ToMap>,
+    mut documents: Vec<DocumentToMap>,
     purges: &EnteredPurges,
 ) -> Result<LargeOutcome> {
     loop {
@@ -185,7 +185,7 @@ fn commit_of(stamp: &[u8]) -> &[u8] {
 }
 
 struct PurgePage {
-    documents: Vec<ToMap>,
+    documents: Vec<DocumentToMap>,
     commits: i64,
     last: Option<Vec<u8>>,
     is_all: bool,
@@ -216,7 +216,7 @@ impl Operation for ReadPurges<'_> {
                 document.local_seq = Some(Seq::new(instance.incarnation(), info.stamp));
                 document
             });
-            documents.push(ToMap { id: id.clone(), document });
+            documents.push(DocumentToMap { id: id.clone(), document });
         }
         Ok(PurgePage { documents, commits, last, is_all, purges: purges.await? })
     }

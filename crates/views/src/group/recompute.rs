@@ -18,7 +18,7 @@ use futures_util::future::{join_all, try_join};
 use crate::group::build::read_with_local_seq;
 use crate::group::find::load;
 use crate::group::job::{JavascriptReduces, Job};
-use crate::group::mapper::{MappedPart, ToMap, map};
+use crate::group::mapper::{DocumentToMap, MappedPart, map};
 use crate::group::steps::{begin_standing, purges_of};
 use crate::view::build::FOLLOWED;
 use crate::view::documents::read_stored_rows;
@@ -73,7 +73,12 @@ pub async fn recompute(reader: &ReadHandle, instance: &Instance, group: &proto::
     Ok(found)
 }
 
-async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: &mut RecomputeReport) -> Result<()> {
+async fn compare(
+    job: &Job,
+    instance: &Instance,
+    mut to_map: Vec<DocumentToMap>,
+    found: &mut RecomputeReport,
+) -> Result<()> {
     let (number, before) = (job.number(), to_map.len());
     let ids = to_map.iter().map(|document| document.id.clone()).collect();
     let are_set_aside = job.reader.read(&mut ReadSetAside { instance, number, ids }).await?;
@@ -109,7 +114,7 @@ pub async fn written_of(
     Ok(loaded.and_then(|loaded| loaded.functions.clone()).map(JavascriptReduces))
 }
 
-fn stamp_of(document: &ToMap) -> Option<[u8; STAMP_BYTES]> {
+fn stamp_of(document: &DocumentToMap) -> Option<[u8; STAMP_BYTES]> {
     document.document.as_ref().and_then(|document| document.local_seq.as_ref()).map(|seq| *seq.stamp())
 }
 

@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 
 use crate::group::job::Job;
 use crate::group::large::LargeOutcome;
-use crate::group::mapper::ToMap;
+use crate::group::mapper::DocumentToMap;
 use crate::group::purges::map_and_enter;
 use crate::group::steps::EnteredPurges;
 
@@ -51,7 +51,7 @@ pub async fn reconcile(job: &Job, progress: ViewProgress) -> Result<LargeOutcome
         }
         let (gone, rest) = job.reader.read(&mut FindGone { job, begin: begin.as_deref() }).await?;
         if !gone.is_empty() || clock.since(said_at) >= HEARTBEAT_INTERVAL {
-            let gone = gone.into_iter().map(|id| ToMap { id, document: None }).collect();
+            let gone = gone.into_iter().map(|id| DocumentToMap { id, document: None }).collect();
             // The purges count as entered when all documents have been looked up.
             match map_and_enter(job, stood, gone, &as_before).await? {
                 LargeOutcome::Stands(progress) => stood = *progress,

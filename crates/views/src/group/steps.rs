@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::at_once::BatchPacer;
 use crate::group::job::Job;
 use crate::group::purges;
-use crate::view::apply::{ApplyResult, At, apply};
+use crate::view::apply::{ApplyContext, ApplyResult, apply};
 use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes};
 use crate::view::documents::LargeReadGate;
 use crate::view::known::new_mark;
@@ -116,7 +116,7 @@ pub struct Step<'a, W> {
 pub trait Work: Send {
     type Output: Send;
 
-    fn attempt(&mut self, within: &WithinGroup<'_>) -> impl Future<Output = Result<Option<Self::Output>>> + Send;
+    fn attempt(&mut self, within: &GroupContext<'_>) -> impl Future<Output = Result<Option<Self::Output>>> + Send;
 
     /// Returns the approximate bytes that the transaction writes. With more than [`SMALL_STEP_BYTES`] it waits for its
     /// turn.
@@ -133,7 +133,7 @@ pub trait Work: Send {
     }
 }
 
-pub struct WithinGroup<'a> {
+pub struct GroupContext<'a> {
     pub job: &'a Job,
     pub trx: &'a Transaction,
     pub instance: &'a Instance,
@@ -151,16 +151,16 @@ impl<W: Work> Operation for Step<'_, W> {
             Some(group) if !group.named_by.is_empty() => {}
             _ => return Ok(None),
         }
-        let within = WithinGroup { job: self.job, trx, instance: &instance, large_reads: &self.large_reads };
+        let within = GroupContext { job: self.job, trx, instance: &instance, large_reads: &self.large_reads };
         let output = self.work.attempt(&within).await?;
         // The error keeps the transaction from committing; `run` retries it with the permit.
         if self.large_reads.must_retry() { Err(ViewFailure::Changed.into()) } else { Ok(output) }
     }
 }
 
-impl WithinGroup<'_> {
-    pub(super) fn at(&self) -> At<'_> {
-        At { trx: self.trx, keys: &self.instance.keys, large_reads: self.large_reads }
+impl GroupContext<'_> {
+    pub(super) fn at(&self) -> ApplyContext<'_> {
+        ApplyContext { trx: self.trx, keys: &self.instance.keys, large_reads: self.large_reads }
     }
 
     pub(super) fn write(&self, progress: &ViewProgress) {
@@ -195,8 +195,8 @@ pub fn beginning_of(progress: &ViewProgress) -> GroupGeneration {
 impl Work for Take {
     type Output = ViewProgress;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<ViewProgress>> {
-        let WithinGroup { job, trx, instance, .. } = *within;
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<ViewProgress>> {
+        let GroupContext { job, trx, instance, .. } = *within;
         let standing = begin_standing(trx, instance, job.number(), true);
         let purged = instance.keys.purges();
         let last_purge = trx.range(&purged, true).reverse(true).first(1);
@@ -235,8 +235,8 @@ pub struct Hold<'a> {
 impl Work for Hold<'_> {
     type Output = (Vec<u8>, ViewProgress);
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Self::Output>> {
-        let WithinGroup { job, trx, instance, .. } = *within;
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<Self::Output>> {
+        let GroupContext { job, trx, instance, .. } = *within;
         let progress = trx.get(&instance.keys.index_progress(job.number()), false).await?;
         let progress = progress.map(|bytes| ViewProgress::decode(&*bytes)).transpose()?;
         let may_hold = |progress: &ViewProgress| {
@@ -253,14 +253,14 @@ impl Work for Hold<'_> {
 }
 
 /// Releases a group that this process holds and has followed up to a position.
-pub(super) struct LetGo {
+pub(super) struct ReleaseGroup {
     pub stamp: Vec<u8>,
 }
 
-impl Work for LetGo {
+impl Work for ReleaseGroup {
     type Output = ();
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<()>> {
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<()>> {
         let (progress, ..) = begin_standing(within.trx, within.instance, within.job.number(), true).await?;
         let is_ours = |progress: &ViewProgress| progress.holder == within.owner() && progress.stamp == self.stamp;
         if let Some(mut progress) = progress.filter(is_ours) {
@@ -285,7 +285,7 @@ pub(super) const NODES_FOR: Duration = Duration::from_secs(2);
 impl Work for Nodes<'_> {
     type Output = bool;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<bool>> {
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<bool>> {
         let job = within.job;
         let (progress, ..) = begin_standing(within.trx, within.instance, job.number(), true).await?;
         let Some(mut progress) = progress.filter(|progress| progress.holder == within.owner()) else { return Ok(None) };
@@ -349,8 +349,8 @@ pub(super) enum EnterOutcome {
 impl Work for Enter<'_, '_> {
     type Output = EnterOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<EnterOutcome>> {
-        let WithinGroup { job, trx, instance, .. } = *within;
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<EnterOutcome>> {
+        let GroupContext { job, trx, instance, .. } = *within;
         let version = trx.get_read_version();
         let (progress, newest, purges) = begin_standing(trx, instance, job.number(), true).await?;
         let stands = |progress: &ViewProgress| {
@@ -453,8 +453,8 @@ impl Work for EnterPurged<'_, '_> {
     /// The number of leading documents that are entered; `None`: a row's label does not fit.
     type Output = (Option<usize>, ViewProgress);
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Self::Output>> {
-        let WithinGroup { job, trx, instance, .. } = *within;
+    async fn attempt(&mut self, within: &GroupContext<'_>) -> Result<Option<Self::Output>> {
+        let GroupContext { job, trx, instance, .. } = *within;
         let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
         let stands = |progress: &ViewProgress| {
             let place =

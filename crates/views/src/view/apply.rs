@@ -24,7 +24,7 @@ use crate::view::undo::{GroupReads, Writes, undos};
 use crate::view::written::WrittenReduces;
 
 #[derive(Clone, Copy)]
-pub struct At<'a> {
+pub struct ApplyContext<'a> {
     pub trx: &'a Transaction,
     pub keys: &'a Keys,
     /// If it must retry, the transaction must not be committed.
@@ -51,7 +51,7 @@ pub struct ApplyResult {
 ///
 /// The function waits once for the documents' lists, and then for the unknown nodes of each level.
 pub async fn apply(
-    at: &At<'_>,
+    at: &ApplyContext<'_>,
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
     known: &KnownNodes,
@@ -145,7 +145,7 @@ pub async fn apply(
 /// Writes rows and documents' lists without nodes, for a first build, in which several tasks enter ranges of ids.
 /// Concurrent writers of the same documents abort. No reader sees the rows yet.
 pub async fn write_rows(
-    at: &At<'_>,
+    at: &ApplyContext<'_>,
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
     documents: &[PreparedDocument],
@@ -253,15 +253,15 @@ fn bytes_of(diffs: &[DocumentDiff<'_>], writes: &Writes, undos: &[(Vec<u8>, Vec<
 }
 
 /// By tree and row: the summary of a large row alone, and its encoding.
-type Alone = BTreeMap<(usize, Vec<u8>), (Summary, Vec<u8>)>;
+type LargeRowSummaries = BTreeMap<(usize, Vec<u8>), (Summary, Vec<u8>)>;
 
 async fn make_alone(
     reads: GroupReads<'_>,
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
     diffs: &[DocumentDiff<'_>],
-) -> Result<Alone> {
-    let mut all = Alone::new();
+) -> Result<LargeRowSummaries> {
+    let mut all = LargeRowSummaries::new();
     for tree in 0..group.trees().len() {
         let rows = diffs.iter().flat_map(|diff| &diff.rows).filter(|row| row.tree == tree);
         let rows: Vec<_> = rows
@@ -307,7 +307,7 @@ async fn change_tree(
     tree: StoredTree<'_>,
     progress: &proto::ViewProgress,
     diffs: &[DocumentDiff<'_>],
-    alone: &Alone,
+    alone: &LargeRowSummaries,
 ) -> Result<Option<TreeChanges>> {
     let needs = Needs::of(tree.group.reduces(tree.tree));
     let rows: Vec<RowChange<TreeRow, RowDelta>> = diffs

@@ -26,7 +26,7 @@ impl ConcurrentReaders {
                 Some(waiting) => waiting.push(context.waker().clone()),
                 None => {
                     *waiting = Some(Vec::new());
-                    leads = Some(Leads(self));
+                    leads = Some(LeadReader(self));
                     context.waker().wake_by_ref();
                 }
             }
@@ -43,9 +43,9 @@ impl ConcurrentReaders {
 }
 
 /// The first reader. The others wake when it resumes or is dropped.
-struct Leads<'a>(&'a ConcurrentReaders);
+struct LeadReader<'a>(&'a ConcurrentReaders);
 
-impl Drop for Leads<'_> {
+impl Drop for LeadReader<'_> {
     fn drop(&mut self) {
         let waiting = self.0.lock().take();
         waiting.into_iter().flatten().for_each(Waker::wake);

@@ -6,7 +6,7 @@ use flatbed_store::error::Result;
 use flatbed_store::proto;
 use flatbed_store::transaction::Quiet;
 
-use crate::view::apply::At;
+use crate::view::apply::ApplyContext;
 use crate::view::asking::ConcurrentReaders;
 use crate::view::group::{ViewGroup, shape_of};
 use crate::view::large::tidy;
@@ -66,7 +66,7 @@ pub const FOLLOWED: u32 = 2;
 /// Runs a step, and returns whether all nodes exist and the group is to be followed. The caller has read `progress`
 /// with a conflict in this transaction and writes it afterwards, so rows do not change meanwhile.
 pub async fn build_nodes(
-    at: &At<'_>,
+    at: &ApplyContext<'_>,
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
     progress: &mut proto::ViewProgress,

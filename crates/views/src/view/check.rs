@@ -131,13 +131,13 @@ struct Check<'a> {
 }
 
 /// Runs JavaScript reduces as long as the transaction has time for them; missing results are not compared.
-struct WhileThereIsTime<'a> {
+struct TimedReduces<'a> {
     written: &'a dyn WrittenReduces,
     clock: &'a Clock,
     until: Instant,
 }
 
-impl WrittenReduces for WhileThereIsTime<'_> {
+impl WrittenReduces for TimedReduces<'_> {
     fn reduce<'a>(&'a self, asks: &'a [ReduceAsk]) -> BoxFuture<'a, Result<Vec<Vec<WrittenResult>>>> {
         Box::pin(async move {
             if let Ok(Ok(results)) = self.clock.timeout_at(self.until, self.written.reduce(asks)).await {
@@ -151,11 +151,11 @@ impl WrittenReduces for WhileThereIsTime<'_> {
 }
 
 /// Tree, key, and the view's key as JSON.
-type Previous = Option<(u64, RowKey, Vec<u8>)>;
+type PreviousRow = Option<(u64, RowKey, Vec<u8>)>;
 
 #[derive(Default)]
 struct VisitedRows {
-    previous: Previous,
+    previous: PreviousRow,
     /// The lists of documents, by id, and by tree and row.
     had: HashMap<String, HashMap<(u64, RowKey), proto::ViewRowOf>>,
     rows: usize,
@@ -342,7 +342,7 @@ impl Check<'_> {
             return Ok(Some("there is no such tree".to_owned()));
         }
         let until = self.began + WRITTEN_FOR;
-        let bounded = self.written.map(|written| WhileThereIsTime { written, clock: self.trx.clock(), until });
+        let bounded = self.written.map(|written| TimedReduces { written, clock: self.trx.clock(), until });
         let written = bounded.as_ref().map(|written| written as &dyn WrittenReduces);
         let stored = StoredTree {
             reads: self.reads,

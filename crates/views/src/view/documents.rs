@@ -264,8 +264,8 @@ impl<'d> Plan<'d> {
         if self.changes.is_empty() {
             // If the flags change, the whole list is rewritten: a part of it may have been entered before.
             let has = match was_refused == is_refused && was_set_aside == is_set_aside {
-                true => Has::default(),
-                false => Has::after(self.had, &HashSet::new(), Vec::new()),
+                true => StoredParts::default(),
+                false => StoredParts::after(self.had, &HashSet::new(), Vec::new()),
             };
             return Ok(Some(of(Vec::new(), has)));
         }
@@ -304,7 +304,7 @@ impl<'d> Plan<'d> {
                 }
             }
         }
-        Ok(Some(of(rows, Has::after(self.had, &gone, come))))
+        Ok(Some(of(rows, StoredParts::after(self.had, &gone, come))))
     }
 }
 
@@ -323,15 +323,15 @@ impl TouchedParts {
 }
 
 #[derive(Default)]
-struct Has {
+struct StoredParts {
     /// The changed values, each complete; one without rows is cleared.
     parts: BTreeMap<u64, Vec<proto::ViewRowOf>>,
     /// The number of the last value with rows; `None`: no value has rows.
     last: Option<u64>,
 }
 
-impl Has {
-    fn after(had: &StoredRows, gone: &HashSet<(u64, usize)>, come: Vec<proto::ViewRowOf>) -> Has {
+impl StoredParts {
+    fn after(had: &StoredRows, gone: &HashSet<(u64, usize)>, come: Vec<proto::ViewRowOf>) -> StoredParts {
         let stays = |part: u64| {
             let rows = had.parts.get(&part).into_iter().flatten().enumerate();
             rows.filter(move |(at, _)| !gone.contains(&(part, *at))).map(|(_, row)| row)
@@ -341,7 +341,7 @@ impl Has {
             let rows: Vec<_> = all().cloned().chain(come).collect();
             let last = (!rows.is_empty()).then_some(0);
             let others = had.parts.keys().filter(|part| **part > 0).map(|part| (*part, Vec::new()));
-            return Has { parts: std::iter::once((0, rows)).chain(others).collect(), last };
+            return StoredParts { parts: std::iter::once((0, rows)).chain(others).collect(), last };
         }
         let touched: BTreeSet<u64> = gone.iter().map(|(part, _)| *part).collect();
         let mut parts: BTreeMap<u64, Vec<_>> =
@@ -361,7 +361,7 @@ impl Has {
         let written = parts.iter().rfind(|(_, rows)| !rows.is_empty()).map(|(part, _)| *part);
         // The first value says that others exist.
         parts.entry(0).or_insert_with(|| stays(0).cloned().collect());
-        Has { parts, last: left.max(written) }
+        StoredParts { parts, last: left.max(written) }
     }
 }
 
@@ -373,7 +373,7 @@ pub(super) struct DocumentDiff<'d> {
     pub id: &'d str,
     /// Each row's key once.
     pub rows: Vec<RowDiff<'d>>,
-    has: Has,
+    has: StoredParts,
     /// True if more changes follow later.
     pub is_partial: bool,
     /// True if parts of values are already staged.

@@ -17,7 +17,7 @@ use crate::tests::index::channels::{ByBody, assert_clean, give_channels};
 
 /// The change before the commit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Meanwhile {
+enum RightsChange {
     ChannelGoes,
     ChannelComes,
     IsDisabled,
@@ -34,7 +34,7 @@ enum Meanwhile {
     AnotherDocument,
 }
 
-use Meanwhile::*;
+use RightsChange::*;
 
 fn edit<'e>(id: &'e str, parent: Option<RevId>, body: &'e str) -> Edit<'e> {
     let body = parse(body.as_bytes(), &Limits::default()).unwrap();
@@ -45,7 +45,7 @@ fn anna() -> PrincipalWrite {
     PrincipalWrite { admin_channels: names(&["A"]), admin_roles: names(&["staff"]), ..user("anna") }
 }
 
-impl Meanwhile {
+impl RightsChange {
     fn writer(self) -> ReadPrincipal {
         match self {
             BecomesUser => ReadPrincipal::Account { name: "carl".into(), is_member: true },
@@ -88,7 +88,7 @@ impl Meanwhile {
 }
 
 /// Commits a change between the reads and the commit of a write.
-async fn interleaved(meanwhile: Meanwhile, is_shared: bool) {
+async fn interleaved(meanwhile: RightsChange, is_shared: bool) {
     let (layer, authority, _storage) = crate::tests::fenced::layer_judged_by(Some(std::sync::Arc::new(ByBody))).await;
     let server = layer.database("db", authority.for_job("test"));
     give_channels(&server).await;

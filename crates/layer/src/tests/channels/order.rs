@@ -168,12 +168,12 @@ impl LoggedWrite {
     }
 }
 
-type Ways = BTreeSet<(PrincipalKind, String, GrantedItem, Option<String>)>;
+type GrantPaths = BTreeSet<(PrincipalKind, String, GrantedItem, Option<String>)>;
 
 /// The state that follows from the order of commits.
 #[derive(Default)]
 struct Model {
-    ways: Ways,
+    ways: GrantPaths,
     periods: BTreeMap<(PrincipalKind, String, GrantedItem), Vec<Period>>,
     versions: BTreeMap<(PrincipalKind, String), Stamp>,
     records: BTreeMap<(PrincipalKind, String), PrincipalWrite>,
@@ -251,7 +251,7 @@ async fn check(db: &Database, all: &[LoggedWrite]) {
         let at = Stamp([&stamp[..], &[0; 2]].concat().try_into().unwrap());
         model.take(at, &all[u32::from_le_bytes(number.try_into().unwrap()) as usize]);
     }
-    let (mut ways, mut periods, mut versions) = (Ways::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut ways, mut periods, mut versions) = (GrantPaths::new(), BTreeMap::new(), BTreeMap::new());
     let (mut changed, mut records) = (BTreeMap::new(), BTreeSet::new());
     for (key, value) in all_rows(&trx, instance.keys.subspace(Subspace::Principals)).await {
         match instance.keys.split_principals(&key).unwrap() {

@@ -14,7 +14,7 @@ use flatbed_store::view_functions::EmittedRows;
 use flatbed_testkit::{Storage, until};
 use flatbed_views::group::build::read_with_local_seq;
 use flatbed_views::group::job::Job;
-use flatbed_views::group::mapper::{ToMap, map, prepare_document};
+use flatbed_views::group::mapper::{DocumentToMap, map, prepare_document};
 use flatbed_views::group::steps::GroupStanding;
 use flatbed_views::view::documents::read_stored_rows;
 use flatbed_views::view::prepare::EmittedDocument;
@@ -50,7 +50,7 @@ async fn put_rows(db: &Database, id: &str, rows: u32, n: u32) {
     put(db, id, Some(&format!(r#"{{"n":{n},"many":{rows}}}"#))).await;
 }
 
-async fn read(job: &Job, ids: &[&str]) -> Vec<ToMap> {
+async fn read(job: &Job, ids: &[&str]) -> Vec<DocumentToMap> {
     let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
     read_with_local_seq(job, &ids).await.unwrap()
 }

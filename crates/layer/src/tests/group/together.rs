@@ -18,7 +18,7 @@ use flatbed_views::at_once::BatchPacer;
 use flatbed_views::group::find::find;
 use flatbed_views::group::job::Job;
 use flatbed_views::group::leases::{
-    Beat, EndLease, EndLeaseOutcome, Lease, LeaseProgress, Others, TakeLease, TakeLeaseOutcome, WriteOutcome,
+    Beat, EndLease, EndLeaseOutcome, Lease, LeaseProgress, OtherLeases, TakeLease, TakeLeaseOutcome, WriteOutcome,
     WriteRows, new_token,
 };
 use flatbed_views::group::steps::{Step, Take, Work};
@@ -184,7 +184,7 @@ pub(super) fn prepared(job: &Job, id: &str) -> Vec<PreparedDocument> {
     vec![prepare(&job.storage, EmittedDocument { id: id.to_owned(), trees: vec![rows], ..EmittedDocument::default() })]
 }
 
-async fn taken(job: &Job, others: &Others) -> Result<Option<Lease>> {
+async fn taken(job: &Job, others: &OtherLeases) -> Result<Option<Lease>> {
     let token = new_token()?;
     let taken = Step::run(job, TakeLease { others, token }).await?;
     others.is_own(token);
@@ -211,7 +211,7 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     fill(&one, 50).await;
     define(&one, "_design/v", &[("n", "n")]).await;
     let (one, two) = (job(&one).await, job(&two).await);
-    let (ones, twos) = (Others::default(), Others::default());
+    let (ones, twos) = (OtherLeases::default(), OtherLeases::default());
     Step::run(&one, Take { anew: None }).await.unwrap().unwrap();
     let first = taken(&one, &ones).await.unwrap().unwrap();
     let second = taken(&two, &twos).await.unwrap().unwrap();
@@ -272,7 +272,7 @@ async fn rows_are_built_once_the_last_lease_has_ended() {
     let db = database(&storage).await;
     fill(&db, 100).await;
     define(&db, "_design/v", &[("n", "n")]).await;
-    let (job, others) = (job(&db).await, Others::default());
+    let (job, others) = (job(&db).await, OtherLeases::default());
     Step::run(&job, Take { anew: None }).await.unwrap().unwrap();
     let mut leases = Vec::new();
     while let Some(lease) = taken(&job, &others).await.unwrap() {

@@ -11,7 +11,7 @@ use flatbed_store::view_functions::EmittedRows;
 use flatbed_testkit::{soon, until};
 use flatbed_views::at_once::BatchPacer;
 use flatbed_views::group::leases::{WriteOutcome, WriteRows, new_token};
-use flatbed_views::group::steps::{Step, WithinGroup, Work};
+use flatbed_views::group::steps::{GroupContext, Step, Work};
 use flatbed_views::view::prepare::{EmittedDocument, prepare};
 use flatbed_views::view_updates::memory::UNIT_BYTES;
 use flatbed_views::view_updates::views;
@@ -36,7 +36,7 @@ struct GatedWrite<'a> {
 impl Work for GatedWrite<'_> {
     type Output = ();
 
-    async fn attempt(&mut self, _: &WithinGroup<'_>) -> Result<Option<()>> {
+    async fn attempt(&mut self, _: &GroupContext<'_>) -> Result<Option<()>> {
         self.begun.lock().unwrap().insert(self.name);
         if let Ok(permit) = self.gate.acquire().await {
             permit.forget();

@@ -40,7 +40,7 @@ async fn purges_are_shown_in_pages_oldest_first() {
     }
     assert_eq!(shown, purged);
     // A position of another instance is ignored.
-    let elsewhere = PurgedFrom(b"elsewhere".to_vec());
+    let elsewhere = PurgeLogPosition(b"elsewhere".to_vec());
     assert_eq!(db.purged_infos(Some(&elsewhere)).await.unwrap(), db.purged_infos(None).await.unwrap());
     db.delete().await.unwrap();
     assert!(matches!(db.purged_infos(None).await, Err(crate::Error::DatabaseNotFound)));

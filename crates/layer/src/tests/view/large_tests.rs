@@ -18,7 +18,7 @@ use crate::handle::Database;
 use crate::tests::fenced::database;
 use crate::tests::view::read_tests::{RecordedQuery, asked, compare};
 use crate::tests::view::{
-    Model, NUMBER, Todo, assert_is, batch, build, group, keys_of, prepared, rows, set, sized_step, step, violations,
+    Model, NUMBER, ViewWork, assert_is, batch, build, group, keys_of, prepared, rows, set, sized_step, step, violations,
 };
 
 /// Generates documents with a few dozens of rows each, of all kinds.
@@ -29,7 +29,7 @@ fn large() -> impl Strategy<Value = Vec<Vec<(String, String)>>> {
 /// Enters the first of some documents in a transaction, and returns their number and whether one is partly changed.
 async fn enter(db: &Database, group: &ViewGroup, documents: &Model, from: usize) -> (ApplyResult, bool) {
     let documents = prepared(group, documents);
-    let (applied, progress) = step(db, group, Todo::Apply(&documents[from..])).await;
+    let (applied, progress) = step(db, group, ViewWork::Apply(&documents[from..])).await;
     assert!(!applied.is_full);
     (applied, under_way(&progress).is_some())
 }
@@ -90,7 +90,7 @@ proptest! {
             while from < gone.len() {
                 from += enter(&db, &group, &gone, from).await.0.documents;
             }
-            while step(&db, &group, Todo::Apply(&[])).await.1.untidy {}
+            while step(&db, &group, ViewWork::Apply(&[])).await.1.untidy {}
             assert_is(&db, &group, &Model::new()).await;
             assert_eq!(keys_of(&db).await, 1, "its progress alone");
         });
@@ -123,7 +123,7 @@ fn spaces(bytes: usize) -> String {
 type Rows = Vec<(String, String)>;
 
 /// Enters one document and returns the number of transactions. The size of each is checked ([`sized_step`]).
-async fn transactions_of(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> usize {
+async fn transactions_of(db: &Database, group: &ViewGroup, todo: ViewWork<'_>) -> usize {
     let (mut most, mut count) = (0, 0);
     loop {
         let (applied, _, bytes) = sized_step(db, group, todo).await;
@@ -145,11 +145,11 @@ async fn enter_in_small_transactions(rows: impl Fn(u32) -> Rows) -> [usize; 3] {
         Model::from([("large".to_owned(), vec![one.clone(), rows(n), one])])
     };
     let none = Model::from([("large".to_owned(), vec![Vec::new(); 3])]);
-    let built = transactions_of(&db, &group, Todo::Write(&prepared(&group, &of(1)))).await;
-    while step(&db, &group, Todo::Build).await.1.phase != FOLLOWED {}
-    let changed = transactions_of(&db, &group, Todo::Apply(&prepared(&group, &of(2)))).await;
-    let gone = transactions_of(&db, &group, Todo::Apply(&prepared(&group, &none))).await;
-    while step(&db, &group, Todo::Apply(&[])).await.1.untidy {}
+    let built = transactions_of(&db, &group, ViewWork::Write(&prepared(&group, &of(1)))).await;
+    while step(&db, &group, ViewWork::Build).await.1.phase != FOLLOWED {}
+    let changed = transactions_of(&db, &group, ViewWork::Apply(&prepared(&group, &of(2)))).await;
+    let gone = transactions_of(&db, &group, ViewWork::Apply(&prepared(&group, &none))).await;
+    while step(&db, &group, ViewWork::Apply(&[])).await.1.untidy {}
     assert_is(&db, &group, &Model::new()).await;
     assert_eq!(keys_of(&db).await, 1, "its progress alone");
     [built, changed, gone]
@@ -203,12 +203,12 @@ async fn no_transaction_with_nodes_is_large() {
     let documents = prepared(&group, &model);
     let mut rest = &documents[..];
     while !rest.is_empty() {
-        let (applied, ..) = sized_step(&db, &group, Todo::Write(rest)).await;
+        let (applied, ..) = sized_step(&db, &group, ViewWork::Write(rest)).await;
         rest = &rest[applied.documents..];
     }
     let mut most = 0;
     loop {
-        let (_, progress, bytes) = sized_step(&db, &group, Todo::Build).await;
+        let (_, progress, bytes) = sized_step(&db, &group, ViewWork::Build).await;
         most = most.max(bytes);
         if progress.phase == FOLLOWED {
             break;
@@ -258,7 +258,7 @@ async fn the_checker_looks_through_undos() {
     assert_eq!(violations(&db, &group).await, Vec::<String>::new());
     let (mark, parts) = all(view.all_staged()).await.into_iter().next().unwrap();
     while enter(&db, &group, &changed, 0).await.0.documents == 0 {}
-    while step(&db, &group, Todo::Apply(&[])).await.1.untidy {}
+    while step(&db, &group, ViewWork::Apply(&[])).await.1.untidy {}
     assert!(all(view.all_staged()).await.is_empty() && all(view.undos()).await.is_empty());
     for (key, value) in [(&mark, &parts), (&undos[0].0, &undos[0].1)] {
         set(&db, key, Some(value)).await;

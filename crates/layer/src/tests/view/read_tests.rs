@@ -23,13 +23,13 @@ use crate::handle::Database;
 use crate::tests::fenced::database;
 use crate::tests::view::{Lengths, Model, batch, begin, build, follow, group, model_rows, numbered, value};
 
-struct AsItIs {
+struct StoredView {
     db: Database,
     group: ViewGroup,
     tree: usize,
 }
 
-impl ViewSource for AsItIs {
+impl ViewSource for StoredView {
     fn open<'a>(&'a self, trx: &'a Transaction, _: bool) -> BoxFuture<'a, Result<OpenOutcome>> {
         Box::pin(async move {
             let instance = self.db.inner.resolve(trx, &self.db.name).await?;
@@ -54,7 +54,7 @@ fn view(db: &Database, tree: usize) -> View {
 pub(super) fn view_of(db: &Database, group: ViewGroup, tree: usize) -> View {
     let design = value(r#"{"views":{"v":{"map":"function(doc){}"}}}"#);
     let definition = GroupDefinition::of_design(&design, false).unwrap().unwrap();
-    let source = AsItIs { db: db.clone(), group, tree };
+    let source = StoredView { db: db.clone(), group, tree };
     View {
         source: Arc::new(source),
         reader: (**db.reader()).clone(),

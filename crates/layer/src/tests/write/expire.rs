@@ -21,7 +21,7 @@ use crate::{ChannelsOptions, CreateOptions};
 const TURN: Duration = Duration::from_secs(60);
 
 /// A database with channels and a stopped clock.
-struct Ends {
+struct ExpiryFixture {
     /// The database, for writes of a user and of the server.
     db: Database,
     server: Database,
@@ -31,14 +31,14 @@ struct Ends {
     _storage: Storage,
 }
 
-async fn ends() -> Ends {
+async fn ends() -> ExpiryFixture {
     let manual = ManualClock::new();
     let (layer, authority, storage) = layer_at(&manual).await;
     let server = layer.database("ends", authority.for_job("test"));
     let options = CreateOptions { channels: Some(ChannelsOptions::default()), ..CreateOptions::default() };
     server.create(&options).await.unwrap();
     let db = layer.database("ends", user("root")).asked_by(ReadPrincipal::All);
-    Ends { db, server, now: manual.clock().unix_seconds(), _storage: storage }
+    ExpiryFixture { db, server, now: manual.clock().unix_seconds(), _storage: storage }
 }
 
 async fn write(db: &Database, id: &str, history: Option<&str>, second: u64) {
@@ -63,7 +63,7 @@ async fn ended(db: &Database, until_s: u64) -> Vec<String> {
 
 #[tokio::test]
 async fn a_clock_that_was_set_back_takes_no_document_before_its_time() {
-    let Ends { db, server, now, _storage } = ends().await;
+    let ExpiryFixture { db, server, now, _storage } = ends().await;
     write(&db, "soon", None, now + 30).await;
     let due_ms = (now + 60) * 1_000;
     // As seen before the clock was set back.
@@ -76,7 +76,7 @@ async fn a_clock_that_was_set_back_takes_no_document_before_its_time() {
 
 #[tokio::test]
 async fn a_document_on_its_last_generation_is_not_tried_again_and_again() {
-    let Ends { db, server, now, _storage } = ends().await;
+    let ExpiryFixture { db, server, now, _storage } = ends().await;
     let last = format!("{GENERATION_MAX}-x");
     for n in 0..5 {
         write(&db, &format!("last{n}"), Some(&last), now - 5).await;

@@ -60,7 +60,7 @@ async fn a_task_that_panics_lets_each_of_its_writes_be_made_alone_and_once() {
             let (instance, preparations) = (&*instance, Preparations::default());
             let batch = WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
             let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
-            let went = Together { batch, attempts: 0 }.attempt(&trx, Attempt::default()).await.unwrap();
+            let went = SharedTransaction { batch, attempts: 0 }.attempt(&trx, Attempt::default()).await.unwrap();
             assert!(matches!(went, GroupOutcome::Written(outcomes) if outcomes.len() == 2));
             trx.commit().await.unwrap();
         }
@@ -102,7 +102,7 @@ async fn who_is_refused_holds_up_nobody() {
         let (instance, preparations) = (&*instance, Preparations::default());
         let batch = WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
-        let went = Together { batch, attempts: 0 }.attempt(&trx, Attempt::default()).await.unwrap();
+        let went = SharedTransaction { batch, attempts: 0 }.attempt(&trx, Attempt::default()).await.unwrap();
         let GroupOutcome::Written(outcomes) = went else { panic!("the database was replaced") };
         assert!(outcomes[0].1.is_ok() == is_made && outcomes[1].1.is_ok());
         // Before the commit another write of the document, outside of lanes.

@@ -13,7 +13,7 @@ use crate::index::json::definition::{collation, compiled};
 use crate::index::json::entry;
 use crate::index::json::key::{Body, DocumentKey, catch_up, key_of, lacks_names};
 use crate::index::json::pivots::{LEVELS, label};
-use crate::index::json::place::Among;
+use crate::index::json::place::EntrySearch;
 use crate::index::maintainers::IndexContext;
 
 /// See [`crate::index::kinds::Kind::check_document`].
@@ -135,7 +135,7 @@ async fn is_in_order(
     let (_, IndexPart::Entry(SortPlace { element: other, id: other_id, .. })) = keys.split_index(row.key())? else {
         return Ok(None);
     };
-    let among = Among { within, number: index.number, index: &compiled, places, snapshot: true, written: None };
+    let among = EntrySearch { within, number: index.number, index: &compiled, places, snapshot: true, written: None };
     let order = collation()?.compare(&Value::Array(among.key(&other_id, row.value()).await?), values);
     let is_right = if split(&other).1 == split(element).1 { order.is_eq() } else { order.is_lt() };
     Ok((!is_right).then(|| format!("document {id:?} is not at the position of its key")))

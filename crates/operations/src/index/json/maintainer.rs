@@ -23,8 +23,8 @@ use crate::index::json::definition::{collation, compiled};
 use crate::index::json::entry;
 use crate::index::json::key::{Body, DocumentKey, KeyReader, catch_up, lacks_names};
 use crate::index::json::pivots::{LEVELS, Pivots, height};
-use crate::index::json::place::{Among, WrittenKeys};
-use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, NewRows, PurgedDocument};
+use crate::index::json::place::{EntrySearch, WrittenKeys};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, NewRows, PendingWork, PurgedDocument};
 
 /// Transaction bytes for clearing an old entry beyond those reserved, if a new entry replaces it. Nothing is reserved
 /// for an index that the new document is not in.
@@ -208,7 +208,8 @@ impl JsonMaintainer {
         key: &DocumentKey,
     ) -> Result<LabelPlace> {
         let collation = collation()?;
-        let among = Among { within, number: self.number, index, places, snapshot: false, written: Some(&self.written) };
+        let among =
+            EntrySearch { within, number: self.number, index, places, snapshot: false, written: Some(&self.written) };
         Box::pin(among.search(&key.sort_key, |other: &Value<'_>| collation.compare(&key.values, other))).await
     }
 }
@@ -266,11 +267,15 @@ impl IndexMaintainer for JsonMaintainer {
         true
     }
 
-    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<PendingWork<'a>> {
         Ok(Some(Box::pin(self.change(within, change))))
     }
 
-    fn purged<'a>(&'a mut self, within: &'a IndexContext<'a>, purged: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(
+        &'a mut self,
+        within: &'a IndexContext<'a>,
+        purged: &'a PurgedDocument<'a>,
+    ) -> Result<PendingWork<'a>> {
         Ok(Some(Box::pin(async move {
             let index = self.index.clone()?;
             self.names(within).await?;

@@ -18,7 +18,7 @@ use crate::index::maintainers::IndexContext;
 type Labels = (Vec<Vec<u8>>, bool);
 
 #[derive(Clone, Copy)]
-pub struct Among<'a> {
+pub struct EntrySearch<'a> {
     pub within: &'a IndexContext<'a>,
     pub number: u64,
     pub index: &'a flatbed_mango::Index,
@@ -32,7 +32,7 @@ pub struct Among<'a> {
 /// Keys that are only in their documents, for documents that the transaction has written: it cannot read their infos.
 pub type WrittenKeys = HashMap<String, Vec<Value<'static>>>;
 
-impl Among<'_> {
+impl EntrySearch<'_> {
     /// Finds the position of a cut key. `compare` orders the key against another one.
     pub async fn search(&self, key: &SortKey, compare: impl Fn(&Value<'_>) -> Ordering) -> Result<LabelPlace> {
         let beginning = self.within.instance.keys.index_beginning(self.number, self.places, key.bytes());

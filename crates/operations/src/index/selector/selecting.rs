@@ -23,7 +23,7 @@ use sha2::Digest as _;
 use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::key::{Body, catch_up, special, yield_if_long};
 use crate::index::kinds::indexes_of;
-use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, Later, NewRows, PurgedDocument};
+use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, NewRows, PendingWork, PurgedDocument};
 use crate::index::selector::definition::{CompiledSelector, compiled};
 use crate::index::selector::kind::NAME;
 
@@ -252,7 +252,7 @@ impl IndexMaintainer for SelectorMaintainer {
         self.0.begin(within);
     }
 
-    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<Later<'a>> {
+    fn document<'a>(&'a mut self, within: &'a IndexContext<'a>, change: &'a Change<'a>) -> Result<PendingWork<'a>> {
         Ok(Some(Box::pin(async move {
             let IndexContext { trx, instance, .. } = *within;
             let seq = Seq::new(instance.incarnation(), change.new.stamp);
@@ -264,7 +264,7 @@ impl IndexMaintainer for SelectorMaintainer {
         })))
     }
 
-    fn purged<'a>(&'a mut self, _: &'a IndexContext<'a>, _: &'a PurgedDocument<'a>) -> Result<Later<'a>> {
+    fn purged<'a>(&'a mut self, _: &'a IndexContext<'a>, _: &'a PurgedDocument<'a>) -> Result<PendingWork<'a>> {
         // By-seq clears the entry.
         Ok(None)
     }

@@ -304,7 +304,7 @@ impl Group {
 }
 
 /// Writes the edits of several requests in one transaction.
-pub struct Together<'a> {
+pub struct SharedTransaction<'a> {
     pub batch: WriteBatch<'a, 'static>,
     /// Number of attempts, including those that failed before the first document.
     pub attempts: u32,
@@ -320,11 +320,11 @@ pub enum GroupOutcome {
     Apart,
 }
 
-impl OperationCounters for Together<'_> {
+impl OperationCounters for SharedTransaction<'_> {
     type Output = GroupOutcome;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<GroupOutcome> {
-        let Together { batch, attempts } = self;
+        let SharedTransaction { batch, attempts } = self;
         if attempt.after_unknown && batch.items.len() > 1 {
             batch.inner.metrics.joint_unknown_results.add(1);
         }
@@ -345,7 +345,7 @@ async fn write_group(mut turn: Turn, mut group: Group) {
     let preparations = Preparations::of(&instance);
     let (inner, instance, work) = (&*inner, &*instance, &work);
     let batch = WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
-    let went = transaction::write(&inner.db, &inner.metrics, &mut Together { batch, attempts: 0 }).await;
+    let went = transaction::write(&inner.db, &inner.metrics, &mut SharedTransaction { batch, attempts: 0 }).await;
     let (answers, again) = match went {
         Ok(GroupOutcome::Written(outcomes)) => {
             if outcomes.len() > 1 {
