@@ -681,11 +681,11 @@ pub struct ViewState {
     #[prost(bytes = "vec", tag = "2")]
     pub written: ::prost::alloc::vec::Vec<u8>,
     #[prost(message, optional, tag = "3")]
-    pub failure: ::core::option::Option<ViewFailure>,
+    pub failure: ::core::option::Option<ViewReduceFailure>,
 }
 /// In a ViewState: a reduce that gave nothing.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ViewFailure {
+pub struct ViewReduceFailure {
     #[prost(string, tag = "1")]
     pub error: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -696,11 +696,11 @@ pub struct ViewFailure {
 pub struct SigningSecrets {
     /// newest first: the one that signs; then those that still count
     #[prost(message, repeated, tag = "1")]
-    pub secrets: ::prost::alloc::vec::Vec<SigningSecret>,
+    pub secrets: ::prost::alloc::vec::Vec<SigningSecretRecord>,
 }
 /// In SigningSecrets.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SigningSecret {
+pub struct SigningSecretRecord {
     /// 32 random bytes
     #[prost(bytes = "vec", tag = "1")]
     pub secret: ::prost::alloc::vec::Vec<u8>,

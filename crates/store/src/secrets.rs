@@ -33,13 +33,13 @@ impl fmt::Debug for SigningSecret {
 /// Decodes the secrets of their record, newest first.
 pub fn secrets_of(bytes: &[u8]) -> Result<Vec<SigningSecret>> {
     let record = proto::SigningSecrets::decode(bytes)?;
-    let is_whole = |at: usize, secret: &proto::SigningSecret| {
+    let is_whole = |at: usize, secret: &proto::SigningSecretRecord| {
         secret.secret.len() == SECRET_BYTES && (at == 0) == (secret.retired_at_ms == 0)
     };
     if record.secrets.is_empty() || !record.secrets.iter().enumerate().all(|(at, secret)| is_whole(at, secret)) {
         return Err(Error::Corrupt("the record of secrets is not one".to_owned()));
     }
-    let secret = |secret: proto::SigningSecret| {
+    let secret = |secret: proto::SigningSecretRecord| {
         let retired_at_ms = Some(secret.retired_at_ms).filter(|at| *at > 0);
         SigningSecret { bytes: secret.secret, retired_at_ms }
     };
@@ -47,7 +47,7 @@ pub fn secrets_of(bytes: &[u8]) -> Result<Vec<SigningSecret>> {
 }
 
 fn put(trx: &Transaction, keys: &RootKeys, secrets: &[SigningSecret]) {
-    let secret = |secret: &SigningSecret| proto::SigningSecret {
+    let secret = |secret: &SigningSecret| proto::SigningSecretRecord {
         secret: secret.bytes.clone(),
         retired_at_ms: secret.retired_at_ms.unwrap_or_default(),
     };
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn what_is_no_record_of_secrets_is_none() {
         let record = |secrets: &[(usize, u64)]| {
-            let secret = |(bytes, retired_at_ms): &(usize, u64)| proto::SigningSecret {
+            let secret = |(bytes, retired_at_ms): &(usize, u64)| proto::SigningSecretRecord {
                 secret: vec![7; *bytes],
                 retired_at_ms: *retired_at_ms,
             };

@@ -46,14 +46,14 @@ pub struct ReduceFailure {
     pub reason: String,
 }
 
-impl From<&ReduceFailure> for proto::ViewFailure {
+impl From<&ReduceFailure> for proto::ViewReduceFailure {
     fn from(failure: &ReduceFailure) -> Self {
-        proto::ViewFailure { error: failure.error.clone(), reason: failure.reason.clone() }
+        proto::ViewReduceFailure { error: failure.error.clone(), reason: failure.reason.clone() }
     }
 }
 
-impl From<proto::ViewFailure> for ReduceFailure {
-    fn from(failure: proto::ViewFailure) -> Self {
+impl From<proto::ViewReduceFailure> for ReduceFailure {
+    fn from(failure: proto::ViewReduceFailure) -> Self {
         ReduceFailure { error: failure.error, reason: failure.reason }
     }
 }
