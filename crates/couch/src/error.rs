@@ -365,9 +365,7 @@ impl From<Refusal> for Failure {
             // A replicator counts 403 as the refusal of this document and continues.
             Refusal::TooManyLeaves { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             // Replicators halve the batch after this status.
-            Refusal::TooManyEdits | Refusal::TooMuchAtOnce { .. } => {
-                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
-            }
+            Refusal::TooManyEdits => Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason),
             Refusal::Forbidden(_) => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
             Refusal::Unauthorized(_) => Failure::unauthorized(&reason),
             Refusal::Rejected { status: 401, .. } => Failure::unauthorized(&reason),

@@ -224,10 +224,9 @@ impl From<Refusal> for Failure {
             | Refusal::InvalidAttachment => Failure::bad_request(reason),
             Refusal::IllegalDatabaseName(name) => Failure::bad_request(format!("Illegal database name: {name}")),
             Refusal::MissingStub { .. } => Failure::new(StatusCode::PRECONDITION_FAILED, reason),
-            Refusal::DocumentTooLarge { .. }
-            | Refusal::AttachmentTooLarge { .. }
-            | Refusal::TooManyEdits
-            | Refusal::TooMuchAtOnce { .. } => Failure::new(StatusCode::PAYLOAD_TOO_LARGE, reason),
+            Refusal::DocumentTooLarge { .. } | Refusal::AttachmentTooLarge { .. } | Refusal::TooManyEdits => {
+                Failure::new(StatusCode::PAYLOAD_TOO_LARGE, reason)
+            }
             Refusal::Rejected { status, .. } => {
                 Failure::new(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), reason)
             }

@@ -392,18 +392,6 @@ impl Database {
         Ok(outcomes)
     }
 
-    /// Writes distinct documents in one transaction, all of them or none, and returns their revisions in order.
-    ///
-    /// # Errors
-    /// [`Error::NoneWritten`] names each document whose edit is refused, [`Refusal::TooMuchAtOnce`]. After
-    /// [`Error::Storage`] it is unknown whether all are written.
-    #[boxed]
-    pub async fn update_all(&self, edits: &[Edit<'_>]) -> Result<Vec<WrittenRevision>> {
-        let updated = flatbed_operations::write::batch::write_all(&self.handle, edits).await?;
-        wake(&self.handle, edits.iter().map(|edit| &*edit.id));
-        Ok(updated)
-    }
-
     /// Sets the limit of revisions in each branch: 1 to [`REVS_LIMIT_MAX`]. A branch is shortened at its next edit.
     ///
     /// # Errors

@@ -30,9 +30,6 @@ pub enum Error {
     /// A query does not wait for an index that is being built.
     #[error(transparent)]
     Index(#[from] IndexFailure),
-    /// Some edits of an all-or-nothing request were refused: their documents with the refusals. No edit was applied.
-    #[error("none of the documents was written: {} of them refused", .0.len())]
-    NoneWritten(Vec<(String, Refusal)>),
     /// There is no database of that name.
     #[error("Database does not exist.")]
     DatabaseNotFound,
@@ -238,14 +235,6 @@ pub enum Refusal {
     /// operations are accepted.
     #[error("The request edits documents with many conflicting revisions too often: send it in parts")]
     TooManyEdits,
-    /// The edits of an all-or-nothing request exceed one transaction. No edit was applied.
-    #[error("too much to write at once: at most {documents_max} documents, and about {bytes_max} bytes of them")]
-    TooMuchAtOnce {
-        /// The limit of documents.
-        documents_max: usize,
-        /// The limit of bytes, including superseded ones.
-        bytes_max: u64,
-    },
     /// The design document has an invalid definition.
     #[error("{reason}")]
     InvalidDesign {

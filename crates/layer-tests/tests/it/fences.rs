@@ -102,7 +102,6 @@ async fn all_ways(db: &Database, new: &Database, revs: &[RevId]) -> Vec<Result<(
     vec![
         db.update(&edit("one")).await.map(drop),
         bulk.and_then(|outcome| Ok(outcome.map(drop)?)),
-        db.update_all(&[edit("all")]).await.map(drop),
         put(db, "large", None, &large).await.map(drop),
         db.put_local(&local).await,
         db.edit_locals(&edits).await.map(drop),
@@ -124,7 +123,6 @@ fn refusal(done: Result<()>) -> Option<Refusal> {
     match done {
         Ok(()) => None,
         Err(Error::Refused(refusal)) => Some(refusal),
-        Err(Error::NoneWritten(mut refused)) => refused.pop().map(|(_, refusal)| refusal),
         Err(error) => panic!("{error:?}"),
     }
 }
@@ -342,15 +340,13 @@ async fn a_stored_setting_is_judged_in_the_transaction() {
         done
     };
     let refused = |done: Vec<Result<()>>| {
-        let is_refused = |done: &Result<()>| {
-            matches!(done, Err(Error::Refused(Refusal::UserChanged) | Error::NoneWritten(_) | Error::DatabaseNotFound))
-        };
+        let is_refused =
+            |done: &Result<()>| matches!(done, Err(Error::Refused(Refusal::UserChanged) | Error::DatabaseNotFound));
         assert!(done.iter().all(is_refused), "{done:?}");
     };
     let allowed = |done: Vec<Result<()>>| {
         // There is nothing to purge, and each document exists after the first time.
-        let is_allowed =
-            |done: &Result<()>| !matches!(done, Err(Error::Refused(Refusal::UserChanged) | Error::NoneWritten(_)));
+        let is_allowed = |done: &Result<()>| !matches!(done, Err(Error::Refused(Refusal::UserChanged)));
         assert!(done.iter().all(is_allowed), "{done:?}");
     };
     refused(all(Some(("anna", "hash"))).await);

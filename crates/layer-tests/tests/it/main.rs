@@ -2,7 +2,6 @@
 //! test that needs a process of its own is a program beside this one and says why.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
-mod all_or_nothing;
 mod attachments;
 mod background;
 mod bounded;

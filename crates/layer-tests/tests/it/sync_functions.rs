@@ -241,8 +241,6 @@ async fn the_function_sees_what_a_document_replaces() {
         db.bulk_update(&edits).await.expect("outcomes").into_iter().map(|one| one.unwrap_err()).collect();
     let reasons: Vec<String> = said.iter().map(ToString::to_string).collect();
     assert_eq!(reasons, ["new", "true 2", "new"]);
-    let none = db.update_all(&edits).await;
-    assert!(matches!(&none, Err(Error::NoneWritten(refused)) if refused[1].1.to_string() == "true 2"), "{none:?}");
     let line = format!("{},4-d,3-c,{second}", "5-e");
     let line: Vec<&str> = line.split(',').collect();
     assert_eq!(rejection(replicate(&db, "d", &line).await), old("false 2"));
@@ -323,7 +321,7 @@ async fn who_writes_is_known_by_what_they_have_when_it_is_committed() {
             }
         }
     }
-    // Bulk requests, and all-or-nothing ones.
+    // Bulk requests.
     let body = parse(b"{}", &Limits::default()).expect("JSON");
     let [a, b] = ["a", "b"].map(|id| Edit {
         id: id.into(),
@@ -338,8 +336,8 @@ async fn who_writes_is_known_by_what_they_have_when_it_is_committed() {
     alice(&db, &["A"], false).await;
     assert!(writers[0].bulk_update(&edits).await.expect("outcomes").iter().all(|outcome| outcome.is_ok()));
     alice(&db, &[], false).await;
-    let refused = writers[0].update_all(&edits).await;
-    assert!(matches!(&refused, Err(Error::NoneWritten(refused)) if refused.len() == 2), "{refused:?}");
+    let refused = writers[0].bulk_update(&edits).await.expect("outcomes");
+    assert!(refused.iter().all(|outcome| outcome.is_err()), "{refused:?}");
     // A disabled user writes nothing, whatever their channels.
     alice(&db, &["A"], true).await;
     let disabled = put(&writers[1], "disabled", None, "{}").await;

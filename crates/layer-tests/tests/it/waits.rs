@@ -401,10 +401,6 @@ async fn documents(layer: &Layer, table: &mut Table) {
     table.row("a local document is read", db.get_local("l")).await.unwrap();
     table.row("local documents are listed", db.list_local(None, false)).await.unwrap();
     table.row("a local document is deleted", db.delete_local("l")).await.unwrap();
-
-    let bodies: Vec<_> = (0..100).map(body).collect();
-    let together: Vec<_> = (0..).zip(&bodies).map(|(number, body)| edit(id(number), None, body)).collect();
-    table.row("100 new documents, all or none", db.update_all(&together)).await.unwrap();
 }
 
 /// Measures a server that runs four transactions of single writes at once, of any duration.

@@ -507,7 +507,8 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
         assert!(entries(&db, 1).await.contains(&(value.to_owned(), "d0001".to_owned())), "{value}");
         assert_eq!(entries(&db, 1).await, expected().await);
     }
-    db.update_all(&[edit("f1", None, r#"{"kind":"all"}"#), edit("f2", None, r#"{"kind":"all"}"#)]).await.unwrap();
+    let edits = [edit("f1", None, r#"{"kind":"all"}"#), edit("f2", None, r#"{"kind":"all"}"#)];
+    assert!(db.bulk_update(&edits).await.unwrap().iter().all(|outcome| outcome.is_ok()));
     assert_eq!(entries(&db, 1).await, expected().await);
     // Results for another list are prepared again.
     let instance = resolved(&db.inner, "db").await.unwrap();

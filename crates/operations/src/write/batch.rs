@@ -1,6 +1,5 @@
 //! Writes documents: one transaction for each batch, and an outcome for each document.
 
-pub mod all;
 pub mod together;
 
 use std::collections::{HashMap, HashSet};
@@ -39,8 +38,6 @@ use crate::write::partition_limit::FullPartitions;
 use crate::write::plan::{Contribution, EditPlan, Planner};
 use crate::write::retries::WriteRetries;
 pub use crate::write::work::Work;
-
-pub use all::write_all;
 
 const BATCH_DOCUMENTS_MAX: usize = 250;
 

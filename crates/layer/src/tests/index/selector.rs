@@ -435,8 +435,8 @@ async fn an_index_goes_in_a_transaction_that_writes_to_it() {
     build_all(&db).await;
     let deleted = r#"{"_deleted":true}"#;
     let edits = [edit("x", None, "{}"), edit("_design/a", Some(rev), deleted), edit("y", None, "{}")];
-    let done = db.update_all(&edits).await;
-    assert!(done.is_ok(), "{done:?}");
+    let done = db.bulk_update(&edits).await.unwrap();
+    assert!(done.iter().all(|outcome| outcome.is_ok()), "{done:?}");
     assert!(seqs_of(&db, 1).await.is_empty());
     assert_clean(&db).await;
 }
