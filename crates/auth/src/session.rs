@@ -18,9 +18,6 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use crate::error::AuthError;
 pub(crate) use signing::MacAlgorithm;
 
-/// The default lifetime of a session, in seconds.
-pub const TIMEOUT_DEFAULT: u64 = 600;
-
 /// The longest cookie, in bytes; longer ones are malformed.
 const BYTES_MAX: usize = 4_096;
 
@@ -193,7 +190,6 @@ mod tests {
         assert_eq!((verified(9), verified(10), verified(11)), (Some(true), Some(false), Some(false)));
         let last = parsed(&issue("anna", "s", &secret("k"), u64::MAX));
         assert_eq!(last.verify("s", &[secret("k")], NOW, 600), None);
-        assert_eq!(TIMEOUT_DEFAULT, 600);
     }
 
     #[test]

@@ -34,6 +34,8 @@ mod sign_in;
 mod stored_settings;
 mod sweeper;
 mod sync_function;
+#[cfg(any(test, feature = "test-hooks"))]
+mod test_hooks;
 #[cfg(test)]
 mod tests;
 mod updates;

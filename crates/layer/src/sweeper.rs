@@ -1,51 +1,16 @@
-//! Removes unneeded data: broken uploads, marks of operations, old events.
+//! Removes old marks of operations.
 
 use std::time::Duration;
 
-use async_recursion::async_recursion as boxed;
-use flatbed_databases::actor::ServerActor;
-use flatbed_databases::document::staging;
 use flatbed_databases::server::Inner;
-use flatbed_feeds::updates;
-use flatbed_store::error::{Error, Result};
+use flatbed_store::error::Result;
 use flatbed_store::once::removed_before;
 use flatbed_store::root::epoch_for_write;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 
-use crate::database_names::NameRange;
-use crate::handle::Layer;
-
 /// The retention of superseded events and of operations' marks. Followers see each event within that time, and no
 /// operation is retried for nearly as long.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
-
-impl Layer {
-    /// Removes the staged large bodies of all databases that were begun longer ago than `broken_after`, for tests:
-    /// [`crate::Background`] sweeps one database at a time. Returns their number.
-    #[boxed]
-    pub async fn sweep_broken_uploads(&self, _: &ServerActor, broken_after: Duration) -> Result<u64> {
-        let mut blobs = 0;
-        for name in self.all_databases(&NameRange::default()).await? {
-            match staging::sweep_database(&self.inner, &name, broken_after, None).await {
-                Ok(swept) => blobs += swept.blobs,
-                Err(Error::DatabaseNotFound) => {}
-                // A failure must not keep the next databases from being swept.
-                Err(error) => tracing::warn!(database = name, %error, "broken uploads could not be swept"),
-            }
-        }
-        Ok(blobs)
-    }
-
-    /// Removes creations and deletions older than `kept_for` that later ones of the same name supersede, for tests.
-    /// [`crate::Background`] does so when it is due. Returns their number.
-    ///
-    /// # Errors
-    /// [`Storage`](crate::Error::Storage), [`Corrupt`](crate::Error::Corrupt).
-    #[boxed]
-    pub async fn sweep_database_updates(&self, _: &ServerActor, kept_for: Duration) -> Result<u64> {
-        updates::sweep(&self.inner, kept_for).await
-    }
-}
 
 /// Removes marks older than the longest retry of an operation, and stores the time before which marks are gone. Returns
 /// whether there were any.

@@ -229,6 +229,7 @@ impl Lanes {
         self.lanes.remove_if(name, |_, lane| lane.is_idle());
     }
 
+    #[cfg(feature = "test-hooks")]
     pub fn count_waiting(&self, name: &str) -> usize {
         self.lanes.get(name).map_or(0, |lane| lane.documents.values().map(|queue| queue.waiting.len()).sum())
     }

@@ -197,6 +197,7 @@ impl GroupDefinition {
     }
 
     /// Returns the signature of the group in the previous format.
+    #[cfg(feature = "test-kinds")]
     pub fn signature_before(&self) -> Signature {
         self.sign(FORMAT - 1)
     }

@@ -469,11 +469,13 @@ impl GroupState {
     }
 
     /// Returns whether it has failed since its last progress.
+    #[cfg(feature = "test-hooks")]
     pub fn is_retrying(&self) -> bool {
         lock(&self.failing_since).is_some()
     }
 
     /// Moves its first failure since its last progress into the past.
+    #[cfg(feature = "test-hooks")]
     pub fn age_failures(&self, by: Duration) {
         let mut since = lock(&self.failing_since);
         *since = since.and_then(|since| since.checked_sub(by));
@@ -495,6 +497,7 @@ impl GroupState {
     }
 
     /// Returns the last failure since its last progress, however old.
+    #[cfg(feature = "test-hooks")]
     pub fn last_failure(&self) -> Option<ViewFailure> {
         lock(&self.failure).clone().map(|(.., failure)| failure)
     }

@@ -7,7 +7,7 @@
 //! whose target is down releases its changes if others wait for the first pool (`Memory::is_short`), and reads them
 //! again later.
 //!
-//! Trees of parsed JSON are larger than their texts, at most [`TREE_FACTOR`] times, and do not live across an await:
+//! Trees of parsed JSON are larger than their texts, at most 16 times (an array of digits), and do not live across an await:
 //! there are at most as many as the process has threads. Texts from [`LARGE_TEXT_BYTES`] on are parsed one at a time.
 
 use std::sync::Arc;
@@ -26,9 +26,6 @@ pub const MEMORY_BYTES: usize = 512 << 20;
 
 /// The size in bytes from which texts are parsed one at a time.
 pub const LARGE_TEXT_BYTES: usize = 1 << 20;
-
-/// The largest ratio of a parsed tree to its text: an array of digits.
-pub const TREE_FACTOR: usize = 16;
 
 /// Both pools. Cheap to clone.
 #[derive(Debug, Clone)]

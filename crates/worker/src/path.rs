@@ -178,11 +178,6 @@ impl Path {
         self.root == Root::Document
     }
 
-    /// Returns whether the path begins with `$#`, which only elements have.
-    pub fn is_position(&self) -> bool {
-        self.root == Root::Position
-    }
-
     fn all<'s, 'd>(&self, begin: &'s Value<'d>) -> Vec<&'s Value<'d>> {
         let mut found = vec![begin];
         for step in &self.steps {

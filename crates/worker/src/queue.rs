@@ -231,13 +231,6 @@ impl Entry {
             self.state = EntryState::Waiting;
         }
     }
-
-    /// Returns whether the entry may be removed automatically: its retention has passed, and it was delivered or
-    /// overtaken, or the job drops waiting entries (`drop_waiting`), which are counted.
-    pub fn is_expired(&self, now: u64, drop_waiting: bool) -> bool {
-        let is_due = self.expires_at > 0 && self.expires_at <= now;
-        is_due && (self.retried || self.state == EntryState::Overtaken || drop_waiting)
-    }
 }
 
 /// Returns the id of an entry, which is the same for the same change.
@@ -337,19 +330,6 @@ mod tests {
         assert_eq!(entry.replay(newest, true), Replay::Overtaken);
         let deletion = Entry { method: "DELETE".to_owned(), ..self::entry("{}") };
         assert_eq!(deletion.replay(SourceState::Gone, false), Replay::Send);
-    }
-
-    #[test]
-    fn only_what_is_delivered_or_overtaken_goes_by_itself() {
-        let mut entry = entry("{}");
-        assert_eq!(
-            [entry.is_expired(1_060, false), entry.is_expired(1_060, true), entry.is_expired(1_059, true)],
-            [false, true, false]
-        );
-        entry.mark_overtaken(2_000, 60);
-        assert_eq!([entry.is_expired(2_059, false), entry.is_expired(2_060, false)], [false, true]);
-        assert!(Entry { retried: true, ..self::entry("{}") }.is_expired(1_060, false));
-        assert!(!Entry { retried: true, expires_at: 0, ..self::entry("{}") }.is_expired(u64::MAX, true));
     }
 
     proptest! {

@@ -44,13 +44,6 @@ enum StateKind {
 }
 
 impl ReduceState {
-    /// Returns the state of one row.
-    pub fn of_row(reducer: Reducer, collation: &Collation, key: &Value<'_>, value: &Value<'_>) -> ReduceState {
-        let mut state = ReduceState::default();
-        state.add(reducer, collation, key, value);
-        state
-    }
-
     /// Appends a row. `collation` is that of `_top_N` and `_bottom_N`: [`Collation::unicode`], whatever the view's is.
     pub fn add(&mut self, reducer: Reducer, collation: &Collation, key: &Value<'_>, value: &Value<'_>) {
         match (reducer, &mut self.0) {

@@ -164,7 +164,8 @@ impl RowsReading {
     }
 }
 
-/// Reads the rights of a principal without the cache, for tests; `None`: the principal has no name.
+/// Reads the rights of a principal without the cache; `None`: the principal has no name.
+#[cfg(feature = "test-hooks")]
 pub async fn read_anew(trx: &Transaction, instance: &Instance, asker: &ReadPrincipal) -> Result<Option<HeldRights>> {
     let Some((name, found_as)) = asker.principal() else { return Ok(None) };
     let user = UserReading::begin(trx, &instance.keys, &name);

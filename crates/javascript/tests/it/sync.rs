@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flatbed_channels::require::Writer;
+use flatbed_channels::require::{MISSING_ACCESS, MISSING_ROLE, WRONG_USER, Writer};
 use flatbed_channels::{Expiry, Grant, GrantedItem, Grantee, Routing};
 use flatbed_flatten::json::{self, Limits, Value, parse};
 use flatbed_javascript::{Error, Runner, RunnerOptions, SyncDecision, SyncFunction, SyncRefusal, SyncWrite};
@@ -295,17 +295,18 @@ async fn requirements_are_what_they_mean() {
             &[],
         ] {
             let list = json::to_string(&Value::Array(names.iter().map(|name| Value::String((*name).into())).collect()));
-            for (member, meant) in [
-                ("u", writer.is_one_of(names)),
-                ("r", writer.has_role_of(names)),
-                ("c", writer.has_access_to_one_of(names)),
+            for (member, is_met, reason) in [
+                ("u", names.contains(&&*writer.name), WRONG_USER),
+                ("r", names.iter().any(|name| writer.roles.contains(*name)), MISSING_ROLE),
+                // As recorded, a writer with `*` has the channel `*`, not each channel.
+                ("c", names.iter().any(|name| writer.channels.contains(*name)), MISSING_ACCESS),
             ] {
                 let document = format!("{{\"{member}\":{list}}}");
                 let asked = SyncWrite { writer: Some(Arc::clone(&writer)), ..write(&document) };
                 let said = runner.route(&function, asked).await.expect("an answer");
                 assert_eq!(
                     said.map(drop).map_err(|refusal| refusal.to_string()),
-                    meant.map_err(str::to_owned),
+                    if is_met { Ok(()) } else { Err(reason.to_owned()) },
                     "{document} {writer:?}"
                 );
                 let admin = runner.route(&function, write(&document)).await.expect("an answer");

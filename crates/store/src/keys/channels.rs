@@ -86,10 +86,6 @@ impl Keys {
         }
     }
 
-    pub fn channel_entries_all(&self) -> KeyRange {
-        KeyRange { begin: self.two(CHANNELS, ENTRIES), end: self.two(CHANNELS, ENTRIES + 1) }
-    }
-
     /// Returns the key whose presence puts a document into a channel.
     pub fn channel_document(&self, channel: &str, id: &str) -> Vec<u8> {
         self.channel_text(DOCUMENTS, channel, id)
@@ -167,11 +163,6 @@ impl Keys {
         let mut end = self.two(CHANNELS, ENDS);
         put_int(&mut end, second.saturating_add(1));
         KeyRange { begin: self.two(CHANNELS, ENDS), end }
-    }
-
-    /// Returns the range of all documents that expire.
-    pub fn ends_all(&self) -> KeyRange {
-        KeyRange { begin: self.two(CHANNELS, ENDS), end: self.two(CHANNELS, ENDS + 1) }
     }
 
     pub fn sync_function(&self) -> Vec<u8> {
@@ -305,11 +296,11 @@ mod tests {
             let (keys, seq) = (keys(), Seq::new(second, stamp));
             let (one, two) = (channel.clone(), id.clone());
             let built = [
-                (keys.channel_entry(&one, &seq), ChannelPart::Entry { channel: one.clone(), seq }, keys.channel_entries_all()),
+                (keys.channel_entry(&one, &seq), ChannelPart::Entry { channel: one.clone(), seq }, keys.subspace(Subspace::Channels)),
                 (keys.channel_document(&one, &two), ChannelPart::Document { channel: one.clone(), id: two.clone() }, keys.channel_documents_all()),
                 (keys.left(&two, &one), ChannelPart::Left { id: two.clone(), channel: one.clone() }, keys.left_all()),
                 (keys.stays(&two, &one), ChannelPart::Stays { id: two.clone(), channel: one }, keys.stays_all()),
-                (keys.end_of_document(second, &two), ChannelPart::End { second, id: two }, keys.ends_all()),
+                (keys.end_of_document(second, &two), ChannelPart::End { second, id: two }, keys.subspace(Subspace::Channels)),
             ];
             for (key, part, all) in built {
                 prop_assert!(all.begin <= key && key < all.end && keys.check(Subspace::Channels, &key).is_ok());

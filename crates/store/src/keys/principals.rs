@@ -148,11 +148,6 @@ impl Keys {
         under(&self.ways_prefix(kind, name, what))
     }
 
-    /// Returns the range of all sources of all its holdings.
-    pub fn ways_of(&self, kind: PrincipalKind, name: &str) -> KeyRange {
-        under(&self.principal_part(WAYS, kind, name))
-    }
-
     fn changed_principals_prefix(&self, incarnation: u64) -> Vec<u8> {
         let mut key = self.two(PRINCIPALS, CHANGED);
         put_int(&mut key, incarnation);
@@ -381,7 +376,7 @@ mod tests {
                 (
                     keys.given_by_administrator(kind, &name, &what),
                     PrincipalPart::Way { kind, name: whose.clone(), what: given.clone(), by: None },
-                    keys.ways_of(kind, &name),
+                    keys.ways(kind, &name, &what),
                 ),
                 (
                     keys.given_by_document(kind, &name, &what, &id),

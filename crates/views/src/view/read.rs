@@ -15,7 +15,7 @@ use flatbed_store::keys::{RowPlaces, ViewKeys};
 use flatbed_store::proto;
 use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
-use flatbed_store::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition, ViewDefinition};
+use flatbed_store::view_definition::{GroupDefinition, TreeDefinition, ViewDefinition};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
@@ -95,11 +95,6 @@ impl View {
     /// Returns the index of its reduce among those of its rows; `None`: it has none.
     pub fn reduce_at(&self) -> Option<usize> {
         self.view()?.reduce
-    }
-
-    /// Returns the view's reduce.
-    pub fn reducer(&self) -> Option<&ReduceFunction> {
-        self.tree()?.reduces.get(self.reduce_at()?)
     }
 }
 
