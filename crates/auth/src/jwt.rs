@@ -49,8 +49,8 @@ pub fn token_in(authorization: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Verifies a token at `now`, in seconds since 1970, with clocks that may differ by `skew` seconds. Costs at most
-/// four signatures, and otherwise time in proportion to the token.
+/// Verifies a token at `now`, in seconds since 1970, with clocks that may differ by `skew` seconds. Verifies at
+/// most four signatures, and otherwise takes time in proportion to the token.
 ///
 /// # Errors
 /// 400 for a malformed token, an unknown key, or another issuer or audience; 401 for a token that is too old, too new
@@ -73,7 +73,7 @@ pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verifie
 }
 
 /// Returns the unverified claims of a signed token of this type (compared without case), as the text of a JSON
-/// object. For tokens of other users than CouchDB's. Costs at most four signatures.
+/// object. For tokens of other users than CouchDB's. Verifies at most four signatures.
 ///
 /// # Errors
 /// 400 for a malformed token, another type or an unknown key.

@@ -7,7 +7,7 @@ use crate::name::{ALL, EVERYONE};
 use crate::position::Stamp;
 use crate::routing::GrantedItem;
 
-/// The most channels of a user; a tenth of it bounds the roles. Of more, the earliest grants count.
+/// The most channels of a user; a tenth of it bounds the roles. Beyond the limit the earliest grants count.
 pub const HELD_MAX: usize = 10_000;
 
 /// The most periods of one grant that are kept. Older ones are forgotten, as if they had not existed.

@@ -15,9 +15,9 @@
 //! first, as in CouchDB.
 //!
 //! A state takes at most about [`STATE_BYTES_MAX`]. A larger state is an error, like CouchDB's error for a `_sum` that
-//! grows with its rows; for `_first` and `_last` the value is then read from its row. Whether the limit is exceeded
-//! may depend on the grouping, if numbers cancel out or a large value leaves the ranks. Apart from that only the
-//! choice among several errors, and the wording of errors, depend on the grouping.
+//! grows with its rows; for `_first` and `_last` the value is then read from its row. The grouping may
+//! decide if the limit is exceeded: numbers may cancel out, and a large value may leave the ranks. Apart from that it
+//! decides only which of several errors is returned, and the wording of errors.
 
 mod distinct;
 mod erlang;

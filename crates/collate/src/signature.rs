@@ -60,7 +60,7 @@ impl Collation {
     }
 
     /// Returns whether the signature `newer` comes from a later program than `older`, so that indexes of the older one
-    /// are rebuilt. Of two different signatures at most one is the newer; neither is if they are not comparable.
+    /// are rebuilt. At most one of two different signatures is the newer; neither is if they are not comparable.
     pub fn supersedes(newer: &str, older: &str) -> bool {
         let parts = |signature: &str| {
             let [name, version, forms, _sum] = signature.split(' ').collect::<Vec<_>>().try_into().ok()?;

@@ -1,8 +1,8 @@
 //! `flatbed import`: copies the databases of a CouchDB, or of another server with its API, into a running Flatbed.
 //!
 //! Documents travel by CouchDB's replication protocol ([`flatbed_replicate`]), whose checkpoints in both databases make
-//! an import resumable. What replication does not carry, settings, local documents, administrators and replications, is
-//! copied by requests beside it.
+//! an import resumable. Replication does not carry settings, local documents, administrators and replications: other
+//! requests copy these.
 
 mod accounts;
 mod conflicts;

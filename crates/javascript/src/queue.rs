@@ -2,8 +2,8 @@
 //!
 //! Turns go by owner first, then by database. A call has two owners: the client that waits for it, and the owner of
 //! its database. So neither many databases of one owner nor many clients of one database delay the others. Databases
-//! with long calls in the last while share a separate thread and lose the usual ones. Of the usual ones one is left to
-//! databases whose last call was short, so those do not wait for databases whose calls begin to be long, however many
+//! with recent long calls share a separate thread instead of the usual ones. One of the usual threads is reserved for
+//! databases whose last call was short, so that they do not wait for databases whose calls become long, however many
 //! these are.
 
 use std::collections::{HashMap, VecDeque};

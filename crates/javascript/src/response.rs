@@ -7,7 +7,7 @@ use flatbed_flatten::json::{self, Limits, Value};
 
 use crate::rows::value_end;
 
-/// A response of a function. Whether HTTP allows it is checked by the sender.
+/// A response of a function. The sender checks that HTTP allows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Response {
     /// `code`, if set: a number, or a text such as `"404"`. A number that does not fit becomes 0; other invalid

@@ -300,7 +300,7 @@ impl Peer {
     /// Checks that the database exists; `create`: creates it with this query if it is missing.
     pub(crate) async fn open(&self, create: Option<&str>) -> Result<()> {
         let mut answer = self.call(Method::GET, "", None).await?;
-        // Sync Gateway has databases with a slash at their end, and says so by 301.
+        // Sync Gateway redirects (301) to the URL with a trailing slash.
         if matches!(answer.status, 301 | 308) {
             answer = self.call(Method::GET, "/", None).await?;
         }

@@ -82,7 +82,7 @@ pub enum Counter {
     DeletedDocuments = 2,
     ExternalBytes = 3,
     StoredBytes = 4,
-    /// The part of these that is the bodies of revisions that are not leaves.
+    /// The stored bytes of superseded bodies: those of revisions that are not leaves.
     SupersededBytes = 5,
     Purges = 6,
 }

@@ -499,7 +499,7 @@ pub struct ViewProgress {
     #[prost(bool, tag = "31")]
     pub untidy: bool,
 }
-/// In a ViewProgress: a document with more changes than a transaction holds. What readers see is what was before them.
+/// In a ViewProgress: a document with more changes than a transaction holds. Readers see the rows from before these changes.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ViewLarge {
     #[prost(string, tag = "1")]
@@ -511,7 +511,7 @@ pub struct ViewLarge {
     #[prost(uint64, tag = "3")]
     pub steps: u64,
 }
-/// {NS}/INDEXES/{index}/5: in phase 0, up to where ids are leased. Of these all are built but those of leases that are there.
+/// {NS}/INDEXES/{index}/5: in phase 0, up to where ids are leased. All of these are built, except those with a lease.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ViewLeased {
     /// this id included

@@ -142,8 +142,8 @@ impl Info {
     }
 
     /// Encodes the operand of SET_VERSIONSTAMPED_VALUE: the record with the placeholder of the stamp at
-    /// [`INFO_STAMP_OFFSET`], then that offset (4 bytes little-endian). Of `self.stamp` only the last two bytes are
-    /// used, the user version.
+    /// [`INFO_STAMP_OFFSET`], then that offset (4 bytes little-endian). Only the last two bytes of `self.stamp`
+    /// are used, the user version.
     pub fn encode_stamped(&self) -> Vec<u8> {
         let message = proto::DocumentInfo {
             sequence: self.stamp.to_vec(),

@@ -285,7 +285,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
     }
 
     /// Sets the copy of the job's checkpoint, which was imported or which the source did not accept. A checkpoint in
-    /// the target is authoritative. Of the source's and this one the newer counts, by epoch and then by time.
+    /// the target is authoritative. Without one the newer of the source's and this one counts, by epoch and then by time.
     #[must_use]
     pub fn with_checkpoint(mut self, checkpoint: Checkpoint) -> Self {
         self.starting_at = Some(checkpoint);

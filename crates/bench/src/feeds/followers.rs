@@ -65,7 +65,7 @@ pub(crate) struct Plan {
     pub databases: usize,
     /// The feeds on one HTTP/2 connection; 0: HTTP/1.1, one feed on each connection.
     pub streams: usize,
-    /// The request of each feed, if it is not for `/feeds0` and so on; then there is one database.
+    /// The request of each feed, instead of `/feeds0` and so on: all feeds then read one database.
     pub asks: Option<Arc<[FeedRequest]>>,
 }
 

@@ -46,7 +46,7 @@ pub(super) enum Effect {
 pub(crate) enum Methods {
     /// All methods. The handler may refuse some.
     Any,
-    /// The methods of the header `Allow` in a refusal. Where CouchDB lists `GET` alone, it answers `HEAD`, too.
+    /// The methods of the header `Allow` in a refusal. CouchDB lists `GET` alone also for paths that answer `HEAD`.
     Only(&'static str),
 }
 

@@ -1,7 +1,7 @@
 //! An ordered map from keys to versions, with the greatest version of each subtree.
 //!
-//! A B+ tree whose inner nodes hold the greatest version below each child. Whether anything in a range is newer than a
-//! version shows on two paths, for any width of the range; subtrees of older versions are skipped.
+//! A B+ tree whose inner nodes hold the greatest version below each child. A search for entries of a range that are
+//! newer than a version reads two paths, for any width of the range; it skips subtrees of older versions.
 //!
 //! Positions within a node come from searches of that node, so they are in bounds. A node has at most `N` entries, and
 //! only a root may be empty.

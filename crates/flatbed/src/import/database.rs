@@ -62,7 +62,7 @@ impl SourceInfo {
 /// Copies a database and returns what was not moved.
 ///
 /// # Errors
-/// [`ImportError`]. What was copied before remains, and the next run resumes.
+/// [`ImportError`]. The documents copied before remain, and the next run resumes.
 pub(crate) async fn copy(
     ways: &CopyRoute,
     name: &str,

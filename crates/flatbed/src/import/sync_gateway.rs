@@ -31,7 +31,7 @@ pub(crate) fn split(source: &str) -> Result<(&str, String), ImportError> {
 /// Copies users, roles, the sync function and documents, and returns what was not moved.
 ///
 /// # Errors
-/// [`ImportError`]. What was copied before remains, and the next run resumes.
+/// [`ImportError`]. The documents copied before remain, and the next run resumes.
 pub(crate) async fn import(
     ways: &CopyRoute,
     name: &str,

@@ -2,9 +2,9 @@
 //!
 //! A hidden document must be answered like an absent one, and after as many replies of the storage. So the reads that
 //! decide come first, and are the same for both: the document's info, the records of named revisions, and the versions
-//! of the principal. Only visible bodies are read. Where the first reads do not decide (the feed may have reported that
-//! the document left with the revision, or a leaf stands beside a hidden winner) one further read follows in both
-//! cases.
+//! of the principal. Only visible bodies are read. The first reads do not decide if the feed may have reported that
+//! the document left with the revision, or if a leaf stands beside a hidden winner. One further read then follows for
+//! both.
 
 use std::sync::Arc;
 

@@ -32,7 +32,7 @@ const PAGE: usize = 100;
 #[derive(Debug, Default)]
 pub struct RecomputeReport {
     pub documents: u64,
-    /// The number of documents skipped since the group was behind them, or they changed meanwhile.
+    /// The number of documents skipped because the group had not reached them, or because they changed meanwhile.
     pub passed_over: u64,
     pub violations: Vec<String>,
 }
@@ -41,7 +41,7 @@ pub struct RecomputeReport {
 /// document defines it, or this process does not run its functions.
 ///
 /// # Errors
-/// Of the storage; [`flatbed_store::error::Error::View`]: the functions cannot be run.
+/// [`flatbed_store::error::Error::View`] if the functions cannot be run, and the storage's errors.
 #[boxed]
 pub async fn recompute(reader: &ReadHandle, instance: &Instance, group: &proto::Index) -> Result<RecomputeReport> {
     let mut found = RecomputeReport::default();

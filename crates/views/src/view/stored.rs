@@ -223,7 +223,7 @@ impl StoredTree<'_> {
                 }
             }
         }
-        // A part without room leaves the whole without room.
+        // If the state of one part is too large, that of the whole is, too.
         let state = |(state, failure): (ReduceState, Option<ReduceFailure>)| match failure {
             Some(failure) => ReducedValue::Written(Err(failure)),
             None => ReducedValue::BuiltIn(state),
