@@ -121,7 +121,6 @@ impl Reader {
     }
 
     /// Waits until it exists or the server stops, on a watch and with an occasional read.
-    #[boxed]
     pub async fn wait_until_there(&self) -> Result<()> {
         flatbed_feeds::feed::watches::wait_until_there(&self.handle.inner, &self.handle.name).await
     }
@@ -373,7 +372,6 @@ impl Database {
     /// [`Refusal::Conflict`] if the parent is not the current leaf, [`Refusal::InvalidDocument`],
     /// [`Refusal::DocumentTooLarge`]; for a user the refusals of the [gate](crate::Gate), as for all writes, and
     /// [`Refusal::UserChanged`].
-    #[boxed]
     pub async fn update(&self, edit: &Edit<'_>) -> Result<WrittenRevision> {
         let updated = flatbed_operations::write::batch::write_document(&self.handle, edit).await?;
         wake(&self.handle, [&*edit.id]);
@@ -385,7 +383,6 @@ impl Database {
     ///
     /// # Errors
     /// For the whole request: the database was deleted, or the storage gave up. The outcomes are then unknown.
-    #[boxed]
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         let outcomes = flatbed_operations::write::batch::write_documents(&self.handle, edits).await?;
         wake(&self.handle, edits.iter().map(|edit| &*edit.id));
@@ -427,7 +424,6 @@ impl Database {
 
     /// Restarts the lifetime of uploads that no document has taken. A caller that waits before its edit calls this each
     /// [`Reader::renew_uploads_every`]. Removed uploads stay removed; their edit fails.
-    #[boxed]
     pub async fn renew_uploads(&self, data: &[StagedUpload]) -> Result<()> {
         let instance = flatbed_operations::write::batch::instance_of(&self.handle.inner, &self.handle.name).await?;
         let of_it = data.iter().filter(|data| data.instance == instance.id());
@@ -437,7 +433,6 @@ impl Database {
 
     /// Removes an upload that no document has taken; data of a document stays. If the removal fails, the sweeper
     /// removes it later.
-    #[boxed]
     pub async fn discard(&self, data: &StagedUpload) {
         match flatbed_operations::write::batch::instance_of(&self.handle.inner, &self.handle.name).await {
             Ok(instance) if instance.id() == data.instance => {
@@ -451,7 +446,6 @@ impl Database {
 
     /// Removes leaves of a document without a trace, and the document with its last leaf. Returns the leaves among
     /// `revs`. A large document is purged in steps: see the module `purge`.
-    #[boxed]
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
         let purged = flatbed_operations::write::purge::purge(&self.handle, id, revs).await?;
         wake_purged(&self.handle, id);
@@ -491,7 +485,6 @@ impl Database {
 
     /// Requests a compaction, which any process of the root with time for it runs in the background
     /// ([`crate::Background`]). Does nothing if one is due.
-    #[boxed]
     pub async fn compact(&self) -> Result<()> {
         compact::ask(&self.handle).await
     }
