@@ -155,15 +155,15 @@ impl LostChannel {
     /// Returns whether the document was in the channel while the user held it.
     fn may_have(&self, state: &DocumentState) -> bool {
         if self.channel == ALL {
-            return self.had.overlap(state.known_since(), None);
+            return self.had.has_overlap(state.known_since(), None);
         }
         let now = match state.left.get(&self.channel) {
             // If the entry is unknown, the document was there at least just before it left.
-            Some(left) => self.had.overlap(left.since.unwrap_or(left.seq.before()), Some(left.seq)),
-            None => self.had.overlap(state.since.get(&self.channel).copied().unwrap_or(state.seq), None),
+            Some(left) => self.had.has_overlap(left.since.unwrap_or(left.seq.before()), Some(left.seq)),
+            None => self.had.has_overlap(state.since.get(&self.channel).copied().unwrap_or(state.seq), None),
         };
         let before = || state.earlier.get(&self.channel).into_iter().flat_map(Periods::all);
-        now || before().any(|stay| self.had.overlap(stay.from, stay.until))
+        now || before().any(|stay| self.had.has_overlap(stay.from, stay.until))
     }
 
     /// Returns whether the first remembered grant of the channel was before `stamp`.

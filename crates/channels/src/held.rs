@@ -113,7 +113,7 @@ impl Periods {
 
     /// Returns whether any period overlaps the range from one change up to another (`None`: up to now). A period
     /// includes the change that grants and excludes the change that revokes.
-    pub fn overlap(&self, from: Stamp, until: Option<Stamp>) -> bool {
+    pub fn has_overlap(&self, from: Stamp, until: Option<Stamp>) -> bool {
         let is_before = |from: Stamp, until: Option<Stamp>| until.is_none_or(|until| from < until);
         self.0.iter().any(|period| is_before(period.from, until) && is_before(from, period.until))
     }

@@ -20,13 +20,13 @@ pub enum Sight {
 
 impl HeldChannels {
     /// True if a revision with these channels is visible.
-    pub fn sees<'a>(&self, channels: impl IntoIterator<Item = &'a str>) -> bool {
+    pub fn can_see<'a>(&self, channels: impl IntoIterator<Item = &'a str>) -> bool {
         self.has_all() || channels.into_iter().any(|channel| self.since(channel).is_some())
     }
 
     /// Returns the visible part of a revision with these channels.
     pub fn sight(&self, rev: &str, channels: &BTreeSet<String>, document: &DocumentState) -> Sight {
-        if self.sees(channels.iter().map(String::as_str)) {
+        if self.can_see(channels.iter().map(String::as_str)) {
             return Sight::Whole;
         }
         let said =
@@ -66,6 +66,6 @@ mod tests {
         assert_eq!(sight(&other, "2-b", &["*"]), Sight::Hidden);
         assert_eq!(sight(&with("*", 9), "2-b", &[]), Sight::Whole);
         assert_eq!(sight(&with("B", 9), "2-b", &["B"]), Sight::Whole);
-        assert!(!HeldChannels::nothing().sees(["!"]));
+        assert!(!HeldChannels::nothing().can_see(["!"]));
     }
 }

@@ -135,7 +135,7 @@ impl Splitter {
                 self.taken = self.scanned;
             } else if self.open.is_empty() {
                 self.between()?;
-            } else if self.inside()? {
+            } else if self.scan_object()? {
                 self.taken = self.scanned;
                 let text = self.buffer.get(self.object_start..self.scanned).unwrap_or_default();
                 return Ok(Some(Object { line: self.object_line, text }));
@@ -192,7 +192,7 @@ impl Splitter {
     }
 
     /// Scans inside an object and returns whether its end was reached.
-    fn inside(&mut self) -> Result<bool, SplitError> {
+    fn scan_object(&mut self) -> Result<bool, SplitError> {
         let Splitter { buffer, scanned, open, in_string, escaped, line, .. } = self;
         while let Some(&byte) = buffer.get(*scanned) {
             *scanned += 1;

@@ -46,7 +46,7 @@ impl RowsText {
             if let Some(head) = self.text.head() {
                 return Ok(head);
             }
-            if self.text.bytes.len() > HEAD_BYTES_MAX || !self.more().await? {
+            if self.text.bytes.len() > HEAD_BYTES_MAX || !self.read_more().await? {
                 return Err(TruncatedRows);
             }
         }
@@ -62,14 +62,14 @@ impl RowsText {
             if self.text.is_over {
                 return Ok(None);
             }
-            if !self.more().await? {
+            if !self.read_more().await? {
                 return Err(TruncatedRows);
             }
         }
     }
 
     /// Waits for more text; false at the end.
-    async fn more(&mut self) -> Result<bool, TruncatedRows> {
+    async fn read_more(&mut self) -> Result<bool, TruncatedRows> {
         let frame = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await;
         let Some(frame) = frame else { return Ok(false) };
         if let Ok(mut data) = frame.map_err(|_| TruncatedRows)?.into_data() {

@@ -103,7 +103,7 @@ fn measure(ranges: u64) -> Vec<f64> {
             })
             .collect();
         found.push(time(reads, |(begin, end)| {
-            black_box(history.written_after(&begin, &end, at).is_ok_and(|found| found));
+            black_box(history.is_written_after(&begin, &end, at).is_ok_and(|found| found));
         }));
     }
     // Further insertions: the number of ranges stays the same, because the window drops old ones.

@@ -123,7 +123,7 @@ const BELOW_LAYER: [&str; 4] = ["flatbed_databases", "flatbed_feeds", "flatbed_o
 
 /// Adds the targets of the crates below the layer, and those that no setting affects.
 fn with_own(targets: Targets) -> Targets {
-    let is_silent = targets.default_level().is_none_or(off) && targets.iter().all(|(_, level)| off(level));
+    let is_silent = targets.default_level().is_none_or(is_off) && targets.iter().all(|(_, level)| is_off(level));
     let of_requests = if is_silent { LevelFilter::OFF } else { LevelFilter::ERROR };
     let of = |wanted: &str| targets.iter().find(|(target, _)| *target == wanted).map(|(_, level)| level);
     let of_layer = of(LAYER_TARGET);
@@ -134,7 +134,7 @@ fn with_own(targets: Targets) -> Targets {
     targets.with_target(REQUEST_TARGET, of_requests).with_target(TRACE_TARGET, LevelFilter::OFF)
 }
 
-fn off(level: LevelFilter) -> bool {
+fn is_off(level: LevelFilter) -> bool {
     level == LevelFilter::OFF
 }
 

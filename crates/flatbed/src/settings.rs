@@ -296,7 +296,7 @@ impl Settings {
             fdb_library: first("fdb_library").map(SettingValue::path),
             root: root.map(|found| found.text.clone()),
             listening: ListenSettings::resolve(layers)?,
-            has_console: first("console").map_or(Ok(cfg!(feature = "console")), SettingValue::truth)?,
+            has_console: first("console").map_or(Ok(cfg!(feature = "console")), SettingValue::parse_bool)?,
             run_bytes: first("run_bytes").map(|found| found.number(0..=60_000)).transpose()?,
             document_bytes_max: first("document_bytes_max").map(|found| found.number(1..=8_000_000)).transpose()?,
             database_bytes_max: first("database_bytes_max").map(|found| found.number(0..=1 << 60)).transpose()?,
@@ -375,7 +375,7 @@ impl SettingValue {
             .ok_or_else(|| self.is_not(format!("a number from {} to {}", range.start(), range.end())))
     }
 
-    pub(crate) fn truth(&self) -> Result<bool, SettingsError> {
+    pub(crate) fn parse_bool(&self) -> Result<bool, SettingsError> {
         match self.text.as_str() {
             "true" => Ok(true),
             "false" => Ok(false),

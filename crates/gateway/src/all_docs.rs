@@ -240,7 +240,7 @@ fn write_row(row: &AllDocsRow, told: &RoutingOptions, routing: Option<&DocumentR
     json_out::rev(&row.rev, value.place(name!("rev")));
     if let Some(routing) = routing {
         let Verdict { channels, grants, .. } = &routing.verdict;
-        let is_told = |channel: &&str| told.only.as_ref().is_none_or(|held| held.sees([*channel]));
+        let is_told = |channel: &&str| told.only.as_ref().is_none_or(|held| held.can_see([*channel]));
         let mut channels = channels.iter().map(String::as_str).filter(is_told).peekable();
         if told.channels && channels.peek().is_some() {
             value.array(name!("channels")).strings(channels);

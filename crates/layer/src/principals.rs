@@ -28,8 +28,8 @@ impl Layer {
 
 impl Reader {
     /// Returns whether the reader is known to be unrestricted, without a read.
-    pub fn sees_all(&self) -> bool {
-        self.handle.sees_all()
+    pub fn can_see_all(&self) -> bool {
+        self.handle.can_see_all()
     }
 
     /// Returns whether the reader has lost, as of now or shortly before, any right of `judged_by`, the rights that

@@ -11,7 +11,7 @@ use crate::etf;
 use crate::field::Field;
 use crate::index::{DESIGN, is_of_query};
 use crate::options::{Options, object, text};
-use crate::order::same;
+use crate::order::are_same;
 use crate::sort::Sort;
 
 /// A request of `POST _index`.
@@ -151,7 +151,7 @@ impl IndexRequest {
             _ => {}
         }
         let body = Value::Object(body);
-        let is_there = existing.is_some_and(|existing| same(&Value::Object(members_of(existing)), &body));
+        let is_there = existing.is_some_and(|existing| are_same(&Value::Object(members_of(existing)), &body));
         Ok((!is_there).then_some(body))
     }
 

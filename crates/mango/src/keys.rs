@@ -42,7 +42,7 @@ pub struct IdRange {
 }
 
 impl KeyEdge {
-    fn before(&self, key: &[Value<'_>]) -> bool {
+    fn is_before(&self, key: &[Value<'_>]) -> bool {
         for (at, value) in self.values.iter().enumerate() {
             let Some(other) = key.get(at) else { return false };
             match compare(value, other) {
@@ -62,7 +62,7 @@ impl KeyRange {
 
     /// Returns whether a key is in the range.
     pub fn has(&self, key: &[Value<'_>]) -> bool {
-        self.start.before(key) && !self.end.before(key)
+        self.start.is_before(key) && !self.end.is_before(key)
     }
 }
 

@@ -4,7 +4,7 @@ use flatbed_flatten::json::Value;
 
 use crate::field::{Field, FieldValue};
 use crate::normal::{Comparison, Normal, Term};
-use crate::order::{Order, identical, is_integer};
+use crate::order::{Order, are_identical, is_integer};
 use crate::steps::{Interrupts, MatchInterrupted, Progress, Steps};
 
 pub(crate) type MatchResult = Result<bool, MatchInterrupted>;
@@ -66,8 +66,8 @@ impl Normal {
 impl Term {
     fn holds(&self, value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> MatchResult {
         Ok(match (self, value) {
-            (Term::Compare(Comparison::Equal, argument), value) => order.equal(value, argument, steps)?,
-            (Term::Compare(Comparison::NotEqual, argument), value) => !order.equal(value, argument, steps)?,
+            (Term::Compare(Comparison::Equal, argument), value) => order.are_equal(value, argument, steps)?,
+            (Term::Compare(Comparison::NotEqual, argument), value) => !order.are_equal(value, argument, steps)?,
             (Term::Compare(comparison, argument), value) => {
                 let order = order.within(value, argument, steps)?;
                 match comparison {
@@ -92,7 +92,7 @@ impl Term {
                 is_whole
                     || (!wanted.is_empty()
                         && all(wanted, steps, |wanted, steps| {
-                            any(items, steps, |item, steps| identical(item, wanted, steps))
+                            any(items, steps, |item, steps| are_identical(item, wanted, steps))
                         })?)
             }
             (Term::Element(condition), Value::Array(items)) => {
@@ -130,7 +130,7 @@ fn is_in(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<
 }
 
 fn equals_any(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> MatchResult {
-    any(list, steps, |other, steps| order.equal(value, other, steps))
+    any(list, steps, |other, steps| order.are_equal(value, other, steps))
 }
 
 /// Returns whether any of the items holds. A match pauses between two items. A resumed match continues with the item at

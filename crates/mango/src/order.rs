@@ -104,7 +104,12 @@ impl Order {
     }
 
     /// Returns whether two values are equal. Most strings are decided by their bytes.
-    pub(crate) fn equal(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, MatchInterrupted> {
+    pub(crate) fn are_equal(
+        self,
+        a: &Value<'_>,
+        b: &Value<'_>,
+        steps: &mut Steps<'_>,
+    ) -> Result<bool, MatchInterrupted> {
         match (a, b) {
             (Value::String(a), Value::String(b)) if is_plain(a) && is_plain(b) => {
                 steps.take(1)?;
@@ -122,7 +127,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 /// Returns whether two values are the same Erlang term: 1 and 1.0 differ.
-pub(crate) fn identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, MatchInterrupted> {
+pub(crate) fn are_identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, MatchInterrupted> {
     steps.take(1)?;
     Ok(match (a, b) {
         (Value::Number(a_text), Value::Number(b_text)) => {
@@ -135,7 +140,7 @@ pub(crate) fn identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> 
         (Value::Array(a), Value::Array(b)) => {
             a.len() == b.len() && {
                 for (a, b) in a.iter().zip(b) {
-                    if !identical(a, b, steps)? {
+                    if !are_identical(a, b, steps)? {
                         return Ok(false);
                     }
                 }
@@ -146,7 +151,7 @@ pub(crate) fn identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> 
             a.len() == b.len() && {
                 for ((a_name, a), (b_name, b)) in a.iter().zip(b) {
                     steps.take_bytes(a_name.len().min(b_name.len()))?;
-                    if a_name != b_name || !identical(a, b, steps)? {
+                    if a_name != b_name || !are_identical(a, b, steps)? {
                         return Ok(false);
                     }
                 }
@@ -157,9 +162,9 @@ pub(crate) fn identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> 
     })
 }
 
-/// Like [`identical`], without a bound.
-pub(crate) fn same(a: &Value<'_>, b: &Value<'_>) -> bool {
-    identical(a, b, &mut Steps::endless()).unwrap_or(false)
+/// Like [`are_identical`], without a bound.
+pub(crate) fn are_same(a: &Value<'_>, b: &Value<'_>) -> bool {
+    are_identical(a, b, &mut Steps::endless()).unwrap_or(false)
 }
 
 /// Returns whether Erlang parses a number's text as an integer.
@@ -212,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_is_one_term() {
-        let is = |a: &str, b: &str| identical(&json(a), &json(b), &mut Steps::endless()).unwrap();
+        let is = |a: &str, b: &str| are_identical(&json(a), &json(b), &mut Steps::endless()).unwrap();
         for (a, b) in
             [("1", "1"), ("1.0", "1.00"), ("1e1", "10.0"), (r#"{"a":[1,null]}"#, r#"{"a":[1,null]}"#), ("-0", "0")]
         {

@@ -307,7 +307,7 @@ impl Context {
         let granted = now.grant(R::NEEDS, &self.layer, accounts, name).await?;
         self.judged.note(Some(name), R::NEEDS, (granted.access(), granted.is_replicator()));
         let reader = self.layer.reader(name).asked_by(granted.asker());
-        if !reader.sees_all() {
+        if !reader.can_see_all() {
             self.judged.note_part(reader);
         }
         Ok(R::given(granted))
@@ -324,7 +324,7 @@ impl Context {
     /// Returns the principal's rights as of less than a second ago.
     async fn now(&self) -> std::result::Result<Rights, AccessError> {
         let known = self.known();
-        if !known.need_renewal() {
+        if !known.is_renewal_due() {
             return Ok(known);
         }
         let now = Box::pin(known.renew(self.watching.accounts(), Freshness::Second)).await?;

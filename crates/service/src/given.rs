@@ -61,7 +61,7 @@ impl<D: Clone> RenewableGrant<D> {
 
     /// Returns the grant, renewed if it is old.
     pub(crate) async fn now(&self) -> Result<D> {
-        match self.renewal.as_deref().filter(|renewal| renewal.rights.need_renewal()) {
+        match self.renewal.as_deref().filter(|renewal| renewal.rights.is_renewal_due()) {
             None => Ok(self.first.clone()),
             Some(renewal) => Box::pin(renewal.renew(Freshness::Second)).await,
         }

@@ -185,7 +185,7 @@ impl Rights {
         Rights { standing, users, since }
     }
 
-    pub(crate) fn need_renewal(&self) -> bool {
+    pub(crate) fn is_renewal_due(&self) -> bool {
         !matches!(self.standing.basis(), RightsBasis::Server)
             && self.users.clock().since(self.since) >= IDENTIFIED_WITHIN
     }

@@ -408,7 +408,7 @@ impl SignIn {
         }
         let (hash, password, name) = (hash.clone(), password.to_owned(), account.name().to_owned());
         let (layer, runtime) = (self.layer.0.clone(), tokio::runtime::Handle::current());
-        self.checks.later(move || {
+        self.checks.run_later(move || {
             let new = hash.rehash(&password);
             runtime.spawn(async move {
                 if let Err(error) = write_rehashed(&layer, &name, rev, &hash, &new).await {

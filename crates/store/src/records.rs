@@ -199,7 +199,7 @@ impl ById {
     }
 
     /// Returns whether a row's document has expired.
-    pub fn says_over(bytes: &[u8], clock: &Clock) -> Result<bool> {
+    pub fn is_expired(bytes: &[u8], clock: &Clock) -> Result<bool> {
         match bytes {
             // The first field fills the message, so the second is absent.
             [0x0a, length, rest @ ..] if rest.len() == usize::from(*length) => Ok(false),

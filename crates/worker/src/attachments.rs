@@ -189,7 +189,7 @@ impl Attachments {
         }))
     }
 
-    fn means(&self, stub: &Stub) -> bool {
+    fn is_wanted(&self, stub: &Stub) -> bool {
         let kind = stub.content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let is = |of: &String| match of.strip_suffix('*') {
             Some(begin) => kind.starts_with(begin),
@@ -208,7 +208,7 @@ impl Attachments {
     /// [`Unmappable::Attachments`].
     pub fn select_stubs(&self, document: &Value<'_>) -> Result<Vec<Stub>, Unmappable> {
         let mut stubs = stubs(document)?;
-        stubs.retain(|stub| self.means(stub));
+        stubs.retain(|stub| self.is_wanted(stub));
         let is_too_large = |stub: &Stub| stub.length.is_some_and(|length| length > self.size_max);
         if stubs.iter().any(is_too_large) {
             self.too_large()?;

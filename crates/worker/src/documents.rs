@@ -140,7 +140,7 @@ pub enum Document {
 struct JobDocument {
     id: String,
     name: Option<String>,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     enabled: bool,
     inputs: Vec<Value>,
     outputs: Vec<Value>,
@@ -152,7 +152,7 @@ struct JobDocument {
     orders: Vec<Order>,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 

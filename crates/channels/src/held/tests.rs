@@ -88,9 +88,9 @@ fn periods_are_kept_up_to_a_number() {
     // A period that ends before a change begins, or with the change that begins the range, does not overlap.
     let had = periods(&[(3, 5), (8, 0)]);
     let overlaps = [(1, 3), (1, 4), (4, 5), (5, 8), (5, 9)]
-        .map(|(from, until)| had.overlap(Stamp::of(from), Some(Stamp::of(until))));
+        .map(|(from, until)| had.has_overlap(Stamp::of(from), Some(Stamp::of(until))));
     assert_eq!(overlaps, [false, true, true, false, true]);
-    assert!(had.overlap(Stamp::of(90), None) && !periods(&[(3, 5)]).overlap(Stamp::of(5), None));
+    assert!(had.has_overlap(Stamp::of(90), None) && !periods(&[(3, 5)]).has_overlap(Stamp::of(5), None));
     // An empty period is ignored.
     assert_eq!(periods(&[(3, 3), (5, 7), (6, 9)]), periods(&[(5, 9)]));
 }
@@ -159,7 +159,7 @@ proptest! {
         let lost = (1..10).rev().find(|at| has(at - 1) && !has(*at));
         prop_assert_eq!(only.lost().first().map(|lost| number(lost.at)), lost);
         for lost in only.lost() {
-            let had = |at| lost.had.overlap(Stamp::of(at), Some(Stamp::of(at + 1)));
+            let had = |at| lost.had.has_overlap(Stamp::of(at), Some(Stamp::of(at + 1)));
             prop_assert!((0..9).all(|at| had(at) == (has(at) && since.is_none_or(|since| at < since))));
         }
     }

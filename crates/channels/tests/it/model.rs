@@ -84,7 +84,7 @@ impl Database {
         let seen = self
             .docs
             .iter()
-            .filter(|(_, state)| !state.deleted && held.sees(state.channels.iter().map(String::as_str)));
+            .filter(|(_, state)| !state.deleted && held.can_see(state.channels.iter().map(String::as_str)));
         seen.map(|(doc, state)| (doc.to_string(), state.rev.clone())).collect()
     }
 
@@ -140,7 +140,7 @@ impl Database {
             Event::Exists { does } => change(&mut self.role_exists, *does),
         }
         let held = self.held();
-        let seen = self.docs.iter().filter(|(_, state)| held.sees(state.channels.iter().map(String::as_str)));
+        let seen = self.docs.iter().filter(|(_, state)| held.can_see(state.channels.iter().map(String::as_str)));
         self.ever_seen.extend(seen.map(|(doc, _)| doc.to_string()));
     }
 

@@ -50,7 +50,7 @@ fn is_ordinary(name: &str) -> bool {
 parameters! {
     /// CouchDB's parameters of a new database.
     struct CouchdbParameters {
-        partitioned: bool = partitioned,
+        partitioned: bool = parse_partitioned,
         /// The number of shards: stored and shown, without effect.
         q: Option<u16> = hint,
         n: Option<u16> = hint,
@@ -61,14 +61,14 @@ parameters! {
     /// Flatbed's parameters of a new database.
     struct OwnParameters {
         /// True if bodies are kept for leaves only.
-        revision_bodies: bool = leaves_only,
+        revision_bodies: bool = parse_leaves_only,
         run_bytes: Option<u32> = setting,
         field_ids_max: Option<u32> = setting,
         shards: Option<u32> = setting,
     }
 }
 
-fn partitioned(query: &Query, name: &str) -> Result<bool> {
+fn parse_partitioned(query: &Query, name: &str) -> Result<bool> {
     match query.get(name) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
@@ -84,7 +84,7 @@ fn hint(query: &Query, name: &str) -> Result<Option<u16>> {
     }
 }
 
-fn leaves_only(query: &Query, name: &str) -> Result<bool> {
+fn parse_leaves_only(query: &Query, name: &str) -> Result<bool> {
     match query.get(name) {
         None | Some("until_compaction") => Ok(false),
         Some("leaves_only") => Ok(true),

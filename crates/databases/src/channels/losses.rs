@@ -18,8 +18,8 @@ use crate::server::Inner;
 const FOUND_WITHIN: Duration = Duration::from_millis(200);
 
 impl ReadHandle {
-    /// Performs `Reader::sees_all` of the layer.
-    pub fn sees_all(&self) -> bool {
+    /// Performs `Reader::can_see_all` of the layer.
+    pub fn can_see_all(&self) -> bool {
         *self.asker() == ReadPrincipal::All
             || self.inner.databases.get(self.name()).is_some_and(|it| it.instance.channels() == 0)
     }

@@ -253,7 +253,7 @@ impl Committer {
         }
         let mut conflicting = Vec::new();
         for (begin, end) in request.read_conflicts.iter() {
-            if self.history.written_after(begin, end, read_version).map_err(|_| too_old())? {
+            if self.history.is_written_after(begin, end, read_version).map_err(|_| too_old())? {
                 conflicting.push((begin.to_vec(), end.to_vec()));
                 if !request.reports_conflicts {
                     break;

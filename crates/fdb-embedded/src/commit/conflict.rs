@@ -57,7 +57,7 @@ impl<const N: usize> Bucket<N> {
     }
 
     /// Returns whether the range has a write after `version`; `begin` must be below `end`.
-    fn written_after(&self, begin: &[u8], end: &[u8], version: i64) -> bool {
+    fn is_written_after(&self, begin: &[u8], end: &[u8], version: i64) -> bool {
         let is_any_point = match is_key_after(begin, end) {
             true => self.points.is_after(begin, version),
             false => self.points.is_any_after(begin, end, version),
@@ -115,7 +115,7 @@ impl<const N: usize> History<N> {
     }
 
     /// Returns whether anything in `[begin, end)` was written after `version`.
-    pub(crate) fn written_after(&self, begin: &[u8], end: &[u8], version: i64) -> Result<bool, TooOld> {
+    pub(crate) fn is_written_after(&self, begin: &[u8], end: &[u8], version: i64) -> Result<bool, TooOld> {
         if version < self.forgotten_to {
             return Err(TooOld);
         }
@@ -123,7 +123,7 @@ impl<const N: usize> History<N> {
             return Ok(false);
         }
         let mut newer = self.buckets.iter().rev().take_while(|bucket| bucket.last_version > version);
-        Ok(newer.any(|bucket| bucket.written_after(begin, end, version)))
+        Ok(newer.any(|bucket| bucket.is_written_after(begin, end, version)))
     }
 
     /// The number of recorded writes; one range may count more than once.
@@ -210,11 +210,11 @@ mod tests {
                 }
                 Step::Read((begin, end), age) => {
                     // A read at the newest version always has an answer, in any history size.
-                    prop_assert_eq!(history.written_after(begin, end, version), Ok(false));
+                    prop_assert_eq!(history.is_written_after(begin, end, version), Ok(false));
                     let version = (version - age).max(0);
                     let expected =
                         all.iter().any(|((from, to), written)| *written > version && from.max(begin) < to.min(end));
-                    match history.written_after(begin, end, version) {
+                    match history.is_written_after(begin, end, version) {
                         Ok(found) => prop_assert_eq!(found, expected, "{:?} to {:?} at {}", begin, end, version),
                         Err(TooOld) => prop_assert!(version < forgotten || entries_max < ENTRIES_MAX),
                     }
@@ -251,9 +251,9 @@ mod tests {
             assert!(history.entries <= 16_000, "{} are left of 10,000 in ten tenths of a second", history.entries);
         }
         let last = point(99_999);
-        assert_eq!(history.written_after(&last.0, &last.1, 9_999_899), Ok(true));
-        assert_eq!(history.written_after(&last.0, &last.1, 9_999_900), Ok(false));
-        assert_eq!(history.written_after(b"", b"\xff", 8_000_000), Err(TooOld));
+        assert_eq!(history.is_written_after(&last.0, &last.1, 9_999_899), Ok(true));
+        assert_eq!(history.is_written_after(&last.0, &last.1, 9_999_900), Ok(false));
+        assert_eq!(history.is_written_after(b"", b"\xff", 8_000_000), Err(TooOld));
         history.forget(10_000_000);
         assert_eq!((history.entries, history.bytes), (0, 0));
     }
@@ -270,7 +270,7 @@ mod tests {
             let version = number as i64 * 1_000;
             history.insert(range, version);
             assert!(history.bytes <= bytes_max);
-            assert_ne!(history.written_after(b"", &[0xff; 9], version - 1), Ok(false));
+            assert_ne!(history.is_written_after(b"", &[0xff; 9], version - 1), Ok(false));
         }
         assert!(history.entries > 1_000, "{} are left", history.entries);
     }

@@ -221,7 +221,7 @@ impl Walk<'_> {
             self.scanned.records += 1;
             let is_sound = match nodes.leaf_flags(at) {
                 0 => nodes.value(at).is_some_and(|sealed| is_sound(key, sealed)),
-                BIG_DATA => self.overflow(key, nodes.overflow_page(at), nodes.value_bytes(at))?,
+                BIG_DATA => self.check_overflow(key, nodes.overflow_page(at), nodes.value_bytes(at))?,
                 _ => return Err(damaged("a record has unknown flags")),
             };
             if !is_sound {
@@ -232,7 +232,7 @@ impl Walk<'_> {
     }
 
     /// Returns whether the record whose value begins on this overflow page matches its checksum.
-    fn overflow(&mut self, key: &[u8], first: u64, value_bytes: usize) -> Result<bool> {
+    fn check_overflow(&mut self, key: &[u8], first: u64, value_bytes: usize) -> Result<bool> {
         let bytes = self.overflow_value(first, value_bytes, IN_OVERFLOW)?;
         Ok(is_sound(key, &bytes))
     }

@@ -180,7 +180,7 @@ impl Changes {
         let following = HubFollower::at_running(inner, &instance, self.carried())?;
         let version = async { Ok(Transaction::begin(&inner.db, &inner.metrics)?.get_read_version().await?) };
         let version = bounded(version).await.ok()?;
-        if !bounded(async { Ok(following.fresh(version).await) }).await.ok()? {
+        if !bounded(async { Ok(following.wait_until_fresh(version).await) }).await.ok()? {
             return None;
         }
         self.cursor = Some(match self.query.since {

@@ -333,7 +333,7 @@ impl HubFollower {
     }
 
     /// Waits until the tail is complete as of a read version; false if the task has ended.
-    pub async fn fresh(&self, version: i64) -> bool {
+    pub async fn wait_until_fresh(&self, version: i64) -> bool {
         let mut versions = self.hub.versions.subscribe();
         loop {
             let known = *versions.borrow_and_update();

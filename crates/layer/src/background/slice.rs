@@ -126,7 +126,7 @@ impl Slice {
     }
 
     /// Returns whether work was added while the slice was ending, and is still due.
-    pub(super) fn came_late(&self) -> bool {
+    pub(super) fn has_late_work(&self) -> bool {
         self.queue().came_late
     }
 

@@ -108,7 +108,7 @@ impl<'a> Turns<'a> {
     pub(super) async fn ended(&mut self) -> Option<u64> {
         let slice = self.under_way.next().await?;
         let slice = self.slices.remove(&slice)?;
-        self.came_late |= slice.came_late();
+        self.came_late |= slice.has_late_work();
         Some(slice.done())
     }
 }

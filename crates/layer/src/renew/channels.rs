@@ -283,7 +283,7 @@ impl Marks {
     /// Applies the marks before a by-seq entry and those of its stamp; `None`: all. `info`: the key of its document's
     /// info. Returns whether the entry may be moved: otherwise the transaction ends before it, and before its stamp's
     /// marks.
-    pub(super) fn up_to(
+    pub(super) fn advance_to(
         &mut self,
         trx: &Transaction,
         keys: &Keys,

@@ -274,7 +274,7 @@ impl RenewStep<'_> {
             let seq = bucket.by_seq_parse(key).ok();
             let info_key = info.as_ref().map(|(_, key)| key.as_slice());
             if let Some(seq) = &seq
-                && !marks.up_to(trx, &self.keys, Some(seq.stamp()), info_key, &mut numbers, room)?
+                && !marks.advance_to(trx, &self.keys, Some(seq.stamp()), info_key, &mut numbers, room)?
             {
                 is_cut = true;
                 break;
@@ -320,7 +320,7 @@ impl RenewStep<'_> {
             }
         }
         if !is_cut && merged.is_all {
-            marks.up_to(trx, &self.keys, None, None, &mut numbers, room)?;
+            marks.advance_to(trx, &self.keys, None, None, &mut numbers, room)?;
         }
         let moved = moved_in.len() as u64;
         let shares = Shares::of(own.len(), moved_in.into_iter());

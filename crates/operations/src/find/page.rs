@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use crate::find::documents::{Documents, Matcher, PausedMatch};
 use crate::find::query::{Query, QueryDocument};
 use crate::find::ranges::{self, behind, of_source};
-use crate::index::json::entry::says_over;
+use crate::index::json::entry::is_expired;
 use crate::index::json::key::catch_up;
 use crate::index::maintainers::IndexContext;
 use crate::read::all_docs::{PAGE_ROWS_MAX, ScanPace, read_ranges};
@@ -245,10 +245,10 @@ fn rows_of<'r>(
 ) -> Result<Vec<Row<'r>>> {
     let (keys, clock) = (&instance.keys, trx.clock());
     let row = |(key, value): &'r (Vec<u8>, Vec<u8>)| match is_keys {
-        false => Ok((keys.all_docs_id(key)?, (!ById::says_over(value, clock)?).then_some(None))),
+        false => Ok((keys.all_docs_id(key)?, (!ById::is_expired(value, clock)?).then_some(None))),
         true => match keys.split_index(key)? {
             (_, IndexPart::Entry(entry)) => {
-                Ok((entry.id, (!says_over(value, clock)).then_some(Some(value.as_slice()))))
+                Ok((entry.id, (!is_expired(value, clock)).then_some(Some(value.as_slice()))))
             }
             _ => Err(Error::Corrupt("an index contains a key that is no entry".to_owned())),
         },

@@ -39,20 +39,20 @@ impl IndexMaintainer for AllDocsIndex {
 
 pub async fn check_document(trx: &Transaction, instance: &Instance, id: &str, info: &Info) -> Result<Option<String>> {
     let entry = trx.get(&instance.keys.all_docs_entry(id), true).await?;
-    Ok(match (entry.as_deref().map(|entry| names(entry, info)), info.deleted) {
+    Ok(match (entry.as_deref().map(|entry| is_entry_of(entry, info)), info.deleted) {
         (None, true) | (Some(true), false) => None,
         _ => Some("its entry in _all_docs is missing or not its own".to_owned()),
     })
 }
 
-fn names(entry: &[u8], info: &Info) -> bool {
+fn is_entry_of(entry: &[u8], info: &Info) -> bool {
     ById::decode(entry).is_ok_and(|entry| entry.winner == info.winner && entry.expires_at_ms == info.ends_at_ms())
 }
 
 /// Checks that an entry names its document's winner, which is not deleted.
 pub async fn check_entry(trx: &Transaction, instance: &Instance, key: &[u8], value: &[u8]) -> Result<Option<String>> {
     match instance.keys.all_docs_id(key) {
-        Ok(id) => is_of_document(trx, instance, &id, |info| !info.deleted && names(value, info)).await,
+        Ok(id) => is_of_document(trx, instance, &id, |info| !info.deleted && is_entry_of(value, info)).await,
         Err(error) => Ok(Some(error.to_string())),
     }
 }

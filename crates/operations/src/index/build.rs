@@ -135,7 +135,7 @@ impl Operation for Step<'_> {
         self.preparations.make_up(self.inner).await?;
         // A committed earlier attempt shows in the progress, from which this one resumes.
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
-        if !self.preparations.fit(&instance) {
+        if !self.preparations.are_current(&instance) {
             self.preparations = Preparations::of(&instance);
         }
         let within = IndexContext { inner: self.inner, trx, instance: &instance };

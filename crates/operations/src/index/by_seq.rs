@@ -61,7 +61,7 @@ impl BySeq {
             channels: new.routed.channels.clone(),
             left: change.rerouted.and_then(RoutingChange::left),
             before: match (change.old, change.rerouted) {
-                (Some(old), Some(rerouted)) if rerouted.had_left(&new.routed) => old.stamp.to_vec(),
+                (Some(old), Some(rerouted)) if rerouted.has_left_before(&new.routed) => old.stamp.to_vec(),
                 _ => Vec::new(),
             },
             expires_at_ms: new.ends_at_ms(),
@@ -139,7 +139,7 @@ pub async fn check_document(
             if entry.document_id == id
                 && entry.deleted == info.deleted
                 && entry.leaf_count == info.leaf_count
-                && leaves_are(&entry, leaves)
+                && has_leaves(&entry, leaves)
                 && entry.channels == info.routed.channels
                 && entry.expires_at_ms == info.ends_at_ms()
                 && revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) =>
@@ -151,7 +151,7 @@ pub async fn check_document(
     })
 }
 
-fn leaves_are(entry: &proto::SequenceEntry, leaves: &HashSet<RevId>) -> bool {
+fn has_leaves(entry: &proto::SequenceEntry, leaves: &HashSet<RevId>) -> bool {
     let named: Result<HashSet<RevId>> =
         entry.winner.iter().chain(&entry.leaves).map(|leaf| revision(Some(leaf))).collect();
     let names_all = (2..=LEAVES_IN_ENTRY_MAX).contains(&leaves.len());

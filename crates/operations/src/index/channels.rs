@@ -185,7 +185,7 @@ impl RoutingChange {
     }
 
     /// Returns whether the document left channels with earlier changes. `routed`: its state after this change.
-    pub fn had_left(&self, routed: &RecordedRouting) -> bool {
+    pub fn has_left_before(&self, routed: &RecordedRouting) -> bool {
         usize::try_from(routed.left).is_ok_and(|left| left > self.moves.left.len())
     }
 

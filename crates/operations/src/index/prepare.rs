@@ -112,7 +112,7 @@ impl Preparations {
     }
 
     /// Returns whether the preparations match the database's current list of indexes.
-    pub fn fit(&self, instance: &Instance) -> bool {
+    pub fn are_current(&self, instance: &Instance) -> bool {
         if self.0.indexes.is_empty() && instance.record.indexes.is_empty() {
             return true;
         }

@@ -50,7 +50,7 @@ impl Operation for OpenAttachment<'_> {
         let rev = match self.rev {
             None => {
                 if let Some(viewer) = &viewer
-                    && !viewer.sees_winner(trx, &keys, &info).await?
+                    && !viewer.can_see_winner(trx, &keys, &info).await?
                 {
                     return Err(missing().into());
                 }
@@ -66,7 +66,8 @@ impl Operation for OpenAttachment<'_> {
                 };
                 let now = trx.clock().unix_ms();
                 // Before any further read: a hidden attachment must not take longer than an absent one.
-                if record.has_ended(now) || record.body_dropped || viewer.is_some_and(|viewer| !viewer.sees(&record)) {
+                if record.has_ended(now) || record.body_dropped || viewer.is_some_and(|viewer| !viewer.can_see(&record))
+                {
                     return Err(missing().into());
                 }
                 if *rev != info.winner {

@@ -297,7 +297,7 @@ impl Operation for GetMany<'_> {
                 let found = read.finish(trx, &instance).await?;
                 let (inner, instance, once) = (self.inner, &*instance, reads_once.of_document(id));
                 let get = Get { inner, instance, trx, id, options, tree: None, once, viewer: None };
-                let got = match get.one_leaf(found.as_ref()).await? {
+                let got = match get.has_one_leaf(found.as_ref()).await? {
                     false => GetOutcome::Several,
                     true => match get.answer(found.as_ref()).await {
                         Err(Error::Refused(Refusal::DocumentNotFound(reason))) => GetOutcome::Missing(reason),
@@ -443,7 +443,7 @@ pub(super) struct Get<'a> {
 
 impl Get<'_> {
     /// Returns whether at most one leaf is meant, for a request of no revision or of the latest ones.
-    async fn one_leaf(&self, found: Option<&(Info, Rows)>) -> Result<bool> {
+    async fn has_one_leaf(&self, found: Option<&(Info, Rows)>) -> Result<bool> {
         let Some((info, _)) = found else { return Ok(true) };
         match &self.options.rev {
             None => Ok(info.leaf_count == 1),
@@ -496,7 +496,7 @@ impl Get<'_> {
             (None, _) => &info.winner,
             // The best of the leaves above the revision.
             (Some(rev), Some(tree)) if options.latest => {
-                let over = tree.branches_over(rev).filter(|branch| self.sees(&branch.leaf, records));
+                let over = tree.branches_over(rev).filter(|branch| self.can_see(&branch.leaf, records));
                 let over = over.max_by(|a, b| a.rank().cmp(&b.rank()));
                 over.map_or(rev, |branch| &branch.leaf)
             }
@@ -539,7 +539,7 @@ impl Get<'_> {
     }
 
     /// Returns whether the reader sees a revision; `records`: those of the document, for a restricted reader.
-    fn sees(&self, rev: &RevId, records: Option<&Records>) -> bool {
+    fn can_see(&self, rev: &RevId, records: Option<&Records>) -> bool {
         self.viewer.is_none() || records.and_then(|records| records.get(rev)).is_some_and(|record| record.is_given)
     }
 
@@ -563,14 +563,14 @@ impl Get<'_> {
             let is_there =
                 |rev: &RevId| records.get(rev).is_some_and(|record| !record.body_dropped) && !over.holds(rev);
             let told =
-                |rev: &RevId| (rev.clone(), (*rev == info.winner || is_there(rev)) && self.sees(rev, Some(records)));
+                |rev: &RevId| (rev.clone(), (*rev == info.winner || is_there(rev)) && self.can_see(rev, Some(records)));
             document.revs_info = options.revs_info.then(|| line.iter().map(told).collect());
             document.born = if options.born { born(&line, records) } else { None };
         }
         document.revisions = options.revs.then_some(line);
         let others = |deleted: bool| {
             let branches = tree.branches().into_iter().filter(|branch| branch.leaf != document.rev);
-            let branches = branches.filter(|branch| self.sees(&branch.leaf, records));
+            let branches = branches.filter(|branch| self.can_see(&branch.leaf, records));
             branches.filter(|branch| branch.deleted == deleted).map(|branch| branch.leaf.clone()).collect()
         };
         document.conflicts = options.conflicts.then(|| others(false));

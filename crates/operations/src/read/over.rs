@@ -118,7 +118,7 @@ impl DocumentReads {
     pub async fn records(&self, trx: &Transaction, keys: &DocumentKeys, viewer: Option<&Viewer>) -> Result<&Records> {
         let read = || async {
             let (now_ms, asked) =
-                (trx.clock().unix_ms(), |record: &RevisionRecord| viewer.is_none_or(|viewer| viewer.sees(record)));
+                (trx.clock().unix_ms(), |record: &RevisionRecord| viewer.is_none_or(|viewer| viewer.can_see(record)));
             let from = if self.from_generation == 0 { 0 } else { self.from_generation.saturating_add(1) };
             let mut records = Records::read(trx, keys, from, now_ms, &asked).await?;
             if self.judges_leaves && records.known_from() > 0 {

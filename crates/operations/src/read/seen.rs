@@ -53,7 +53,7 @@ async fn record_of(read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> R
 
 /// Returns whether the reader sees a named revision.
 fn is_seen(viewer: &Viewer, record: Option<&RevisionRecord>) -> bool {
-    record.is_some_and(|record| viewer.sees(record))
+    record.is_some_and(|record| viewer.can_see(record))
 }
 
 struct VisibleRequest<'a> {
@@ -77,7 +77,7 @@ impl VisibleRequest<'_> {
         let mut options = options.clone();
         // The sequence is that of the newest change, whichever revision is shown.
         options.local_seq = options.local_seq
-            && (options.rev.is_none() || self.viewer.sees_winner(self.trx, self.keys, &found.0).await?);
+            && (options.rev.is_none() || self.viewer.can_see_winner(self.trx, self.keys, &found.0).await?);
         let VisibleRequest { inner, instance, trx, id, once, .. } = *self;
         Get { inner, instance, trx, id, options: &options, tree, once, viewer: Some(self.viewer) }
             .answer(Some(found))
@@ -104,7 +104,7 @@ impl VisibleRequest<'_> {
             Ok(_) | Err(Error::Refused(Refusal::DocumentNotFound(_))) => {}
             Err(_) => return found,
         }
-        let sees_winner = self.viewer.sees_winner(self.trx, self.keys, info).await?;
+        let sees_winner = self.viewer.can_see_winner(self.trx, self.keys, info).await?;
         if *rev == info.winner || (sees_winner && self.viewer.is_reported(info, self.trx.clock().unix_ms())) {
             return found;
         }
@@ -135,7 +135,7 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
             }
             true
         }
-        (_, _, Some(info)) => viewer.sees_winner(trx, &keys, info).await?,
+        (_, _, Some(info)) => viewer.can_see_winner(trx, &keys, info).await?,
         (_, _, None) => false,
     };
     let Some(info) = info.filter(|_| sees) else { return Err(missing()) };
@@ -280,7 +280,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
 
 /// Returns the visible leaves of a document. Takes as many reads if there is no document.
 async fn visible_leaves(trx: &Transaction, keys: &DocumentKeys, viewer: &Viewer) -> Result<Vec<RevId>> {
-    let (now_ms, sees) = (trx.clock().unix_ms(), |record: &RevisionRecord| viewer.sees(record));
+    let (now_ms, sees) = (trx.clock().unix_ms(), |record: &RevisionRecord| viewer.can_see(record));
     let (leaves, records) = (Leaves::read(trx, keys), Records::read(trx, keys, 0, now_ms, &sees));
     let (leaves, mut records) = futures_util::future::try_join(leaves, records).await?;
     records.complete(trx, keys, leaves.0.iter().map(|leaf| &leaf.rev), now_ms, &sees).await?;
@@ -313,7 +313,7 @@ pub(super) async fn open_revs(
         }
     }
     let is_alone = match (&info, revs) {
-        (Some(info), OpenRevs::All) if info.leaf_count == 1 => viewer.sees_winner(trx, &keys, info).await?,
+        (Some(info), OpenRevs::All) if info.leaf_count == 1 => viewer.can_see_winner(trx, &keys, info).await?,
         _ => false,
     };
     let unseen = || named.iter().filter(|rev| !seen.contains(**rev)).map(|rev| (*rev).clone());
@@ -463,7 +463,7 @@ pub(super) async fn missing_revs(
             Some(coming) => &*known.insert(coming.viewer().await?),
             None => known.as_ref().ok_or_else(|| Error::Corrupt("nobody reads".into()))?,
         };
-        let knows = |record: &RevisionRecord| viewer.sees(record) || viewer.wrote(record, asker);
+        let knows = |record: &RevisionRecord| viewer.can_see(record) || viewer.has_written(record, asker);
         let mut found = Vec::with_capacity(reads.len());
         for ((_, revs), (keys, is_read, info, records)) in part.iter().zip(reads) {
             let mut known: HashSet<&RevId> = HashSet::new();

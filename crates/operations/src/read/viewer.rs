@@ -79,21 +79,21 @@ pub fn check_id(id: &str) -> std::result::Result<(), Refusal> {
 /// Returns whether the holder of these rights sees a revision.
 pub fn is_seen(held: &HeldRights, record: &RevisionRecord) -> bool {
     let verdict = record.verdict.as_ref();
-    held.sees(verdict.into_iter().flat_map(|verdict| verdict.channels.iter().map(String::as_str)))
+    held.can_see(verdict.into_iter().flat_map(|verdict| verdict.channels.iter().map(String::as_str)))
 }
 
 impl Viewer {
-    pub fn sees(&self, record: &RevisionRecord) -> bool {
+    pub fn can_see(&self, record: &RevisionRecord) -> bool {
         is_seen(&self.held, record)
     }
 
-    pub fn wrote(&self, record: &RevisionRecord, asker: &ReadPrincipal) -> bool {
+    pub fn has_written(&self, record: &RevisionRecord, asker: &ReadPrincipal) -> bool {
         let writer = record.verdict.as_ref().map_or("", |verdict| verdict.writer.as_str());
         !writer.is_empty() && writer == asker.writer(&self.held)
     }
 
     /// Returns whether the reader sees a document's winner; `None` if the info does not name all of its channels.
-    fn sees_named(&self, info: &Info) -> Option<bool> {
+    fn can_see_named(&self, info: &Info) -> Option<bool> {
         if self.held.has_all() {
             return Some(true);
         }
@@ -101,7 +101,7 @@ impl Viewer {
             // It was not routed to channels: only administrators see it.
             None => Some(false),
             Some(names) if names.are_elsewhere => None,
-            Some(names) => Some(self.held.sees(names.names.iter().map(String::as_str))),
+            Some(names) => Some(self.held.can_see(names.names.iter().map(String::as_str))),
         }
     }
 
@@ -115,17 +115,20 @@ impl Viewer {
     }
 
     /// Returns whether the reader sees a document's winner. Waits if it is in more channels than its info names.
-    pub async fn sees_winner(&self, trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<bool> {
-        match self.sees_named(info) {
+    pub async fn can_see_winner(&self, trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<bool> {
+        match self.can_see_named(info) {
             Some(sees) => Ok(sees),
             None => {
                 let record = trx.get(&keys.revision(&info.winner), true).await?;
-                Ok(record.map(|record| RevisionRecord::decode(&record)).transpose()?.is_some_and(|it| self.sees(&it)))
+                Ok(record
+                    .map(|record| RevisionRecord::decode(&record))
+                    .transpose()?
+                    .is_some_and(|it| self.can_see(&it)))
             }
         }
     }
 
-    /// As `sees_winner`, for several documents that exist.
+    /// As `can_see_winner`, for several documents that exist.
     pub async fn see_winners(
         &self,
         trx: &Transaction,
@@ -133,7 +136,7 @@ impl Viewer {
     ) -> Result<Vec<bool>> {
         let asked = infos.into_iter().map(|found| async move {
             match found {
-                Some((keys, info)) => self.sees_winner(trx, keys, info).await,
+                Some((keys, info)) => self.can_see_winner(trx, keys, info).await,
                 None => Ok(false),
             }
         });

@@ -472,7 +472,7 @@ impl Operation for WriteBatch<'_, '_> {
         let arriving = PendingAdmissions::begin(self.inner, trx, self.items.iter().map(|item| &item.by));
         let (found, arriving) =
             futures_util::try_join!(self.inner.resolve_for_write(trx, &self.instance.name), arriving)?;
-        let is_known = found.record.rules == self.instance.record.rules && preparations.fit(&found);
+        let is_known = found.record.rules == self.instance.record.rules && preparations.are_current(&found);
         if found.id() != self.instance.id() || !is_known {
             return Ok(None);
         }

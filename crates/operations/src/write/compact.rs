@@ -116,11 +116,11 @@ pub async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> Result<O
     let mut compaction = Compaction { inner, instance: &instance, running: &running, freed: 0 };
     // Earlier failures are tried again in the first page.
     progress.failed.clear();
-    if !compaction.documents(&failed, &mut progress).await? {
+    if !compaction.compact_documents(&failed, &mut progress).await? {
         return Ok(Some(false));
     }
     loop {
-        if !compaction.documents(&page.documents, &mut progress).await? {
+        if !compaction.compact_documents(&page.documents, &mut progress).await? {
             return Ok(Some(false));
         }
         progress.changes_done = if page.is_last { 0 } else { progress.changes_done + page.rows };
@@ -160,7 +160,7 @@ struct Compaction<'a> {
 
 impl Compaction<'_> {
     /// Compacts documents, in several transactions at once. False: the process is stopping, and some are left.
-    async fn documents(&mut self, documents: &[Candidate], progress: &mut proto::Compacted) -> Result<bool> {
+    async fn compact_documents(&mut self, documents: &[Candidate], progress: &mut proto::Compacted) -> Result<bool> {
         let (inner, instance, running) = (self.inner, self.instance, self.running);
         let mut rest = documents.chunks(DOCUMENTS_AT_ONCE);
         let mut under_way = FuturesUnordered::new();

@@ -141,7 +141,7 @@ impl Operation for Purge<'_> {
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<PurgeStep> {
         self.preparations.make_up(self.inner).await?;
         let (instance, writer) = self.inner.resolve_for(trx, self.name, self.actor).await?;
-        if !self.preparations.fit(&instance) {
+        if !self.preparations.are_current(&instance) {
             self.preparations = Preparations::of(&instance);
         }
         if let Some(number) = self.once.happened(trx, attempt).await? {

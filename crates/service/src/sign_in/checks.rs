@@ -155,7 +155,7 @@ impl Checks {
     }
 
     /// Runs `work` when no check waits; returns false without room for it.
-    pub(super) fn later(&self, work: impl FnOnce() + Send + 'static) -> bool {
+    pub(super) fn run_later(&self, work: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.state();
         if state.later.len() >= LATER_MAX {
             return false;
@@ -338,10 +338,10 @@ mod tests {
         let broken = checks.ask(Network::V6(1), key(1), || panic!("broken"));
         assert_eq!(broken.await, CheckOutcome::Wrong);
         let (told, done) = tokio::sync::oneshot::channel();
-        assert!(checks.later(move || told.send(()).unwrap()));
+        assert!(checks.run_later(move || told.send(()).unwrap()));
         assert_eq!(checks.ask(Network::V6(1), key(2), || CheckOutcome::Right).await, CheckOutcome::Right);
         soon(done).await.unwrap();
-        let taken = (0..100).filter(|_| checks.later(|| ())).count();
+        let taken = (0..100).filter(|_| checks.run_later(|| ())).count();
         assert_eq!((taken, checks.state().later.len()), (LATER_MAX, LATER_MAX));
     }
 }

@@ -465,14 +465,14 @@ impl Check<'_> {
 
 /// Returns whether two results of a JavaScript reduce are equal up to the rounding of sums.
 fn is_same(found: &str, made: &str) -> bool {
-    fn same(found: &Value<'_>, made: &Value<'_>) -> bool {
+    fn is_same(found: &Value<'_>, made: &Value<'_>) -> bool {
         match (found, made) {
             (Value::Array(found), Value::Array(made)) => {
-                found.len() == made.len() && found.iter().zip(made).all(|(found, made)| same(found, made))
+                found.len() == made.len() && found.iter().zip(made).all(|(found, made)| is_same(found, made))
             }
             (Value::Object(found), Value::Object(made)) => {
                 found.len() == made.len()
-                    && found.iter().zip(made).all(|(found, made)| found.0 == made.0 && same(&found.1, &made.1))
+                    && found.iter().zip(made).all(|(found, made)| found.0 == made.0 && is_same(&found.1, &made.1))
             }
             (Value::Number(found), Value::Number(made)) => {
                 let as_double = |number: &str| number.parse::<f64>().unwrap_or(f64::NAN);
@@ -484,7 +484,7 @@ fn is_same(found: &str, made: &str) -> bool {
         }
     }
     let values = (value_of(found.as_bytes()), value_of(made.as_bytes()));
-    matches!(values, (Some(found), Some(made)) if same(&found, &made))
+    matches!(values, (Some(found), Some(made)) if is_same(&found, &made))
 }
 
 pub async fn all_rows(reads: GroupReads<'_>, tree: usize) -> Result<Vec<(String, String, String)>> {

@@ -221,7 +221,7 @@ impl Channels {
         let (Some(entered), Some(left)) = (&row.channels.entered, &row.channels.left) else {
             return LiveVerdict::Unknown;
         };
-        let is_seen = held.sees(entered.iter().map(String::as_str));
+        let is_seen = held.can_see(entered.iter().map(String::as_str));
         let is_held = |name: &&String| *name != ALL && held.since(name).is_some();
         let mut left: Vec<String> = left.iter().filter(is_held).cloned().collect();
         left.sort_unstable();

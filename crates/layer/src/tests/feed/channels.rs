@@ -133,7 +133,7 @@ impl Store {
     /// Returns the revisions of the documents that the user sees, without deletions.
     fn seen(&self) -> BTreeMap<String, String> {
         let held = self.held();
-        let is_seen = |state: &DocumentState| !state.deleted && held.sees(state.channels.iter().map(String::as_str));
+        let is_seen = |state: &DocumentState| !state.deleted && held.can_see(state.channels.iter().map(String::as_str));
         let seen = self.docs.iter().filter(|(_, state)| is_seen(state));
         seen.map(|(doc, state)| (id(*doc), state.rev.clone())).collect()
     }

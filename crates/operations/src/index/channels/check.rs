@@ -126,7 +126,7 @@ pub async fn check_document(
         if let Some((_, (channel, _))) = found
             .iter()
             .zip(some)
-            .find(|(found, (_, left))| !found.as_deref().is_some_and(|found| tells(found, id, left)))
+            .find(|(found, (_, left))| !found.as_deref().is_some_and(|found| is_departure(found, id, left)))
         {
             return Ok(Some(format!("no entry says that it has left channel {channel:?}")));
         }
@@ -147,7 +147,7 @@ pub async fn check_document(
     Ok(None)
 }
 
-fn tells(value: &[u8], id: &str, left: &ChannelDeparture) -> bool {
+fn is_departure(value: &[u8], id: &str, left: &ChannelDeparture) -> bool {
     ChannelEntry::decode(value)
         .is_ok_and(|entry| entry.removed && entry.doc == id && entry.rev == left.rev && entry.deleted == left.deleted)
 }
@@ -224,7 +224,9 @@ pub async fn check_entry(trx: &Transaction, instance: &Instance, key: &[u8], val
         ChannelPart::Entry { channel, seq } => {
             let left = trx.get(&instance.keys.left(&id, channel), true).await?;
             let left = left.and_then(|left| ChannelDeparture::decode(&left).ok());
-            left.is_some_and(|left| *seq == Seq::new(instance.incarnation(), left.seq.0) && tells(value, &id, &left))
+            left.is_some_and(|left| {
+                *seq == Seq::new(instance.incarnation(), left.seq.0) && is_departure(value, &id, &left)
+            })
         }
         // The check of the document compares the contents.
         ChannelPart::Document { channel, .. } => !info.deleted && channels.contains(channel),

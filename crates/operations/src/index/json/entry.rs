@@ -51,7 +51,7 @@ fn split(value: &[u8]) -> (u64, &[u8]) {
 }
 
 /// Returns whether the document of an entry with this value has expired.
-pub fn says_over(value: &[u8], clock: &Clock) -> bool {
+pub fn is_expired(value: &[u8], clock: &Clock) -> bool {
     is_over(split(value).0, clock)
 }
 
@@ -102,10 +102,10 @@ mod tests {
         for ends_at_ms in [0, 1, u64::MAX] {
             let entry = encode(&Value::Array(key.clone()), ends_at_ms);
             assert_eq!(decode(&entry).unwrap(), EntryValue::Key(key.clone()));
-            assert_eq!((is_in_document(&entry), says_over(&entry, &Clock::system())), (false, ends_at_ms == 1));
+            assert_eq!((is_in_document(&entry), is_expired(&entry, &Clock::system())), (false, ends_at_ms == 1));
             let entry = encode(&long, ends_at_ms);
             assert_eq!(decode(&entry).unwrap(), EntryValue::InDocument);
-            assert_eq!((is_in_document(&entry), says_over(&entry, &Clock::system())), (true, ends_at_ms == 1));
+            assert_eq!((is_in_document(&entry), is_expired(&entry, &Clock::system())), (true, ends_at_ms == 1));
         }
         for foreign in [&b""[..], b"\x00", b"\x00{}", b"\x01[]", b"\x02", b"\x02\0\0\0\0\0\0\0\x01"] {
             assert!(decode(foreign).is_err());

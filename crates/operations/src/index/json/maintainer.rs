@@ -67,7 +67,7 @@ impl JsonMaintainer {
 
     async fn change(&mut self, within: &IndexContext<'_>, change: &Change<'_>) -> Result<()> {
         let index = self.index.clone()?;
-        self.names(within).await?;
+        self.read_names(within).await?;
         let is_same = change.brought.is_none() && change.old.is_some_and(|old| old.winner == change.new.winner);
         let new = match change.new.deleted {
             true => None,
@@ -93,7 +93,7 @@ impl JsonMaintainer {
         self.replace(within, &index, change.id, old, new).await
     }
 
-    async fn names(&mut self, within: &IndexContext<'_>) -> Result<()> {
+    async fn read_names(&mut self, within: &IndexContext<'_>) -> Result<()> {
         match self.next_field_id.take() {
             Some(read) => catch_up(within, read.await?.as_deref()).await,
             None => Ok(()),
@@ -278,7 +278,7 @@ impl IndexMaintainer for JsonMaintainer {
     ) -> Result<PendingWork<'a>> {
         Ok(Some(Box::pin(async move {
             let index = self.index.clone()?;
-            self.names(within).await?;
+            self.read_names(within).await?;
             let old = self.old_key(within, &index, purged.id, Some(purged.old), purged.old_rows).await?;
             self.replace(within, &index, purged.id, old, None).await
         })))

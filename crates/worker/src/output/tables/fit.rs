@@ -78,7 +78,7 @@ impl DatabaseTable {
 const SECOND_DIGITS: u32 = 6;
 
 /// Returns whether values of a declared type are stored without loss.
-fn takes(family: Family, declared: Type) -> bool {
+fn can_store(family: Family, declared: Type) -> bool {
     match (family, declared) {
         (Family::Any | Family::Text | Family::Other, _) => true,
         (Family::Integer, Type::Integer(_) | Type::Boolean) => true,
@@ -112,7 +112,7 @@ pub fn misfit(table: &Table, found: &DatabaseTable) -> Option<String> {
     }
     for column in &table.columns {
         let Some(there) = found.column(&column.name) else { continue };
-        if let Some(declared) = column.kind.filter(|declared| !takes(there.family, *declared)) {
+        if let Some(declared) = column.kind.filter(|declared| !can_store(there.family, *declared)) {
             let rounding = match (there.family, declared) {
                 (Family::Timestamp(digits), Type::Timestamp) => format!(" with {digits} digits of a second"),
                 (Family::Numeric(Some(scale)), _) => format!(" with {scale} digits behind the point"),
@@ -124,7 +124,7 @@ pub fn misfit(table: &Table, found: &DatabaseTable) -> Option<String> {
     }
     if let Some(soft) = &table.soft_delete_column {
         // The worker's own timestamp, which may be rounded.
-        let is_moment = |family| matches!(family, Family::Timestamp(_)) || takes(family, Type::Timestamp);
+        let is_moment = |family| matches!(family, Family::Timestamp(_)) || can_store(family, Type::Timestamp);
         let unable = |there: &&DatabaseColumn| !is_moment(there.family) || there.is_required;
         if let Some(there) = found.column(soft).filter(unable) {
             return Some(format!("the column {soft} is {}, which does not hold a time or null", there.kind));
@@ -246,7 +246,7 @@ mod tests {
             (Family::Numeric(None), Type::Numeric(None), true),
             (Family::Numeric(Some(9)), Type::Numeric(None), false),
         ] {
-            assert_eq!(takes(family, declared), fits, "{family:?} {declared}");
+            assert_eq!(can_store(family, declared), fits, "{family:?} {declared}");
         }
         let mapping = mapping();
         let columns = [("id", Family::Text), ("n", Family::Numeric(None)), ("deleted_at", Family::Any)];

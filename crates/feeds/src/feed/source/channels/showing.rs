@@ -97,7 +97,7 @@ impl Show<'_> {
         let seen = stream::iter(others).map(|(_, rev)| async move {
             let is_seen = self.held.has_all() || {
                 let channels = channels_of_revision(self.trx, keys, &rev).await?;
-                self.held.sees(channels.iter().map(String::as_str))
+                self.held.can_see(channels.iter().map(String::as_str))
             };
             Ok::<_, Error>(is_seen.then_some(rev))
         });
@@ -138,8 +138,8 @@ impl Show<'_> {
 
     async fn with_document(&self, row: &mut ChangeRow, latest: &(Info, Rows)) -> Result<bool> {
         let (info, keys) = (&latest.0, self.instance.keys.document(&row.id));
-        let is_seen =
-            self.held.has_all() || self.held.sees(channels_of(self.trx, &keys, info).await?.iter().map(String::as_str));
+        let is_seen = self.held.has_all()
+            || self.held.can_see(channels_of(self.trx, &keys, info).await?.iter().map(String::as_str));
         if !is_seen {
             return Ok(false);
         }
