@@ -1,12 +1,10 @@
-//! Mango queries, recorded purges, and the keys of a document.
+//! Mango queries.
 
 use std::sync::Arc;
 
 use flatbed_mango::Plan;
 use flatbed_operations::find::catalog::{self, JsonIndexes};
 use flatbed_operations::find::query::{self, Find, FindOptions};
-use flatbed_operations::read::purged_infos::{self, PurgeLogPosition, PurgedInfos};
-use flatbed_operations::read::stored_keys::{self, StoredKeys};
 use flatbed_store::error::Result;
 
 use crate::handle::Reader;
@@ -30,23 +28,5 @@ impl Reader {
     /// Begins a query with a plan that was made with these indexes of the database. It reads nothing yet.
     pub fn find(&self, indexes: &JsonIndexes, plan: &Plan<'_>, options: FindOptions) -> Find {
         query::find(&self.handle, indexes, plan, options)
-    }
-
-    /// Returns a page of the recorded purges, from the position of an earlier page or from the oldest. The last
-    /// `purged_infos_limit` purges are recorded, and older ones while groups of views may need them.
-    ///
-    /// # Errors
-    /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.
-    pub async fn purged_infos(&self, from: Option<&PurgeLogPosition>) -> Result<PurgedInfos> {
-        purged_infos::purged_infos(&self.handle, from).await
-    }
-
-    /// Returns a page of the keys of a document, behind the `next` of an earlier page. A document that does not exist
-    /// has none. Shows names of fields but no values, and is meant for administrators.
-    ///
-    /// # Errors
-    /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.
-    pub async fn stored_keys(&self, id: &str, after: Option<&[u8]>) -> Result<StoredKeys> {
-        stored_keys::stored_keys(&self.handle, id, after).await
     }
 }
