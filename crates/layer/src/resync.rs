@@ -26,7 +26,7 @@ use flatbed_operations::index::channels;
 use flatbed_operations::index::compiled::compile_within;
 use flatbed_operations::index::maintainers::{Change, IndexContext, Maintainers};
 use flatbed_operations::index::prepare::Preparations;
-use flatbed_operations::judge::ask::routed;
+use flatbed_operations::judge::ask::route_edit;
 use flatbed_operations::write::winner::Bodies;
 use flatbed_revtree::{DocumentId, RevId};
 use flatbed_store::due::{self, DueKind};
@@ -398,7 +398,7 @@ async fn ask_leaf(
     let attachments =
         attachments.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
     let edit = Edit { id: id.into(), parent, history: None, deleted, expiry: None, attachments, body };
-    let said = routed(&database.handle, instance, &edit, old.as_ref(), None).await?;
+    let said = route_edit(&database.handle, instance, &edit, old.as_ref(), None).await?;
     Ok(Some(said?))
 }
 
@@ -527,7 +527,7 @@ impl Step<'_> {
         let mut new = Info { bucket: instance.buckets.own_number(), ..old.clone() };
         new.stamp = [0xff; STAMP_BYTES];
         new.stamp[STAMP_BYTES - 2..].copy_from_slice(&user_version.to_be_bytes());
-        let rerouted = before.becomes_said(within, &found.id, Some(old), &mut new, Some(said.clone())).await?;
+        let rerouted = before.change_routing_to(within, &found.id, Some(old), &mut new, Some(said.clone())).await?;
         if answers.changed.is_empty() && rerouted.is_same() {
             return Ok(rewritten);
         }

@@ -11,7 +11,7 @@ use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::instance::Instance;
 use flatbed_databases::record_change::{ChangeRecord, check_room};
 use flatbed_databases::server::Inner;
-use flatbed_operations::judge::ask::{ReplacedRevision, named_by, replaced, routed};
+use flatbed_operations::judge::ask::{ReplacedRevision, named_by, read_replaced, route_edit};
 use flatbed_operations::judge::judgement::NO_FUNCTIONS;
 use flatbed_operations::judge::judgement::judge_of;
 use flatbed_operations::judge::rights;
@@ -135,7 +135,7 @@ impl Database {
         let instance = resolved(&self.handle.inner, &self.handle.name).await?;
         let held = rights::held(&self.handle, &instance, asker, true).await?;
         let writer = held.as_ref().map(|held| rights::writer(asker, held)).transpose()?;
-        let old = match replaced(&self.handle, edit, None, None).await? {
+        let old = match read_replaced(&self.handle, edit, None, None).await? {
             ReplacedRevision::Revision(old) => Some(*old),
             ReplacedRevision::Itself | ReplacedRevision::Nothing if edit.history.is_some() || edit.parent.is_some() => {
                 None
@@ -148,7 +148,7 @@ impl Database {
                 }
             }
         };
-        Ok(routed(&self.handle, &instance, edit, old.as_ref(), writer.as_ref()).await??)
+        Ok(route_edit(&self.handle, &instance, edit, old.as_ref(), writer.as_ref()).await??)
     }
 }
 

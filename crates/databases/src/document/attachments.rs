@@ -181,7 +181,7 @@ pub async fn lists(
     let range = keys.attachment_lists();
     let prefix_bytes = range.begin.len();
     let mut lists = Vec::new();
-    let (pages, are_all) = begin_read(trx, range).up_to(trx, bytes_max).await?;
+    let (pages, are_all) = begin_read(trx, range).read_up_to(trx, bytes_max).await?;
     for row in pages.iter().flat_map(|page| page.iter()) {
         let (rev, _) = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?;
         lists.push((rev, decode_list(row.value())?));

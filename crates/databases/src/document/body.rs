@@ -158,7 +158,7 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
     }
 
     /// Returns the first pages with at least `bytes_max` bytes of keys and values, and whether they are all.
-    pub async fn up_to(self, trx: &Transaction, bytes_max: u64) -> Result<(Vec<FdbValues>, bool)> {
+    pub async fn read_up_to(self, trx: &Transaction, bytes_max: u64) -> Result<(Vec<FdbValues>, bool)> {
         let (pages, rest) = self.until(trx, |read| read.keys + read.values >= bytes_max).await?;
         Ok((pages, rest.is_none()))
     }

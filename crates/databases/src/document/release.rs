@@ -158,7 +158,7 @@ impl Operation for NextEntries<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         same(self.inner, self.instance, trx).await?;
-        let (pages, _) = begin_read(trx, self.range.clone()).up_to(trx, ENTRIES_BYTES_MAX).await?;
+        let (pages, _) = begin_read(trx, self.range.clone()).read_up_to(trx, ENTRIES_BYTES_MAX).await?;
         let mut found: Option<Entries> = None;
         for row in pages.iter().flat_map(|page| page.iter()).take(ENTRIES_AT_ONCE) {
             let (id, _) = self.instance.keys.split_released(row.key())?;
@@ -192,7 +192,7 @@ impl Operation for ListsPage<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         same(self.inner, self.instance, trx).await?;
         let stamp = info(trx, &self.instance.keys.document(self.id), true).await?.map_or([0; STAMP_BYTES], |i| i.stamp);
-        let (pages, are_all) = begin_read(trx, self.range.clone()).up_to(trx, LISTS_BYTES_MAX).await?;
+        let (pages, are_all) = begin_read(trx, self.range.clone()).read_up_to(trx, LISTS_BYTES_MAX).await?;
         let mut digests = Digests::new();
         for row in pages.iter().flat_map(|page| page.iter()) {
             digests.extend(decode_list(row.value())?.iter().map(|attachment| *attachment.digest()));

@@ -115,7 +115,7 @@ impl Leaves {
         if self.0.iter().all(|leaf| leaf.ancestry.sealed_count == 0) {
             return Ok(Some(Segments::default()));
         }
-        let (pages, are_all) = begin_read(trx, keys.ancestor_segments()).up_to(trx, bytes_max).await?;
+        let (pages, are_all) = begin_read(trx, keys.ancestor_segments()).read_up_to(trx, bytes_max).await?;
         if are_all { Segments::decode(keys, &pages).map(Some) } else { Ok(None) }
     }
 }
@@ -425,7 +425,7 @@ pub async fn prune(
     let mut kept = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
     kept.stem(usize::try_from(revs_limit).unwrap_or(usize::MAX));
     let kept = kept.revisions();
-    let (pages, mut is_whole) = begin_read(trx, keys.revisions()).up_to(trx, PRUNED_RECORDS_MAX).await?;
+    let (pages, mut is_whole) = begin_read(trx, keys.revisions()).read_up_to(trx, PRUNED_RECORDS_MAX).await?;
     let mut listed = Vec::new();
     for (rev, record) in decode_records(keys, &pages)? {
         if kept.contains(&rev) {

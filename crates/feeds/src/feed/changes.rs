@@ -177,7 +177,7 @@ impl Changes {
         if self.source.judged(instance.channels()).is_some() {
             return None;
         }
-        let following = HubFollower::at_running(inner, &instance, self.carried())?;
+        let following = HubFollower::join_running(inner, &instance, self.carried())?;
         let version = async { Ok(Transaction::begin(&inner.db, &inner.metrics)?.get_read_version().await?) };
         let version = bounded(version).await.ok()?;
         if !bounded(async { Ok(following.wait_until_fresh(version).await) }).await.ok()? {

@@ -263,7 +263,7 @@ impl HubFollower {
     }
 
     /// Adds a follower if the task is running and has read.
-    pub fn at_running(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Option<HubFollower> {
+    pub fn join_running(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Option<HubFollower> {
         let has_tail = hub_of(instance).lock().tail.is_some();
         has_tail.then(|| HubFollower::new(inner, instance, extras))
     }

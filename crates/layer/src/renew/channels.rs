@@ -6,7 +6,7 @@
 //!
 //! These stamps are in values, ordered by names. So the renewal first writes a mark for each of them, by stamp and key,
 //! and then that the marks are complete ([`Renewal::mark`]); an interrupted renewal begins this step again. Then each
-//! transaction that moves by-seq entries applies the marks between them ([`Marks::up_to`]) and clears them, which
+//! transaction that moves by-seq entries applies the marks between them ([`Marks::advance_to`]) and clears them, which
 //! records the position.
 
 use std::collections::{HashSet, VecDeque};

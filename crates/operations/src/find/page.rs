@@ -150,7 +150,7 @@ impl Operation for QueryPage<'_> {
             matcher = Some(made);
         }
         let after = query.after.as_ref();
-        let among = query.number.map(|number| query.among(&within, number));
+        let among = query.number.map(|number| query.entry_search(&within, number));
         let mut ranges = of_source(&instance.keys, among, (&query.source, after, query.reverse)).await?;
         if let Some(key) = &place.behind {
             ranges = behind(ranges, key, query.reverse);
@@ -284,7 +284,7 @@ impl ExaminedRow<'_> {
             return Ok(RowOutcome::Selected(Value::Null, None));
         }
         let key = async || match (entry, query.number) {
-            (Some(value), Some(number)) => query.among(within, number).key(id, value).await,
+            (Some(value), Some(number)) => query.entry_search(within, number).key(id, value).await,
             _ => Ok(Vec::new()),
         };
         let shown_key = |key: Vec<Value<'static>>| match query.number {

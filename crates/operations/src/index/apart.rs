@@ -36,22 +36,22 @@ pub fn add(digest: &mut Sha256, bytes: &[u8]) {
 ///
 /// # Errors
 /// The error of an attempt that begins again; [`Error::BrokenOff`](flatbed_store::error::Error::BrokenOff).
-pub async fn in_turn<T: Clone + Send + Sync + 'static>(
+pub async fn run_in_turn<T: Clone + Send + Sync + 'static>(
     within: &IndexContext<'_>,
     of: Sha256,
     within_max: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     let mut work = Some(work);
-    in_slices(within, of, within_max, move |_| work.take().map(|work| work())).await
+    run_in_slices(within, of, within_max, move |_| work.take().map(|work| work())).await
 }
 
-/// Like [`in_turn`], for work in slices, each of which has a turn: see
+/// Like [`run_in_turn`], for work in slices, each of which has a turn: see
 /// [`Turn::run_slice`](flatbed_databases::turns::Turn::run_slice). Only the first slice may run within the attempt.
 ///
 /// # Errors
 /// As there.
-pub async fn in_slices<T: Clone + Send + Sync + 'static>(
+pub async fn run_in_slices<T: Clone + Send + Sync + 'static>(
     within: &IndexContext<'_>,
     of: Sha256,
     within_max: Duration,
@@ -63,7 +63,7 @@ pub async fn in_slices<T: Clone + Send + Sync + 'static>(
         return Ok(made);
     }
     if trx.clock().since(trx.began()) < within_max
-        && let Some(turn) = inner.turns.free_turn(selecting(instance))
+        && let Some(turn) = inner.turns.free_turn(selector_lock(instance))
     {
         let (made, rest) = turn.run_slice(work).await?;
         if let Some(made) = made {
@@ -72,7 +72,7 @@ pub async fn in_slices<T: Clone + Send + Sync + 'static>(
         }
         work = rest;
     }
-    Err(apart.lack(of, inner.turns.select_in_slices(selecting(instance), work)))
+    Err(apart.lack(of, inner.turns.select_in_slices(selector_lock(instance), work)))
 }
 
 /// Held while this process runs slow selectors of a database's indexes.
@@ -90,6 +90,6 @@ impl State<Instance> for SelectorLock {
 }
 
 /// Returns the lock of a database's slow selectors. Databases of one name share it: selectors go on behind a deletion.
-pub fn selecting(instance: &Instance) -> &Arc<Mutex<()>> {
+pub fn selector_lock(instance: &Instance) -> &Arc<Mutex<()>> {
     &instance.of_name.get::<SelectorLock>(instance).0
 }

@@ -107,7 +107,7 @@ async fn said_of(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<
 impl OldRouting {
     /// Changes the document to `new`, and fills in the channels of `new`. `judged`: the verdict on the new winner, if
     /// the change has it.
-    pub async fn becomes(
+    pub async fn change_routing(
         self,
         within: &IndexContext<'_>,
         id: &str,
@@ -121,11 +121,11 @@ impl OldRouting {
             (None, Some(old)) if old.winner == new.winner => self.said.clone(),
             _ => Some(said_of(within.trx, keys, new).await?),
         };
-        self.becomes_said(within, id, old, new, said).await
+        self.change_routing_to(within, id, old, new, said).await
     }
 
     /// Like [`OldRouting::becomes`], with a known verdict on the new winner; `None`: it is not entered.
-    pub async fn becomes_said(
+    pub async fn change_routing_to(
         self,
         within: &IndexContext<'_>,
         id: &str,

@@ -10,8 +10,8 @@ use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::proto;
 
-use crate::index::apart::selecting;
-use crate::index::apart::{digest_in, in_turn};
+use crate::index::apart::selector_lock;
+use crate::index::apart::{digest_in, run_in_turn};
 use crate::index::kinds::{DefinedIndex, with_kinds};
 use crate::index::maintainers::IndexContext;
 
@@ -127,7 +127,7 @@ pub async fn compile_all(inner: &Inner, instance: &Instance) -> Result<()> {
         return Ok(());
     }
     let work = move || uncompiled.iter().for_each(|found| found.kind.compile(&found.index));
-    inner.turns.select(selecting(instance), work).await
+    inner.turns.select(selector_lock(instance), work).await
 }
 
 /// Like [`compile_all`] in a transaction, which does not wait for the turn: the attempt ends.
@@ -142,7 +142,7 @@ pub async fn compile_within(within: &IndexContext<'_>) -> Result<()> {
     // Once per operation, even if the cache evicts some meanwhile: otherwise the operation might never end.
     let digest = digest_in(within.instance, "compiled");
     let work = move || uncompiled.iter().for_each(|found| found.kind.compile(&found.index));
-    in_turn(within, digest, Duration::ZERO, work).await
+    run_in_turn(within, digest, Duration::ZERO, work).await
 }
 
 #[cfg(test)]

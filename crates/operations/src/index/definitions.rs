@@ -17,7 +17,7 @@ use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use flatbed_store::view_definition::{GroupDefinition, Signature};
 use prost::Message;
 
-use crate::index::apart::{add, digest_in, in_turn};
+use crate::index::apart::{add, digest_in, run_in_turn};
 use crate::index::build::unbuilt;
 use crate::index::groups::{self, group_named_by, groups_of, is_group, name_group};
 use crate::index::kinds::KINDS;
@@ -290,7 +290,7 @@ async fn defined(within: &IndexContext<'_>, body: &Value<'_>, text: &[u8]) -> Re
         let until = clock.now() + COMPILED_WITHIN;
         defined_by(&body, is_partitioned, collation, &|| clock.now() >= until)
     };
-    in_turn(within, digest, Duration::ZERO, work).await
+    run_in_turn(within, digest, Duration::ZERO, work).await
 }
 
 /// Returns the definitions of a design document, and the number of definitions that are too long. That number is at

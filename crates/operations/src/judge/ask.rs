@@ -210,7 +210,7 @@ pub async fn judge(
 /// # Errors
 /// [`Refusal::InvalidSetting`]: the database has no channels.
 #[boxed]
-pub async fn routed(
+pub async fn route_edit(
     database: &ReadHandle,
     instance: &Instance,
     edit: &Edit<'_>,
@@ -253,7 +253,7 @@ pub async fn with_room(
             // The semaphore is never closed.
             _ => database.inner.turns.judged_reads.acquire().await.ok(),
         };
-        let old = match replaced(database, edit, upon, eyes).await? {
+        let old = match read_replaced(database, edit, upon, eyes).await? {
             ReplacedRevision::Itself => return Ok(None),
             ReplacedRevision::Nothing => None,
             ReplacedRevision::Revision(old) => Some(*old),
@@ -305,7 +305,7 @@ pub enum ReplacedRevision {
 /// Finds the revision that an edit replaces. `eyes`: the reader who must see the edit's revision, or have pushed it,
 /// for it to count as existing, as for `_revs_diff`.
 #[boxed]
-pub async fn replaced(
+pub async fn read_replaced(
     database: &ReadHandle,
     edit: &Edit<'_>,
     upon: Option<&RevId>,

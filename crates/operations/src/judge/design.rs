@@ -14,7 +14,7 @@ use flatbed_store::view_bounds::ViewBounds;
 use flatbed_store::view_definition::GroupDefinition;
 use flatbed_store::view_functions::{FunctionFailure, ViewFunctions};
 
-use crate::index::apart::selecting;
+use crate::index::apart::selector_lock;
 use crate::index::definitions::has_selectors;
 use crate::index::selector::definition as selectors;
 
@@ -125,7 +125,7 @@ async fn check_selectors(body: &Value<'_>, inner: &Inner, instance: &Instance) -
     };
     let checked = if has_selectors(body) {
         let body = body.clone().into_owned();
-        let checked = inner.turns.select(selecting(instance), move || check(&body)).await;
+        let checked = inner.turns.select(selector_lock(instance), move || check(&body)).await;
         checked.map_err(|_| Refusal::not_judged(NotJudged::Internal, "the selectors were not checked"))?
     } else {
         check(body)

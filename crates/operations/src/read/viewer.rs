@@ -162,7 +162,7 @@ impl Viewer {
             }
             return Ok(removals);
         }
-        let (pages, _) = begin_read(trx, keys.left_of(id)).up_to(trx, LEFT_BYTES_MAX).await?;
+        let (pages, _) = begin_read(trx, keys.left_of(id)).read_up_to(trx, LEFT_BYTES_MAX).await?;
         for row in pages.iter().flat_map(|page| page.iter()) {
             tell(&keys.left_channel(row.key())?, decode(row.value())?);
         }

@@ -130,7 +130,7 @@ impl DocumentWrite<'_, '_> {
         let rerouted = match before {
             Some(before) => {
                 let (within, id) = (&self.within(), &self.edit.id);
-                Some(before.becomes(within, id, self.keys, info.as_ref(), &mut new, of_winner).await?)
+                Some(before.change_routing(within, id, self.keys, info.as_ref(), &mut new, of_winner).await?)
             }
             None => None,
         };
@@ -307,7 +307,7 @@ impl DocumentWrite<'_, '_> {
             return Ok(dropped);
         }
         let [records, _, _] = self.keys.stemmed(last);
-        let (pages, mut is_whole) = body::begin_read(self.trx, records).up_to(self.trx, STEMMED_READ_MAX).await?;
+        let (pages, mut is_whole) = body::begin_read(self.trx, records).read_up_to(self.trx, STEMMED_READ_MAX).await?;
         let (mut up_to, mut listed) = (None, Vec::new());
         for (rev, record) in decode_records(self.keys, &pages)? {
             if self.room.is_empty() {

@@ -190,7 +190,7 @@ impl Purge<'_> {
         if let Some(from) = self.from.as_ref().filter(|from| from.stamp == old.stamp) {
             range.begin.clone_from(&from.key);
         }
-        let (pages, is_whole) = begin_read(trx, range).up_to(trx, RECORDS_BYTES_MAX).await?;
+        let (pages, is_whole) = begin_read(trx, range).read_up_to(trx, RECORDS_BYTES_MAX).await?;
         let mut next = None;
         {
             let kept = after.revisions();
@@ -344,7 +344,7 @@ impl Purge<'_> {
         };
         let mut new = winner::info(&leaves, described, 0, instance.buckets.own_number())?;
         let rerouted = match before {
-            Some(before) => Some(before.becomes(within, self.id, keys, Some(old), &mut new, None).await?),
+            Some(before) => Some(before.change_routing(within, self.id, keys, Some(old), &mut new, None).await?),
             None => None,
         };
         // With a conflict range, so that a concurrent edit retries.

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flatbed_mango::{Index, compare};
-use flatbed_operations::index::apart::selecting;
+use flatbed_operations::index::apart::selector_lock;
 use flatbed_operations::index::compiled::{compile_within, uncompiled};
 use flatbed_operations::index::json::definition::compiled;
 use flatbed_operations::index::maintainers::IndexContext;
@@ -83,7 +83,7 @@ async fn a_database_has_one_ticket_whatever_its_record_says() {
     put(&db, "_design/a", None, &design(&[r#"{"fields":{"a":"asc"}}"#])).await.unwrap();
     let after = resolved(&db.inner, &db.name).await.unwrap();
     assert_ne!(before.record, after.record);
-    assert!(Arc::ptr_eq(selecting(&before), selecting(&after)));
+    assert!(Arc::ptr_eq(selector_lock(&before), selector_lock(&after)));
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn filters_are_compiled_in_a_turn() {
         let db = db.clone();
         async move { db.json_indexes().await.map(|indexes| indexes.all().len()) }
     });
-    until("it waits for a turn", async || selecting(&instance).try_lock().is_err()).await;
+    until("it waits for a turn", async || selector_lock(&instance).try_lock().is_err()).await;
     drop(held);
     assert_eq!(soon(asking).await.unwrap().unwrap(), 2);
     assert!(db.json_indexes_known().is_some());
@@ -177,7 +177,7 @@ async fn no_transaction_waits_for_a_turn() {
             async move { crate::waits::count(put(&db, "long", None, &long)).await }
         });
         let instance = resolved(&db.inner, &db.name).await.unwrap();
-        until("it waits for a turn", async || selecting(&instance).try_lock().is_err()).await;
+        until("it waits for a turn", async || selector_lock(&instance).try_lock().is_err()).await;
         // It has both turns at the same time as one.
         let mut next = Box::pin(turns.acquire_many_owned(2));
         assert!((&mut next).now_or_never().is_none());

@@ -20,7 +20,7 @@ use prost::Message;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
-use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
+use crate::index::apart::{ASKED_WITHIN, add, digest_in, run_in_slices};
 use crate::index::json::definition::collation;
 use crate::index::json::entry;
 use crate::index::maintainers::IndexContext;
@@ -205,7 +205,7 @@ impl KeyReader {
                 done => Some(done),
             }
         };
-        in_slices(within, digest, ASKED_WITHIN, work).await
+        run_in_slices(within, digest, ASKED_WITHIN, work).await
     }
 
     /// Returns the values if that takes less than 10,000 steps.

@@ -20,7 +20,7 @@ use foundationdb::future::FdbSlice;
 use prost::Message;
 use sha2::Digest as _;
 
-use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
+use crate::index::apart::{ASKED_WITHIN, add, digest_in, run_in_slices};
 use crate::index::json::key::{Body, catch_up, special, yield_if_long};
 use crate::index::kinds::indexes_of;
 use crate::index::maintainers::{Change, IndexContext, IndexMaintainer, NewRows, PendingWork, PurgedDocument};
@@ -120,7 +120,7 @@ impl IndexSelector {
                 done => Some(done),
             }
         };
-        in_slices(within, digest, ASKED_WITHIN, work).await
+        run_in_slices(within, digest, ASKED_WITHIN, work).await
     }
 
     fn with_names(

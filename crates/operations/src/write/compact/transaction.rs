@@ -178,7 +178,7 @@ impl Compact<'_> {
         let (records, behind) = match records {
             Some(records) => (records, None),
             None => {
-                let (pages, is_whole) = begin_read(trx, range.clone()).up_to(trx, RECORDS_BYTES_MAX).await?;
+                let (pages, is_whole) = begin_read(trx, range.clone()).read_up_to(trx, RECORDS_BYTES_MAX).await?;
                 let last = pages.iter().rev().find_map(|page| page.last()).filter(|_| !is_whole);
                 (decode_records(&keys, &pages)?, last.map(|last| [last.key(), &[0]].concat()))
             }
