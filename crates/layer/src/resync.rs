@@ -439,7 +439,7 @@ impl Operation for Step<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<StepOutcome> {
         self.preparations.make_up(self.inner).await?;
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
-        if !self.preparations.fit(&instance) {
+        if !self.preparations.are_current(&instance) {
             self.preparations = Preparations::of(&instance);
         }
         // A committed earlier attempt has moved the position.

@@ -70,7 +70,7 @@ impl Rule for Function {
             if let Some(channel) = source.strip_prefix("needs ")
                 && let Some(writer) = write.writer
             {
-                let is_there = writer.has_access_to_one_of(&[channel]).is_ok();
+                let is_there = writer.channels.contains(channel);
                 return if is_there { Ok(Verdict::default()) } else { rejected(403, writer.name.clone()) };
             }
             match (&**source, write.old) {

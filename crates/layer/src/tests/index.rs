@@ -342,8 +342,8 @@ async fn what_is_prepared_fits_the_indexes_of_one_database() {
         instances.push(resolved(&db.inner, name).await.unwrap());
     }
     let preparations = Preparations::of(&instances[0]);
-    assert_eq!([0, 1, 2].map(|at| preparations.fit(&instances[at])), [true, false, true]);
-    assert!(!Preparations::default().fit(&instances[0]));
+    assert_eq!([0, 1, 2].map(|at| preparations.are_current(&instances[at])), [true, false, true]);
+    assert!(!Preparations::default().are_current(&instances[0]));
     let body = format!(r#"{{"kind":"{}"}}"#, "k".repeat(300));
     let ids: Vec<_> = (0..20).map(|n| n.to_string()).collect();
     let edits: Vec<_> = ids.iter().map(|id| edit(id, None, &body)).collect();

@@ -95,7 +95,7 @@ pub struct Query {
 }
 
 impl Query {
-    pub fn among<'a>(&'a self, within: &'a IndexContext<'a>, number: u64) -> EntrySearch<'a> {
+    pub fn entry_search<'a>(&'a self, within: &'a IndexContext<'a>, number: u64) -> EntrySearch<'a> {
         let places = RowPlaces(self.partition.as_deref());
         EntrySearch { within, number, index: &self.index, places, snapshot: true, written: None }
     }

@@ -15,7 +15,7 @@ use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{Counter, KeyRange, Keys};
 use flatbed_store::records::{ById, Info, is_over};
-use flatbed_store::transaction::{Attempt, OperationCounters, Transaction};
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_store::waits;
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
@@ -210,7 +210,7 @@ impl AllDocs {
     #[boxed]
     pub async fn total_rows(&mut self) -> Result<Option<u64>> {
         struct Total<'a>(&'a ReadHandle);
-        impl OperationCounters for Total<'_> {
+        impl Operation for Total<'_> {
             type Output = Option<u64>;
             async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<u64>> {
                 let instance = self.0.inner.resolve(trx, &self.0.name).await?;
@@ -312,7 +312,7 @@ struct ScanPage {
     next: Option<ScanPosition>,
 }
 
-impl OperationCounters for ReadScanPage<'_> {
+impl Operation for ReadScanPage<'_> {
     type Output = ScanPage;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<ScanPage> {
@@ -507,7 +507,7 @@ pub struct AllDocsKeys<'a> {
     pub conflicts: Conflicts,
 }
 
-impl OperationCounters for AllDocsKeys<'_> {
+impl Operation for AllDocsKeys<'_> {
     type Output = Vec<Option<AllDocsRow>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

@@ -21,7 +21,7 @@ use flatbed_kit::COMMIT_UNKNOWN_RESULT;
 use flatbed_revtree::DocumentId;
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::records::BodyPlace;
-use flatbed_store::transaction::{self, Attempt, OperationCounters, Transaction};
+use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::waits;
 use foundationdb::FdbError;
 use tokio::runtime::Handle;
@@ -320,7 +320,7 @@ pub enum GroupOutcome {
     Apart,
 }
 
-impl OperationCounters for SharedTransaction<'_> {
+impl Operation for SharedTransaction<'_> {
     type Output = GroupOutcome;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<GroupOutcome> {
