@@ -7,31 +7,40 @@ use flatbed_store::error::Result;
 use flatbed_store::once::removed_before;
 use flatbed_store::root::epoch_for_write;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use futures_util::future::try_join_all;
 
 /// The retention of superseded events and of operations' marks. Followers see each event within that time, and no
 /// operation is retried for nearly as long.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
 
 /// Removes marks older than the longest retry of an operation, and stores the time before which marks are gone. Returns
-/// whether there were any.
+/// whether there were any. One transaction reads the newest old mark of each of the 256 buckets, all at once, and clears
+/// a range of each bucket that has one.
 pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<bool> {
     struct Sweep<'a>(&'a Inner, u64);
     impl Operation for Sweep<'_> {
         type Output = bool;
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
             let keys = &self.0.keys;
-            let range = keys.marks_until(self.1);
-            let newest = trx.range(&range, true).reverse(true).first(1).await?;
-            let Some(newest) = newest.first().map(|row| row.key().to_vec()) else { return Ok(false) };
+            let newest = keys.marks_until(self.1).map(|range| async move {
+                let newest = trx.range(&range, true).reverse(true).first(1).await?;
+                Ok::<_, Error>(newest.first().map(|row| (range.begin, row.key().to_vec())))
+            });
+            let newest: Vec<_> = try_join_all(newest).await?.into_iter().flatten().collect();
+            if newest.is_empty() {
+                return Ok(false);
+            }
             epoch_for_write(trx, keys).await?;
             // An operation of a process whose clock is behind must not take a removed mark for one never written. The
             // stored time is that of the newest removed mark, and no later mark is removed, even one written meanwhile:
             // this process's clock may be years ahead, and the stored time never decreases.
             let removed = keys.marks_removed();
-            let after_ms = keys.mark_time(&newest)?.saturating_add(1);
-            let before_ms = removed_before(trx.get(&removed, false).await?.as_deref())?.max(after_ms);
+            let mut before_ms = removed_before(trx.get(&removed, false).await?.as_deref())?;
+            for (begin, newest) in &newest {
+                before_ms = before_ms.max(keys.mark_time(newest)?.saturating_add(1));
+                trx.clear_range(begin, &[&newest[..], &[0]].concat());
+            }
             trx.set(&removed, &before_ms.to_le_bytes());
-            trx.clear_range(&range.begin, &[&newest[..], &[0]].concat());
             Ok(true)
         }
     }
@@ -44,8 +53,7 @@ pub(crate) async fn are_marks_left(inner: &Inner) -> Result<bool> {
     impl Operation for ReadMarks<'_> {
         type Output = bool;
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
-            let range = self.0.keys.marks_until(u64::MAX);
-            Ok(trx.range(&range, true).any().await?)
+            Ok(trx.range(&self.0.keys.marks(), true).any().await?)
         }
     }
     transaction::read(&inner.db, &inner.metrics, &mut ReadMarks(inner)).await

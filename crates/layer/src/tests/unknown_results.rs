@@ -11,6 +11,7 @@ use flatbed_operations::write::batch::{Work, WriteBatch};
 use flatbed_operations::write::compact::Compact;
 use flatbed_operations::write::purge::Purge;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
+use flatbed_store::waits;
 use flatbed_testkit::{Storage, until};
 
 use crate::{Authority, CreateOptions, Database, Edit, Error, Layer, LocalDocument, RevId};
@@ -207,6 +208,37 @@ async fn marks_that_a_wrong_clock_has_removed_leave_no_doubt_about_later_ones() 
     store.attempt(&mut later, AFTER_UNKNOWN, true).await.unwrap();
     let again = store.attempt(&mut before, AFTER_UNKNOWN, false).await;
     assert!(matches!(again, Err(Error::Storage(error)) if error.is_maybe_committed()));
+}
+
+/// Marks lie in 256 buckets: one transaction reads all, and clears those that have old ones.
+#[tokio::test]
+async fn old_marks_of_all_buckets_are_removed_by_one_transaction() {
+    let manual = ManualClock::new();
+    let (layer, authority, storage) = crate::tests::fenced::layer_at(&manual).await;
+    let store = Store { layer, authority, _storage: storage };
+    let (db, kept_for) = (store.db(), crate::sweeper::KEPT_FOR);
+    let sweep = async || waits::count(crate::sweeper::sweep_marks(&db.inner, kept_for)).await;
+    let marks = async || {
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        trx.range(&db.inner.keys.marks(), true).first(1_000).await.unwrap().len()
+    };
+    let first = marks().await;
+    for number in 0..40 {
+        let document = LocalDocument { id: format!("l{number}"), revision: 1, body: b"".as_slice().into() };
+        db.put_local(&document).await.unwrap();
+    }
+    assert_eq!(marks().await, first + 40);
+    manual.advance(kept_for);
+    assert!(!sweep().await.0.unwrap(), "they are not old yet");
+    manual.advance(std::time::Duration::from_millis(1));
+    let document = LocalDocument { id: "late".into(), revision: 1, body: b"".as_slice().into() };
+    db.put_local(&document).await.unwrap();
+    let (swept, waited) = sweep().await;
+    assert!(swept.unwrap());
+    assert_eq!(marks().await, 1, "the late one");
+    assert_eq!((waited.commits, waited.range_reads), (1, 256));
+    // A range for each of the buckets that had some, and the time.
+    assert!((20..=42).contains(&waited.keys_written), "{waited:?}");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::keys::tuple::{
     TUPLE_BYTES, TUPLE_STRING, behind, put_int, put_text, take_bytes_at, take_int, take_text, under, with_int,
 };
+use crate::keys::updates::bucket_of_bytes;
 use crate::keys::{KeyRange, Keys};
 
 // Under the root.
@@ -92,16 +93,18 @@ impl RootKeys {
         take_text(behind(key, &self.replicators_changed()))
     }
 
-    /// Returns the key of the mark of an operation that began at a time: see [`crate::once`].
+    /// Returns the key of the mark of an operation that began at a time: see [`crate::once`]. A hash of the token
+    /// stands before the time, so marks of one moment lie in [`BUCKETS`](crate::keys::BUCKETS) places.
     pub fn mark(&self, at_ms: u64, token: &[u8; 16]) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, MARKS);
+        let mut key = self.bucket(MARKS, bucket_of_bytes(token));
         put_int(&mut key, at_ms);
         put_text(&mut key, TUPLE_BYTES, token);
         key
     }
 
     pub fn mark_time(&self, key: &[u8]) -> Result<u64> {
-        take_int(behind(key, &with_int(&self.prefix, MARKS))).map(|(at_ms, _)| at_ms)
+        let (_, rest) = take_int(behind(key, &with_int(&self.prefix, MARKS)))?;
+        take_int(rest).map(|(at_ms, _)| at_ms)
     }
 
     /// Returns the key of the time, in milliseconds of Unix time, before which marks have been removed: see
@@ -110,12 +113,20 @@ impl RootKeys {
         with_int(&self.prefix, MARKS)
     }
 
-    /// Returns the range of the marks of operations that began before a time.
-    pub fn marks_until(&self, at_ms: u64) -> KeyRange {
+    /// Returns the range of all marks.
+    pub fn marks(&self) -> KeyRange {
         let begin = [&self.marks_removed()[..], &[0]].concat();
-        let mut end = self.marks_removed();
-        put_int(&mut end, at_ms);
-        KeyRange { begin, end }
+        KeyRange { begin, end: with_int(&self.prefix, MARKS + 1) }
+    }
+
+    /// Returns, for each bucket, the range of the marks of operations that began before a time.
+    pub fn marks_until(&self, at_ms: u64) -> impl Iterator<Item = KeyRange> + '_ {
+        (0..=u8::MAX).map(move |bucket| {
+            let begin = self.bucket(MARKS, bucket);
+            let mut end = begin.clone();
+            put_int(&mut end, at_ms);
+            KeyRange { begin, end }
+        })
     }
 
     /// Returns the range of the data of every namespace from `namespace` up.

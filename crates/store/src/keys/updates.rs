@@ -91,7 +91,8 @@ impl RootKeys {
         }
     }
 
-    fn bucket(&self, subspace: u64, bucket: u8) -> Vec<u8> {
+    /// Returns the prefix of a bucket's keys in a subspace of the root.
+    pub(super) fn bucket(&self, subspace: u64, bucket: u8) -> Vec<u8> {
         let mut key = with_int(&self.prefix, subspace);
         put_int(&mut key, u64::from(bucket));
         key
@@ -108,12 +109,16 @@ const SHARD_STEP: u8 = 37;
 /// The multiplicative inverse of the step, in 8 bits.
 const SHARD_STEP_INVERSE: u8 = 173;
 
-/// Returns the bucket of a database's shard; a database without shards has shard 0. It is the 32-bit FNV-1a hash of the
-/// name, its bytes combined by XOR, plus the steps of the shard.
+/// Returns the bucket of a database's shard; a database without shards has shard 0. It is the bucket of the name, plus
+/// the steps of the shard.
 pub fn bucket_of(name: &str, shard: u32) -> u8 {
-    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    let first = hash.to_be_bytes().into_iter().fold(0, |bucket, byte| bucket ^ byte);
-    first.wrapping_add(SHARD_STEP.wrapping_mul(shard as u8))
+    bucket_of_bytes(name.as_bytes()).wrapping_add(SHARD_STEP.wrapping_mul(shard as u8))
+}
+
+/// Returns the bucket of a byte string: its 32-bit FNV-1a hash, the bytes of the hash combined by XOR.
+pub(super) fn bucket_of_bytes(bytes: &[u8]) -> u8 {
+    let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    bytes.iter().fold(0x811c_9dc5_u32, mix).to_be_bytes().into_iter().fold(0, |bucket, byte| bucket ^ byte)
 }
 
 #[cfg(test)]
@@ -164,5 +169,29 @@ mod tests {
         let mut counts = [0; BUCKETS];
         (0..25_600).for_each(|n| counts[usize::from(bucket_of(&format!("db-{n}"), 0))] += 1);
         assert!(counts.iter().all(|count| (50..200).contains(count)), "{counts:?}");
+    }
+
+    /// The marks of one moment must not lie beside one another: storage servers divide keys by ranges.
+    #[test]
+    fn marks_of_one_moment_are_spread_over_the_buckets() {
+        let (keys, at_ms) = (RootKeys::new(b"r"), 1_700_000_000_000);
+        let ranges: Vec<KeyRange> = keys.marks_until(at_ms + 1).collect();
+        let mut counts = [0; BUCKETS];
+        for number in 0..25_600_u64 {
+            let mut token = [7; 16];
+            token[..8].copy_from_slice(&number.to_be_bytes().map(|byte| byte.max(1)));
+            token[8..].copy_from_slice(&(number * 0x9e37_79b9 + 1).to_be_bytes().map(|byte| byte.max(1)));
+            let mark = keys.mark(at_ms, &token);
+            let at = ranges.iter().position(|range| range.begin <= mark && mark < range.end).expect("a bucket");
+            counts[at] += 1;
+            assert_eq!(keys.mark_time(&mark).unwrap(), at_ms);
+            assert!(keys.marks().begin <= mark && mark < keys.marks().end);
+            assert!(
+                !keys.marks_until(at_ms).any(|range| range.begin <= mark && mark < range.end),
+                "a mark of its time"
+            );
+        }
+        assert!(counts.iter().all(|count| (40..250).contains(count)), "{counts:?}");
+        assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].begin) && ranges[0].begin > keys.marks_removed());
     }
 }
