@@ -4,6 +4,10 @@
 //! version. So each transaction confirms all databases that were cached under the value that it reads, not only its
 //! own. Facts of records that are read without a transaction, such as `_security`, are as of the moment before the
 //! newest of these read versions was requested.
+//!
+//! The first transaction of a process that reads another value also reads the root's record and the names of the
+//! databases whose records have changed since (`Inner::learn`). All other cached databases are then current under the
+//! new value: the two values belong to one series.
 
 use std::any::Any;
 use std::fmt;
@@ -22,19 +26,38 @@ const NOTED_EACH_US: u64 = 2_000;
 #[derive(Debug)]
 pub struct ConfirmedVersion {
     version: Box<[u8]>,
+    /// The number of the series of values that it belongs to; 0: it belongs to none. The process knows all changes of
+    /// records between two values of one series.
+    series: u64,
+    /// The epoch in the root's record under this value.
+    epoch: u64,
     /// The moment at which the newest transaction with this value requested its read version, in microseconds of the
     /// process's clock.
     as_of_us: AtomicU64,
 }
 
 impl ConfirmedVersion {
+    /// Creates a value that belongs to no series, so that nothing cached under it is current under another value.
+    pub fn aside(version: &[u8], epoch: u64, as_of_us: u64) -> Arc<ConfirmedVersion> {
+        Arc::new(ConfirmedVersion { version: version.into(), series: 0, epoch, as_of_us: AtomicU64::new(as_of_us) })
+    }
+
     pub fn version(&self) -> &[u8] {
         &self.version
     }
 
-    /// Returns the value as unconfirmed, after this process has changed the cached data.
-    pub fn unconfirmed(&self) -> Arc<ConfirmedVersion> {
-        Arc::new(ConfirmedVersion { version: self.version.clone(), as_of_us: AtomicU64::new(0) })
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns whether this process has read the root's record under this value.
+    pub fn is_in_series(&self) -> bool {
+        self.series > 0
+    }
+
+    /// Returns whether the process knows all changes of records between the two values.
+    pub fn is_of_series(&self, other: &ConfirmedVersion) -> bool {
+        self.series > 0 && self.series == other.series
     }
 
     /// Records that a transaction read the value, having requested its read version at or after this moment.
@@ -86,7 +109,7 @@ impl SettingsState {
     }
 }
 
-/// The newest value that this process has read.
+/// The newest value under which this process has read the root's record.
 #[derive(Debug)]
 pub struct VersionCache {
     began: Instant,
@@ -98,11 +121,14 @@ pub struct VersionCache {
 impl VersionCache {
     /// Creates it without a confirmed value.
     pub fn new(clock: &Clock) -> VersionCache {
-        let nothing = ConfirmedVersion { version: Box::default(), as_of_us: AtomicU64::new(0) };
         // An hour in the past, so that an unconfirmed value is not recent.
         let now = clock.now();
         let began = now.checked_sub(Duration::from_secs(3600)).unwrap_or(now);
-        VersionCache { began, newest: Mutex::new(Arc::new(nothing)), in_line: tokio::sync::Mutex::default() }
+        VersionCache {
+            began,
+            newest: Mutex::new(ConfirmedVersion::aside(&[], 0, 0)),
+            in_line: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Returns a moment of the process's clock in microseconds.
@@ -114,19 +140,25 @@ impl VersionCache {
         Arc::clone(&self.newest.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Records a value that a transaction read, and the moment at which it requested its read version. All entries that
-    /// are cached under one value share the result.
-    pub fn see(&self, version: &[u8], as_of_us: u64) -> Arc<ConfirmedVersion> {
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if newest.version() == version {
+    /// Confirms the newest value if a transaction read it, and returns it. `None` if the transaction read another one:
+    /// then what this process knows of records may be outdated.
+    pub fn known(&self, version: &[u8], as_of_us: u64) -> Option<Arc<ConfirmedVersion>> {
+        let newest = self.newest();
+        if newest.is_in_series() && newest.version() == version {
             newest.confirm(as_of_us);
-            return Arc::clone(&newest);
+            return Some(newest);
         }
-        let seen = Arc::new(ConfirmedVersion { version: version.into(), as_of_us: AtomicU64::new(as_of_us) });
-        if *version > *newest.version {
-            *newest = Arc::clone(&seen);
-        }
-        seen
+        None
+    }
+
+    /// Makes a value the newest one. `continues`: it belongs to the series of the last one, as all changes of records
+    /// between them are known; otherwise a new series begins. The caller must hold a lock that excludes other callers.
+    pub fn advance(&self, version: &[u8], epoch: u64, as_of_us: u64, continues: bool) -> Arc<ConfirmedVersion> {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let series = if continues && newest.series > 0 { newest.series } else { newest.series + 1 };
+        let as_of_us = AtomicU64::new(as_of_us);
+        *newest = Arc::new(ConfirmedVersion { version: version.into(), series, epoch, as_of_us });
+        Arc::clone(&newest)
     }
 }
 
@@ -246,21 +278,36 @@ mod tests {
         let clock = Clock::system();
         let confirmed = VersionCache::new(&clock);
         let second = Duration::from_secs(1);
-        let first = confirmed.see(b"1", 5_000_000);
-        assert!(Arc::ptr_eq(&first, &confirmed.see(b"1", 5_500_000)));
+        assert!(confirmed.known(b"", 5_000_000).is_none(), "nothing was read under the first value");
+        let first = confirmed.advance(b"1", 7, 5_000_000, false);
+        assert!(Arc::ptr_eq(&first, &confirmed.known(b"1", 5_500_000).unwrap()));
         assert!(first.is_confirmed(6_499_999, second) && !first.is_confirmed(6_500_000, second));
         // An earlier or hardly later read version confirms nothing new.
         first.confirm(4_000_000);
         first.confirm(5_501_000);
         assert!(!first.is_confirmed(6_500_000, second));
-        let next = confirmed.see(b"2", 7_000_000);
+        assert!(confirmed.known(b"2", 7_000_000).is_none());
+        let next = confirmed.advance(b"2", 7, 7_000_000, true);
         assert!(Arc::ptr_eq(&next, &confirmed.newest()) && !Arc::ptr_eq(&next, &first));
         assert!(next.is_confirmed(7_000_000, second) && !first.is_confirmed(7_000_000, second));
         // A read of the past, or after a restore, is not shared.
-        assert!(!Arc::ptr_eq(&confirmed.see(b"1", 8_000_000), &first));
+        assert!(confirmed.known(b"1", 8_000_000).is_none());
         assert!(Arc::ptr_eq(&next, &confirmed.newest()));
         let unseen = VersionCache::new(&clock);
         assert!(!unseen.newest().is_confirmed(unseen.us(clock.now()), second));
+    }
+
+    #[test]
+    fn values_of_one_series_have_known_changes_between_them() {
+        let confirmed = VersionCache::new(&Clock::system());
+        let first = confirmed.advance(b"1", 7, 0, true);
+        let second = confirmed.advance(b"2", 7, 0, true);
+        assert!(first.is_in_series() && first.is_of_series(&second));
+        let third = confirmed.advance(b"3", 8, 0, false);
+        assert_eq!((second.epoch(), third.epoch()), (7, 8));
+        assert!(!second.is_of_series(&third) && third.is_of_series(&confirmed.advance(b"4", 8, 0, true)));
+        let aside = ConfirmedVersion::aside(b"4", 8, 0);
+        assert!(!aside.is_of_series(&ConfirmedVersion::aside(b"4", 8, 0)) && !aside.is_of_series(&third));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use flatbed_store::keys::FORMAT_VERSION;
 use flatbed_store::namespaces::Block;
 use flatbed_store::once::Once;
 use flatbed_store::proto;
-use flatbed_store::root::epoch_for_write;
+use flatbed_store::record_log::note_change;
 use flatbed_store::sync_function::{ChannelsOptions, set_function};
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_store::updated::{note_event, note_replicator, touch_last_seq};
@@ -96,7 +96,7 @@ impl Operation for Create<'_> {
         let (found, next) =
             (trx.get(&key, false), (!self.inner.namespaces.has_some()).then(|| trx.get(&namespace_key, false)));
         let writer = self.inner.writer(trx, self.actor);
-        let (writer, epoch) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
+        let (writer, epoch) = futures_util::try_join!(writer, self.inner.epoch_for_write(trx))?;
         // A new database has no `_security` yet.
         writer.admitted_by(trx, &DatabaseSecurity::new(&[], 0)).await?;
         if found.await?.is_some() {
@@ -161,7 +161,7 @@ impl Operation for Delete<'_> {
         let key = self.inner.keys.database(self.name);
         let bytes = trx.get(&key, false);
         let writer = self.inner.writer(trx, self.actor);
-        let (writer, _) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
+        let (writer, _) = futures_util::try_join!(writer, self.inner.epoch_for_write(trx))?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let record = proto::DatabaseRecord::decode(&*bytes)?;
         check_record(&record, self.inner.collation)?;
@@ -173,7 +173,7 @@ impl Operation for Delete<'_> {
         if is_replicator(&record) {
             note_replicator(trx, &self.inner.keys, self.name, false)?;
         }
-        trx.update_metadata_version();
+        note_change(trx, &self.inner.keys, self.name)?;
         self.once.mark(trx);
         Ok(())
     }

@@ -16,7 +16,11 @@ struct NameTable {
     members: Vec<Box<[u8]>>,
     // Looked up for each name of each document; seeded, since clients choose the names.
     ids: HashMap<Arc<str>, u64, foldhash::fast::RandomState>,
+    bytes: u64,
 }
+
+/// The approximate bytes of a name in all three tables, beside its texts.
+const NAME_BYTES: u64 = 112;
 
 /// The cached mapping of a database. Entries are never removed or changed while the instance lives.
 #[derive(Debug, Default)]
@@ -45,6 +49,11 @@ impl Fields {
         self.view().len()
     }
 
+    /// Returns the approximate bytes of all names.
+    pub fn bytes(&self) -> u64 {
+        self.view().0.bytes
+    }
+
     /// Adds `names` with consecutive ids from `first_id`. Known names are skipped; a name behind a gap is not added,
     /// and the next load adds it.
     pub fn enter(&self, first_id: u64, names: &[String]) {
@@ -56,6 +65,7 @@ impl Fields {
             let name: Arc<str> = name.as_str().into();
             table.names.push(name.clone());
             table.members.push(member_text(&name));
+            table.bytes += NAME_BYTES + 2 * name.len() as u64;
             table.ids.insert(name, id);
         }
     }

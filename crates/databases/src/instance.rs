@@ -11,7 +11,7 @@ use flatbed_store::transaction::Transaction;
 use flatbed_store::updated::{UpdatedKeys, touch_last_seq};
 use tokio::time::Instant;
 
-use crate::confirmed::{ClosedReasons, ConfirmedVersion, DatabaseSecurity};
+use crate::confirmed::{ClosedReasons, DatabaseSecurity};
 use crate::field_names::Fields;
 use crate::slots::Slots;
 
@@ -148,13 +148,6 @@ impl Instance {
     pub fn purged_infos_limit(&self) -> u64 {
         if self.record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { self.record.purged_infos_limit }
     }
-}
-
-/// A cached database, which is current while `\xff/metadataVersion` has the value `seen`.
-#[derive(Debug, Clone)]
-pub struct CachedDatabase {
-    pub seen: Arc<ConfirmedVersion>,
-    pub instance: Arc<Instance>,
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 pub mod actor;
 pub mod admission;
 pub mod asker;
+pub mod cache;
 pub mod channels;
 pub mod confirmed;
 pub mod create;
@@ -20,6 +21,7 @@ pub mod held;
 pub mod instance;
 pub mod limits;
 pub mod record_change;
+pub mod resolve;
 pub mod server;
 pub mod size_bounds;
 pub mod size_limit;
@@ -34,7 +36,7 @@ mod layers;
 #[test]
 fn modules_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 18] = [
+    let table: [(&str, &[&str]); 20] = [
         ("confirmed", &[]),
         ("field_names", &[]),
         ("limits", &[]),
@@ -43,7 +45,9 @@ fn modules_know_only_those_below_them() {
         ("turns", &[]),
         ("actor", &["confirmed"]),
         ("instance", &["confirmed", "field_names", "slots"]),
-        ("server", &["confirmed", "size_bounds", "slots", "turns", "instance"]),
+        ("cache", &["confirmed", "field_names", "slots", "instance"]),
+        ("server", &["confirmed", "size_bounds", "slots", "turns", "instance", "cache"]),
+        ("resolve", &["confirmed", "slots", "instance", "cache", "server"]),
         ("admission", &["confirmed", "actor", "instance", "server"]),
         ("create", &["confirmed", "actor", "instance", "server"]),
         ("held", &["slots", "instance", "server"]),

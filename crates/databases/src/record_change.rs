@@ -4,7 +4,7 @@ use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::features::check_record;
 use flatbed_store::once::Once;
 use flatbed_store::proto;
-use flatbed_store::root::epoch_for_write;
+use flatbed_store::record_log::note_change;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 
@@ -45,7 +45,7 @@ impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F>
         let key = self.inner.keys.database(self.name);
         let bytes = trx.get(&key, false);
         let writer = self.inner.writer(trx, self.actor);
-        let (writer, _) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
+        let (writer, _) = futures_util::try_join!(writer, self.inner.epoch_for_write(trx))?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let before = proto::DatabaseRecord::decode(&*bytes)?;
         check_record(&before, self.inner.collation)?;
@@ -59,7 +59,6 @@ impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F>
         check_room(&record, &bytes)?;
         self.once.mark(trx);
         trx.set(&key, &record);
-        trx.update_metadata_version();
-        Ok(())
+        note_change(trx, &self.inner.keys, self.name)
     }
 }

@@ -1,34 +1,28 @@
 //! The layer of one server: its options, and its databases by name with their cache.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dashmap::DashMap;
 use flatbed_clock::Clock;
 use flatbed_kit::RetryPolicy;
-use flatbed_store::buckets::{Buckets, Writer};
-use flatbed_store::due::{DueKind, DueNotes};
-use flatbed_store::error::{Error, Result};
-use flatbed_store::features::{check_record, is_outdated, is_replicator};
+use flatbed_store::buckets::Writer;
+use flatbed_store::due::DueNotes;
+use flatbed_store::error::Result;
 use flatbed_store::instruments::Instruments;
-use flatbed_store::keys::{METADATA_VERSION, RootKeys};
+use flatbed_store::keys::RootKeys;
 use flatbed_store::namespaces::Namespaces;
 use flatbed_store::once::{self, Once};
-use flatbed_store::proto;
-use flatbed_store::root::in_use;
 use flatbed_store::sync_function::ChannelsOptions;
-use flatbed_store::transaction::{self, NOT_COMMITTED, Transaction};
-use flatbed_store::updated::UpdatedKeys;
 use flatbed_store::view_bounds::{ViewBounds, bytes_by_default};
-use foundationdb::{Database as Fdb, FdbError};
+use foundationdb::Database as Fdb;
 use futures_util::future::BoxFuture;
-use prost::Message;
 use tokio::sync::watch;
 
-use crate::confirmed::{ClosedReasons, DatabaseSecurity, VersionCache};
-use crate::instance::{CachedDatabase, Instance, InstanceId};
+use crate::cache::DatabaseCache;
+use crate::confirmed::VersionCache;
+use crate::instance::Instance;
 use crate::size_bounds::SizeBounds;
-use crate::slots::{self, Slots, State};
+use crate::slots::{Slots, State};
 use crate::turns::Turns;
 
 /// The default of `run_bytes`: measured best for documents of 0.2 to 20 kB
@@ -47,10 +41,11 @@ pub const LEAVES_READ_MAX: u64 = 15_000_000;
 /// Below FoundationDB's limit of 10,000, because other keys are watched, too, and some watches are being replaced.
 const WATCHES_MAX: usize = 8_000;
 
-const DATABASES_CACHED_MAX: usize = 4_096;
-
-/// The part of a full cache that is evicted at once, so that its scan pays off for many insertions.
-const PART_THAT_GOES: usize = 8;
+/// Returns the default of `database_cache_bytes`: 128 MB and 64 MB per processor, up to 64.
+fn database_cache_bytes_by_default() -> u64 {
+    let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    (processors.clamp(2, 64) as u64 + 2) * (64 << 20)
+}
 
 /// The default age after which a staged blob that no document took counts as abandoned.
 pub const UPLOADS_BROKEN_AFTER: Duration = Duration::from_secs(60 * 60);
@@ -75,8 +70,10 @@ pub struct LayerOptions {
     pub leaves_max: usize,
     /// Limit of leaves that the edits of one request read: each edit of a document with several reads all.
     pub leaves_read_max: u64,
-    /// Databases in the cache, about 40 kB each; further ones evict unused ones.
-    pub databases_cached_max: usize,
+    /// The memory budget of the cache of databases, in bytes as estimated: records with what is compiled of them, and
+    /// names of fields, 5 kB to 1 MB each. Further databases evict unused ones. Those in use may exceed the budget. The
+    /// default is 128 MB plus 64 MB per processor.
+    pub database_cache_bytes: u64,
     /// The age after which uploads that no document took are removed; a renewal restarts it.
     pub uploads_broken_after: Duration,
     /// Selects a database's shard to write to, as the remainder of this number. `None`: drawn for each database when
@@ -117,7 +114,7 @@ impl Default for LayerOptions {
             watches_max: WATCHES_MAX,
             leaves_max: LEAVES_MAX,
             leaves_read_max: LEAVES_READ_MAX,
-            databases_cached_max: DATABASES_CACHED_MAX,
+            database_cache_bytes: database_cache_bytes_by_default(),
             uploads_broken_after: UPLOADS_BROKEN_AFTER,
             shard: None,
             single_writes_at_once: None,
@@ -182,7 +179,7 @@ pub struct Inner {
     pub process: [u8; 16],
     /// Selects the bucket of a database that this process writes to.
     pub writer: Writer,
-    pub databases: DashMap<String, CachedDatabase>,
+    pub databases: DatabaseCache,
     /// The time up to which `databases` is known to be current.
     pub confirmed: VersionCache,
     /// Work to be scheduled.
@@ -194,151 +191,6 @@ impl Inner {
     /// Returns the state of a subsystem.
     pub fn state<T: State<Inner>>(&self) -> &T {
         self.states.get(self)
-    }
-
-    /// Returns the database's instance as of the transaction's read version: from the cache if `\xff/metadataVersion`
-    /// is unchanged, else from its record. An older instance than the cached one is not cached.
-    pub async fn resolve(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
-        let version = trx.get(METADATA_VERSION, true).await?;
-        let version: &[u8] = version.as_deref().unwrap_or_default();
-        // A read of the past says nothing of the present.
-        let as_of_us = if trx.is_pinned() { 0 } else { self.confirmed.us(trx.began()) };
-        if let Some(cached) = self.databases.get(name)
-            && cached.seen.version() == version
-        {
-            cached.seen.confirm(as_of_us);
-            return Ok(cached.instance.clone());
-        }
-        let record_key = self.keys.database(name);
-        let (record, root) = (trx.get(&record_key, true), trx.get(&self.keys.instance(), true));
-        self.enter_epoch(trx, in_use(root.await?.as_deref())?.epoch);
-        let Some(bytes) = record.await? else {
-            self.databases.remove_if(name, |_, _| !trx.is_pinned());
-            if !trx.is_pinned() {
-                // A missing database confirms the version as well, so its readers need no confirmation of their own.
-                self.confirmed.see(version, as_of_us);
-            }
-            return Err(Error::DatabaseNotFound);
-        };
-        let record = proto::DatabaseRecord::decode(&*bytes)?;
-        check_record(&record, self.collation)?;
-        let known = self.databases.get(name).map(|cached| cached.instance.clone());
-        let instance = match known {
-            Some(instance) if instance.record == record => instance,
-            known => {
-                let keys = self.keys.namespace(record.namespace);
-                let of_this = known.as_ref().filter(|known| known.id() == InstanceId::from(&record));
-                let (fields, size) =
-                    of_this.map(|known| (known.fields.clone(), known.size.clone())).unwrap_or_default();
-                let has_channels = record.channels > 0;
-                let same = of_this.filter(|known| {
-                    let is_same = known.record.security == record.security && known.record.closed == record.closed;
-                    is_same && known.security.has_channels() == has_channels
-                });
-                let security = same.map(|known| known.security.clone());
-                let of_record = || {
-                    let security = DatabaseSecurity::new(&record.security, record.incarnation);
-                    let security = security.of_replicator(is_replicator(&record));
-                    security.with_channels(has_channels, ClosedReasons::of(record.closed))
-                };
-                let security = security.unwrap_or_else(|| Arc::new(of_record()));
-                let is_resynced = |known: &Arc<Instance>| {
-                    (known.record.channels, known.record.closed) != (record.channels, record.closed)
-                };
-                if record.indexes.iter().any(|index| !index.readable) || of_this.is_some_and(is_resynced) {
-                    // New indexes or a new sync function may have been defined, by any process: look for work at once.
-                    self.due.wake.notify_one();
-                }
-                if is_outdated(&record, self.collation) {
-                    self.due.note(DueKind::Indexes, name);
-                }
-                // Running selectors continue.
-                let of_name = known.as_ref().map(|known| known.of_name.clone()).unwrap_or_default();
-                // Settings change without effect on followers.
-                let is_same = |known: &Arc<Instance>| {
-                    (known.record.namespace, known.record.incarnation) == (record.namespace, record.incarnation)
-                };
-                let of_incarnation =
-                    known.filter(is_same).map(|known| known.of_incarnation.clone()).unwrap_or_default();
-                let buckets = Buckets::of_record(&keys, &record, self.writer);
-                let (updated, root) = (UpdatedKeys::new(&self.keys, name, buckets.own_number()), self.keys.clone());
-                let name = name.to_owned();
-                Arc::new(Instance {
-                    name,
-                    keys,
-                    buckets,
-                    updated,
-                    root,
-                    record,
-                    record_key,
-                    fields,
-                    size,
-                    security,
-                    of_name,
-                    of_incarnation,
-                    of_version: Slots::default(),
-                })
-            }
-        };
-        let is_past =
-            trx.is_pinned() || self.databases.get(name).is_some_and(|cached| *cached.seen.version() > *version);
-        if !is_past {
-            let seen = self.confirmed.see(version, as_of_us);
-            let known = self.databases.get(name).map(|cached| cached.instance.security.clone());
-            if !known.is_some_and(|known| Arc::ptr_eq(&known, &instance.security)) {
-                (self.note_security)(self, &instance);
-            }
-            self.databases.insert(name.to_owned(), CachedDatabase { seen, instance: instance.clone() });
-            self.make_room();
-        }
-        Ok(instance)
-    }
-
-    /// Evicts entries of a full cache, except those that are followed or used.
-    fn make_room(&self) {
-        let most = self.options.databases_cached_max;
-        if self.databases.len() <= most {
-            return;
-        }
-        let mut left = most / PART_THAT_GOES + 1;
-        self.databases.retain(|_, cached| {
-            let instance = &cached.instance;
-            let is_used = Arc::strong_count(instance) > 1
-                || slots::are_used(&instance.of_incarnation)
-                || slots::are_used(&instance.of_name);
-            let goes = left > 0 && !is_used;
-            left -= usize::from(goes);
-            !goes
-        });
-    }
-
-    /// Evicts the entries of another epoch.
-    fn enter_epoch(&self, trx: &Transaction, epoch: u64) {
-        let mut entered = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
-        if *entered != epoch && !trx.is_pinned() {
-            *entered = epoch;
-            self.databases.clear();
-            self.states.enter_epoch();
-        }
-    }
-
-    /// As [`Inner::resolve`], for a writing transaction: it conflicts if the database is deleted or changed, or the
-    /// store renewed, before the commit.
-    pub async fn resolve_for_write(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
-        let instance = self.resolve(trx, name).await?;
-        if is_outdated(&instance.record, self.collation) {
-            (self.reorder_indexes)(self, name).await.map_err(transaction::of_nested)?;
-            // This transaction has read an older state: it must retry.
-            return Err(Error::Storage(FdbError::from_code(NOT_COMMITTED)));
-        }
-        transaction::conflict_with(trx, &instance.record_key)?;
-        transaction::conflict_with(trx, &self.keys.instance())?;
-        Ok(instance)
-    }
-
-    /// Returns the cached instance of a name, which may be outdated: a transaction that resolves it checks.
-    pub fn cached(&self, name: &str) -> Option<Arc<Instance>> {
-        self.databases.get(name).map(|cached| cached.instance.clone())
     }
 
     pub fn once(&self) -> Result<Once> {

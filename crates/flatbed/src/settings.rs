@@ -77,6 +77,8 @@ settings! {
         "most bytes of JSON in the key and value of one such row, up to 16000000 [8500000]";
     storage "local_bytes_max" = "N":
         "most bytes of a database's local documents, an eighth of them for anonymous clients [536870912]";
+    server "database_cache_mb" = "N":
+        "memory for databases held open, in MB, 16 to 1048576 [128 and 64 for each processor]";
     server "replication_ca" = "FILE":
         "PEM file of further authorities that replications and jwks of [syncstorage] trust, beside Mozilla's";
     server "replication_allow" = "LIST":
@@ -227,6 +229,8 @@ pub(crate) struct Settings {
     pub view_row_bytes_max: Option<usize>,
     /// The limit of a database's local documents, in bytes; `None`: the layer's default.
     pub local_bytes_max: Option<u64>,
+    /// The memory of the cache of databases, in bytes; `None`: the layer's default.
+    pub database_cache_bytes: Option<u64>,
     /// Additional certificates that replications trust.
     pub replication_ca: Option<PathBuf>,
     /// Addresses beside the internet that users' replications may reach.
@@ -306,6 +310,10 @@ impl Settings {
             local_bytes_max: first("local_bytes_max")
                 .map(|found| found.number(1_000_000..=1_000_000_000_000))
                 .transpose()?,
+            database_cache_bytes: first("database_cache_mb")
+                .map(|found| found.number::<u64>(16..=1 << 20))
+                .transpose()?
+                .map(|mb| mb << 20),
             replication_ca: first("replication_ca").map(SettingValue::path),
             replication_allow: first("replication_allow")
                 .map(|found| AllowedAddresses::parse(&found.text).map_err(|_| found.is_not(ALLOWED)))
@@ -342,6 +350,7 @@ impl Settings {
             document_bytes_max: self.document_bytes_max.unwrap_or(defaults.document_bytes_max),
             database_bytes_max: self.database_bytes_max.unwrap_or(defaults.database_bytes_max),
             local_bytes_max: self.local_bytes_max.unwrap_or(defaults.local_bytes_max),
+            database_cache_bytes: self.database_cache_bytes.unwrap_or(defaults.database_cache_bytes),
             default_run_bytes: self.run_bytes.unwrap_or(defaults.default_run_bytes),
             view_bounds: ViewBounds {
                 rows: self.view_rows_max.unwrap_or(defaults.view_bounds.rows),

@@ -495,9 +495,7 @@ impl Database {
             ChangeRecord { inner: &self.handle.inner, name: &self.handle.name, actor: self.actor(), change, once };
         transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut change).await?;
         // This process sees its own change of `_security` at once, and not a second later.
-        if let Some(mut cached) = self.handle.inner.databases.get_mut(&*self.handle.name) {
-            cached.seen = cached.seen.unconfirmed();
-        }
+        self.handle.inner.note_own_change(&self.handle.name);
         Ok(())
     }
 }

@@ -1,9 +1,13 @@
 //! Removes deleted databases from the cache.
 //!
 //! A request for a deleted database removes its entry. A database that was deleted by any process and is not requested
-//! again would stay, so from time to time all names with a possibly outdated entry are looked up.
+//! again would stay, so from time to time all entries that are not known to be current are removed, and those in use are
+//! looked up.
+
+use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_databases::confirmed::ConfirmedVersion;
 use flatbed_databases::instance::InstanceId;
 use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
@@ -30,32 +34,35 @@ impl Layer {
 
 type CacheEntry = (String, InstanceId);
 
-/// Removes the entries of databases that were deleted or replaced, and returns their number.
+/// Removes the entries of databases that were deleted or replaced, or that are unused and possibly outdated, and returns
+/// their number.
 async fn forget_gone(inner: &Inner) -> Result<usize> {
-    let version = transaction::read(&inner.db, &inner.metrics, &mut Version).await?;
-    let stale: Vec<CacheEntry> = inner
-        .databases
-        .iter()
-        .filter(|entry| *entry.seen.version() != *version)
-        .map(|entry| (entry.key().clone(), entry.instance.id()))
-        .collect();
-    let mut count = 0;
+    let newest = transaction::read(&inner.db, &inner.metrics, &mut Learn(inner)).await?;
+    let entries = inner.databases.iter().filter(|entry| !entry.is_current(&newest));
+    let mut stale: Vec<CacheEntry> = entries.map(|entry| (entry.instance.name.clone(), entry.instance.id())).collect();
+    let found = stale.len();
+    // An unused one costs its next request the same if it is not there.
+    stale.retain(|(name, id)| {
+        !inner.databases.remove_if(name, |cached| cached.instance.id() == *id && !cached.is_used())
+    });
+    let mut count = found - stale.len();
     for known in stale.chunks(NAMES_AT_ONCE) {
         for (name, id) in transaction::read(&inner.db, &inner.metrics, &mut FindStale { inner, known }).await? {
-            let removed = inner.databases.remove_if(&name, |_, cached| cached.instance.id() == id);
-            count += usize::from(removed.is_some());
+            count += usize::from(inner.databases.remove_if(&name, |cached| cached.instance.id() == id));
         }
     }
     Ok(count)
 }
 
-struct Version;
+/// Learns which records have changed.
+struct Learn<'a>(&'a Inner);
 
-impl Operation for Version {
-    type Output = Vec<u8>;
+impl Operation for Learn<'_> {
+    type Output = Arc<ConfirmedVersion>;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<u8>> {
-        Ok(trx.get(METADATA_VERSION, true).await?.as_deref().unwrap_or_default().to_vec())
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<ConfirmedVersion>> {
+        let version = trx.get(METADATA_VERSION, true).await?;
+        self.0.learn(trx, version.as_deref().unwrap_or_default()).await
     }
 }
 

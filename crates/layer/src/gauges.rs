@@ -72,6 +72,11 @@ impl Layer {
                 self.index_builds().iter().map(|build| build.total.saturating_sub(build.entered)).sum::<u64>() as f64,
             ),
             ("flatbed_databases_cached", "Databases that are held in memory.", self.databases_cached() as f64),
+            (
+                "flatbed_database_cache_bytes",
+                "Bytes of the databases that are held in memory, as estimated.",
+                self.inner.databases.bytes() as f64,
+            ),
         ];
         families.extend(gauges.map(|(name, help, value)| Family::gauge(name, help, value)));
         families

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use async_recursion::async_recursion as boxed;
-use dashmap::DashMap;
 use flatbed_clock::Clock;
 use flatbed_databases::actor::Authority;
+use flatbed_databases::cache::DatabaseCache;
 use flatbed_databases::confirmed::VersionCache;
 use flatbed_databases::document::upload::ATTACHMENT_BYTES_MAX;
 use flatbed_databases::instance::RUN_BYTES_MAX;
@@ -69,6 +69,7 @@ impl Layer {
             db,
             keys,
             sizes: SizeBounds::new(options.document_bytes_max, ATTACHMENT_BYTES_MAX),
+            databases: DatabaseCache::new(options.database_cache_bytes, &metrics),
             metrics,
             states: Slots::with(AppointedJudge(judge)),
             reorder_indexes: |inner, name| Box::pin(reorder_alone(inner, name)),
@@ -84,7 +85,6 @@ impl Layer {
             uuid,
             process: random_id()?,
             writer,
-            databases: DashMap::new(),
             confirmed: VersionCache::new(&clock),
             due: DueNotes::default(),
             epoch: Mutex::new(epoch),
@@ -148,7 +148,7 @@ impl Layer {
     /// Returns statistics of the followers of all databases.
     pub fn followers(&self) -> Followers {
         let mut all = Followers::default();
-        for cached in &self.inner.databases {
+        for cached in self.inner.databases.iter() {
             if let Some(hub) = known_hub(&cached.instance) {
                 all.add(hub.standing(self.inner.clock.now()));
             }

@@ -30,11 +30,10 @@ use flatbed_store::instruments::Instruments;
 use flatbed_store::keys::{KeyRange, METADATA_VERSION, RootKeys};
 use flatbed_store::once::random_id;
 use flatbed_store::proto;
-use flatbed_store::root::{begin_renewal, check_store, end_renewal, is_renewing};
+use flatbed_store::root::{begin_renewal, check_store, end_renewal, is_renewing, write_root};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::updated::{newest_stamps, touch_newest};
 use foundationdb::Database as Fdb;
-use foundationdb::options::MutationType;
 use futures_util::future::try_join;
 use prost::Message;
 
@@ -185,8 +184,7 @@ impl Operation for BeginRenewal<'_> {
             _ => {}
         }
         record.epoch = self.drawn;
-        trx.atomic_op(&key, &begin_renewal(&mut record), MutationType::SetVersionstampedValue);
-        trx.update_metadata_version();
+        begin_renewal(trx, self.keys, &mut record);
         Ok(RenewalStart { epoch: self.drawn, is_foreign: false })
     }
 }
@@ -214,11 +212,11 @@ impl Operation for Finish<'_> {
         // Their processes are gone.
         let leases = self.keys.leases();
         trx.clear_range(&leases.begin, &leases.end);
-        trx.set(&key, &record.encode_to_vec());
+        write_root(trx, self.keys, &record);
+        let changes = self.keys.record_changes();
+        trx.clear_range(&changes.begin, &changes.end);
         // All buckets: their databases have stamps of this cluster, and their own may be of another.
-        newest.iter().try_for_each(|(bucket, _)| touch_newest(trx, self.keys, *bucket))?;
-        trx.update_metadata_version();
-        Ok(())
+        newest.iter().try_for_each(|(bucket, _)| touch_newest(trx, self.keys, *bucket))
     }
 }
 

@@ -117,6 +117,7 @@ impl Operation for ReadNames<'_> {
 mod tests {
     use flatbed_clock::ManualClock;
     use flatbed_store::proto;
+    use flatbed_store::record_log::note_change;
     use flatbed_testkit::soon;
     use prost::Message;
 
@@ -204,7 +205,9 @@ mod tests {
         assert!(proto::DatabaseRecord::decode(record.as_slice()).unwrap().features.is_empty());
         trx.set(&to, &record);
         trx.clear(&from);
-        trx.update_metadata_version();
+        for name in ["a/_replicator", "b"] {
+            note_change(&trx, &inner.keys, name).unwrap();
+        }
         trx.commit().await.unwrap();
         database.exists().await.unwrap();
         assert!(!layer.security("a/_replicator").await.unwrap().is_replicator());

@@ -34,6 +34,7 @@ use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::features::name_features;
 use flatbed_store::keys::Counter;
 use flatbed_store::proto;
+use flatbed_store::record_log::note_change;
 use flatbed_store::records::{Info, RevisionRecord};
 use flatbed_store::seq::STAMP_BYTES;
 use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
@@ -174,7 +175,7 @@ impl Operation for SetState<'_> {
             return Ok(false);
         }
         trx.set(&instance.keys.resync(), &state.encode_to_vec());
-        close(trx, &instance, state.exclusive)?;
+        close(self.inner, trx, &instance, state.exclusive)?;
         if !state.stopped {
             due::mark(trx, &instance.root, DueKind::Resync, self.name, 0)?;
         }
@@ -183,7 +184,7 @@ impl Operation for SetState<'_> {
 }
 
 /// Closes a database to its users, or opens it, for a resync; every process notices.
-fn close(trx: &Transaction, instance: &Instance, is_resyncing: bool) -> Result<()> {
+fn close(inner: &Inner, trx: &Transaction, instance: &Instance, is_resyncing: bool) -> Result<()> {
     let closed = ClosedReasons { is_resyncing, ..instance.closed() }.stored();
     if closed != instance.record.closed {
         let mut record = proto::DatabaseRecord { closed, ..instance.record.clone() };
@@ -191,7 +192,9 @@ fn close(trx: &Transaction, instance: &Instance, is_resyncing: bool) -> Result<(
         let record = record.encode_to_vec();
         check_room(&record, &instance.record.encode_to_vec())?;
         trx.set(&instance.record_key, &record);
-        trx.update_metadata_version();
+        // The entry of the log is removed with old marks.
+        inner.due.note_mark();
+        note_change(trx, &instance.root, &instance.name)?;
     }
     Ok(())
 }
@@ -489,7 +492,7 @@ impl Operation for Step<'_> {
         maintainers.finish(&within, false).await?;
         if passed == self.found.documents.len() && self.found.is_last {
             trx.clear(&instance.keys.resync());
-            close(trx, &instance, false)?;
+            close(within.inner, trx, &instance, false)?;
         } else if passed == 0 {
             return Ok(StepOutcome::Edited);
         } else {

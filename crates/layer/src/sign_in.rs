@@ -87,7 +87,6 @@ impl Operation for ReadState<'_> {
         let secrets = trx.get(&key, true);
         let version = trx.get(METADATA_VERSION, true).await?;
         let records = RecordState::of(version.as_deref());
-        self.inner.confirmed.see(records.version(), self.inner.confirmed.us(trx.began()));
         let users = match self.inner.resolve(trx, USERS).await {
             Ok(instance) => {
                 let update_seq = instance.buckets.begin_last_seq(trx, instance.incarnation());

@@ -16,8 +16,9 @@ use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::keys::{METADATA_VERSION, RootKeys};
 use flatbed_store::once::{self, Once, random_id};
 use flatbed_store::proto;
-use flatbed_store::root::{epoch_for_write, has_settings, in_use, name_settings};
+use flatbed_store::root::{epoch_for_write, has_settings, name_settings, write_root};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded};
+use futures_util::future::try_join;
 use prost::Message;
 
 use crate::handle::Layer;
@@ -128,21 +129,20 @@ impl Operation for ReadSettings<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let version = trx.get(METADATA_VERSION, true).await?;
         let version = version.as_deref().unwrap_or_default();
-        let as_of_us = self.inner.confirmed.us(trx.began());
         if let Some(before) = self.seen
             && before.seen.version() == version
         {
-            before.seen.confirm(as_of_us);
+            before.seen.confirm(self.inner.confirmed.us(trx.began()));
             return Ok((before.clone(), None));
         }
         let keys = &self.inner.keys;
-        let (root_key, state_key) = (keys.instance(), keys.settings_state());
-        let (root, state) = (trx.get(&root_key, true), trx.get(&state_key, true));
-        in_use(root.await?.as_deref())?;
-        let state = state.await?.as_deref().unwrap_or_default().into();
+        let state_key = keys.settings_state();
+        let state = trx.get(&state_key, true);
+        let (seen, state) = try_join(self.inner.learn(trx, version), async { Ok(state.await?) }).await?;
+        let state = state.as_deref().unwrap_or_default().into();
         let is_as_before = self.seen.is_some_and(|before| before.state == state);
         let settings = if is_as_before { None } else { Some(all(trx, keys, true).await?) };
-        Ok((SettingsState { seen: self.inner.confirmed.see(version, as_of_us), state }, settings))
+        Ok((SettingsState { seen, state }, settings))
     }
 }
 
@@ -224,9 +224,10 @@ where
         if has_settings(&root) == after.is_empty() {
             // Programs without stored settings would admit the users that they lock out.
             name_settings(&mut root, !after.is_empty());
-            trx.set(&root_key, &root.encode_to_vec());
+            write_root(trx, keys, &root);
+        } else {
+            trx.update_metadata_version();
         }
-        trx.update_metadata_version();
         let number = self.once.mark(trx) as usize;
         debug_assert_eq!(number, self.outputs.len(), "each attempt that writes is marked");
         self.outputs.push(output);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::once::removed_before;
+use flatbed_store::record_log;
 use flatbed_store::root::epoch_for_write;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use futures_util::future::try_join_all;
@@ -46,6 +47,19 @@ pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<boo
     }
     let until_ms = inner.clock.unix_ms().saturating_sub(kept_for.as_millis() as u64);
     transaction::write(&inner.db, &inner.metrics, &mut Sweep(inner, until_ms)).await
+}
+
+/// Removes old entries of the log of changed records. Returns whether there were any.
+pub(crate) async fn sweep_record_log(inner: &Inner) -> Result<bool> {
+    struct Sweep<'a>(&'a Inner);
+    impl Operation for Sweep<'_> {
+        type Output = bool;
+        async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
+            epoch_for_write(trx, &self.0.keys).await?;
+            record_log::sweep_changes(trx, &self.0.keys).await
+        }
+    }
+    transaction::write(&inner.db, &inner.metrics, &mut Sweep(inner)).await
 }
 
 pub(crate) async fn are_marks_left(inner: &Inner) -> Result<bool> {

@@ -23,7 +23,7 @@ use flatbed_store::error::{DesignFault, Error, NotJudged, Refusal, Result};
 use flatbed_store::features::{check_record, is_replicator, name_features};
 use flatbed_store::once::Once;
 use flatbed_store::proto;
-use flatbed_store::root::epoch_for_write;
+use flatbed_store::record_log::note_change;
 use flatbed_store::sync_function::set_function;
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
@@ -195,7 +195,7 @@ impl Operation for SetFunction<'_> {
         let key = self.inner.keys.database(self.name);
         let bytes = trx.get(&key, false);
         let writer = self.inner.writer(trx, self.actor);
-        let (writer, _) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
+        let (writer, _) = futures_util::try_join!(writer, self.inner.epoch_for_write(trx))?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let before = proto::DatabaseRecord::decode(&*bytes)?;
         check_record(&before, self.inner.collation)?;
@@ -220,7 +220,6 @@ impl Operation for SetFunction<'_> {
         check_room(&record.encode_to_vec(), &bytes)?;
         self.once.mark(trx);
         trx.set(&key, &record.encode_to_vec());
-        trx.update_metadata_version();
-        Ok(())
+        note_change(trx, &self.inner.keys, self.name)
     }
 }

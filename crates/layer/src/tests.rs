@@ -12,6 +12,7 @@ mod judge;
 mod many_names;
 mod read;
 mod record_change;
+mod record_log;
 mod unknown_results;
 mod view;
 mod view_updates;

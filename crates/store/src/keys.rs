@@ -9,6 +9,7 @@ mod document;
 mod index;
 mod places;
 mod principals;
+mod record_changes;
 mod root;
 mod stored;
 mod subspaces;

@@ -22,6 +22,7 @@ pub mod view_definition;
 pub mod view_functions;
 #[rustfmt::skip]
 pub mod proto;
+pub mod record_log;
 pub mod records;
 pub mod root;
 pub mod secrets;
@@ -38,7 +39,7 @@ mod layers;
 #[test]
 fn modules_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));
-    let table: [(&str, &[&str]); 25] = [
+    let table: [(&str, &[&str]); 26] = [
         ("merge", &[]),
         ("metrics", &[]),
         ("namespaces", &[]),
@@ -56,6 +57,7 @@ fn modules_know_only_those_below_them() {
         ("transaction", &["error", "instruments"]),
         ("due", &["proto", "error", "keys", "transaction"]),
         ("once", &["error", "keys"]),
+        ("record_log", &["error", "keys", "transaction"]),
         ("records", &["proto", "error", "seq", "keys"]),
         ("updated", &["proto", "error", "seq", "keys", "transaction"]),
         ("buckets", &["proto", "error", "seq", "keys", "transaction", "records"]),

@@ -1,9 +1,10 @@
 //! The root's record: the format of everything under it, its features, its epoch, and whether a renewal is under way.
 //!
 //! Only renewals write the epoch (`renew` of the layer). Every transaction that writes has the record's key as a read
-//! conflict, and every refill of a cache reads it. So a write that was prepared in another epoch, or that meets a
-//! renewal, fails.
+//! conflict. Each change of the record changes `\xff/metadataVersion`, and a process reads the record once for each
+//! value of that. So a write that was prepared in another epoch, or that meets a renewal, fails.
 
+use foundationdb::options::MutationType;
 use futures_util::future::try_join;
 use prost::Message;
 
@@ -60,9 +61,21 @@ pub fn end_renewal(record: &mut proto::Instance) {
     record.renewal.clear();
 }
 
-/// Encodes the record for SET_VERSIONSTAMPED_VALUE, in the transaction that begins a renewal. The transaction's stamp
-/// is the mark.
-pub fn begin_renewal(record: &mut proto::Instance) -> Vec<u8> {
+/// Writes the record, and changes `\xff/metadataVersion`: a process that has read the record under one value of it does
+/// not read the record again.
+pub fn write_root(trx: &Transaction, keys: &RootKeys, record: &proto::Instance) {
+    trx.set(&keys.instance(), &record.encode_to_vec());
+    trx.update_metadata_version();
+}
+
+/// As [`write_root`], in the transaction that begins a renewal. The transaction's stamp is the mark.
+pub fn begin_renewal(trx: &Transaction, keys: &RootKeys, record: &mut proto::Instance) {
+    trx.atomic_op(&keys.instance(), &renewal_operand(record), MutationType::SetVersionstampedValue);
+    trx.update_metadata_version();
+}
+
+/// Encodes the record for SET_VERSIONSTAMPED_VALUE.
+fn renewal_operand(record: &mut proto::Instance) -> Vec<u8> {
     record.renewal = vec![0xff; RENEWAL_BYTES];
     // The length of the fields behind it: fields are in the order of their numbers.
     let behind = proto::Instance { features: record.features.clone(), ..proto::Instance::default() }.encoded_len();
@@ -75,7 +88,7 @@ pub fn begin_renewal(record: &mut proto::Instance) -> Vec<u8> {
 /// Decodes the root's record and checks that the store can be used; a renewal under way is an error. Without a record
 /// the store is new, or about to be restored.
 ///
-/// Every refill of a cache calls this, so a running process notices a store that another program has changed beyond its
+/// Each process calls this once for each value of `\xff/metadataVersion`, so a running process notices a store that another program has changed beyond its
 /// knowledge.
 pub fn in_use(bytes: Option<&[u8]>) -> Result<proto::Instance> {
     let Some(bytes) = bytes else { return Ok(proto::Instance::default()) };
@@ -112,6 +125,7 @@ impl Operation for OpenRoot<'_> {
         let (found, newest) = try_join(async { Ok(found.await?) }, newest_stamps(trx, self.keys)).await?;
         let Some(found) = found else {
             let record = new_store(self.uuid.to_vec());
+            // No process takes a missing record for known, so `\xff/metadataVersion` may stay.
             trx.set(&key, &record.encode_to_vec());
             return Ok(RootIdentity { uuid: record.uuid, epoch: record.epoch });
         };
@@ -159,7 +173,7 @@ mod tests {
             record
         };
         for mut record in [named(0, false), named(5, true), named(u64::MAX, false)] {
-            let operand = begin_renewal(&mut record);
+            let operand = renewal_operand(&mut record);
             let (value, offset) = operand.split_at(operand.len() - 4);
             let at = u32::from_le_bytes(offset.try_into().unwrap()) as usize;
             let mut value = value.to_vec();

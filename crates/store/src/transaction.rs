@@ -10,7 +10,7 @@ use crate::instruments::Instruments;
 
 pub use flatbed_kit::TRACE_TARGET;
 pub use flatbed_kit::{
-    Attempt, BoxedPageRead, NOT_COMMITTED, PageRead, Quiet, RangePage, conflict_with, note, of_nested,
+    Attempt, BoxedPageRead, NOT_COMMITTED, PageRead, Quiet, RangePage, Rows, conflict_with, note, of_nested,
 };
 
 pub type Transaction = flatbed_kit::Transaction<Instruments>;

@@ -215,6 +215,7 @@ impl Instance {
                 return Ok(());
             }
             self.fields.enter(known_until, &entered);
+            inner.databases.weigh(&self.name, &self.fields);
         }
     }
 
@@ -248,6 +249,7 @@ impl Instance {
             // The caller has read a state that was replaced: it must retry.
             let loaded = loaded.ok_or(Error::Storage(FdbError::from_code(TRANSACTION_TOO_OLD)))?;
             self.fields.enter(from, &loaded.names);
+            inner.databases.weigh(&self.name, &self.fields);
             if loaded.are_all {
                 *gone_through = number;
                 return Ok(());

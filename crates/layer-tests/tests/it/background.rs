@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::support::{Layer, Random, Store, assert_clean, change, create, pages_are_full, put, snapshot};
+use crate::support::{Layer, Random, Store, assert_clean, change, create, note_record_change, pages_are_full, put, snapshot};
 use flatbed_layer::waits::{self, Waits};
 use flatbed_layer::{Background, BackgroundOptions, CreateOptions, Database, LayerOptions};
 use flatbed_testkit::{WaitLoop, until};
@@ -252,7 +252,7 @@ async fn one_bad_database_does_not_end_the_work_of_those_behind_it() {
     let record = pack(&(Bytes::from(store.root.clone()), 1, "db00"));
     change(&store.fdb, |trx| {
         trx.set(&record, b"\xff\xff");
-        trx.update_metadata_version();
+        note_record_change(trx, &store.root, "db00");
     })
     .await;
     let background = store.layer_alone().await.background(BackgroundOptions::default());
@@ -266,7 +266,7 @@ async fn one_bad_database_does_not_end_the_work_of_those_behind_it() {
     layer.database("db00").delete().await.unwrap_err();
     change(&store.fdb, |trx| {
         trx.clear(&record);
-        trx.update_metadata_version();
+        note_record_change(trx, &store.root, "db00");
     })
     .await;
     assert!(layer.background(ahead()).round().await.unwrap() >= 1);
@@ -295,7 +295,7 @@ async fn what_only_a_newer_program_can_do_is_left_to_it() {
     let set = async |value: &[u8]| {
         change(&store.fdb, |trx| {
             trx.set(&key, value);
-            trx.update_metadata_version();
+            note_record_change(trx, &store.root, "db");
         })
         .await;
     };

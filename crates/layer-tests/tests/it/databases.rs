@@ -112,7 +112,7 @@ async fn nothing_is_kept_of_databases_that_are_gone() {
 #[tokio::test]
 async fn few_databases_are_held_in_memory() {
     let store = Store::new();
-    let options = LayerOptions { databases_cached_max: 8, ..LayerOptions::default() };
+    let options = LayerOptions { database_cache_bytes: 8 * 5_000, ..LayerOptions::default() };
     let layer = store.layer_with(options).await;
     let followed = create(&layer, "followed", None).await;
     let mut changes = followed.changes(ChangesQuery::default());

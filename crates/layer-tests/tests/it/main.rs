@@ -8,6 +8,7 @@ mod bounded;
 mod compaction;
 mod concurrent;
 mod conflicts;
+mod database_cache;
 mod databases;
 mod doc_ids;
 mod documents;

@@ -14,6 +14,8 @@ use flatbed_layer::{
     Since, User, WrittenRevision, check,
 };
 use flatbed_testkit::{Faults, Storage, number, until_wanted};
+use foundationdb::options::MutationType;
+use foundationdb::tuple::{Bytes, Versionstamp, pack_with_versionstamp};
 pub use flatbed_testkit::{Random, pages_are_full, soon};
 
 /// The storage of one test, and its layers.
@@ -222,6 +224,13 @@ pub async fn change(fdb: &foundationdb::Database, change: impl Fn(&foundationdb:
             Err(failed) => trx = failed.on_error().await.expect("an error that a retry mends"),
         }
     }
+}
+
+/// Logs a change of a database's record as the layer does, in a transaction of [`change`].
+pub fn note_record_change(trx: &foundationdb::Transaction, root: &[u8], name: &str) {
+    let key = pack_with_versionstamp(&(Bytes::from(root.to_vec()), 23, Versionstamp::incomplete(0), name));
+    trx.atomic_op(&key, &[], MutationType::SetVersionstampedKey);
+    trx.update_metadata_version();
 }
 
 pub async fn create(layer: &Layer, name: &str, run_bytes: Option<u32>) -> Database {

@@ -65,6 +65,7 @@ pub(super) async fn work(
         }
         Some(DueKind::Marks) => {
             sweeper::sweep_marks(inner, KEPT_FOR).await?;
+            sweeper::sweep_record_log(inner).await?;
             match sweeper::are_marks_left(inner).await? {
                 true => {
                     Outcome::Due(due::key_of(DueKind::Marks, name, due::after_ms(clock, KEPT_FOR.as_millis() as u64)))

@@ -280,6 +280,7 @@ mod tests {
     use flatbed_store::due::{DueKind, key_of, slice_of};
     use flatbed_store::features::collation;
     use flatbed_store::proto;
+    use flatbed_store::record_log::note_change;
     use flatbed_store::transaction::Transaction;
     use flatbed_testkit::until;
     use prost::Message;
@@ -326,7 +327,7 @@ mod tests {
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         let record = trx.get(&key, false).await.unwrap().expect("a record");
         trx.set(&key, &change(&record));
-        trx.update_metadata_version();
+        note_change(&trx, &inner.keys, &db.name).unwrap();
         trx.commit().await.unwrap();
     }
 

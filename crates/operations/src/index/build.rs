@@ -270,7 +270,7 @@ impl Operation for Step<'_> {
             return Ok(StepOutcome::On);
         }
         if is_last {
-            return Ok(self.built(&within));
+            return self.built(&within);
         }
         // Written in any case, so that of two builders one conflicts.
         let built_until = entered.filter(|_| !progress.later).cloned().unwrap_or(progress.built_until);
@@ -281,13 +281,13 @@ impl Operation for Step<'_> {
 }
 
 impl Step<'_> {
-    fn built(&self, within: &IndexContext<'_>) -> StepOutcome {
+    fn built(&self, within: &IndexContext<'_>) -> Result<StepOutcome> {
         let mut record = within.instance.record.clone();
         let is_it = |index: &&mut proto::Index| index.number == self.number;
         record.indexes.iter_mut().filter(is_it).for_each(|index| index.readable = true);
         within.trx.clear(&within.instance.keys.index_progress(self.number));
-        write_record(within, record);
-        StepOutcome::Built
+        write_record(within, record)?;
+        Ok(StepOutcome::Built)
     }
 }
 

@@ -13,6 +13,7 @@ use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::{Error, Result};
 use flatbed_store::features::{is_outdated, name_collations, name_features, name_verdicts};
 use flatbed_store::proto;
+use flatbed_store::record_log::note_change;
 use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use flatbed_store::view_definition::{GroupDefinition, Signature};
 use prost::Message;
@@ -116,7 +117,7 @@ impl Definitions {
         }
         let Some(mut record) = record else {
             if changes_rules {
-                change_rules(instance, trx);
+                return change_rules(within);
             }
             return Ok(());
         };
@@ -160,10 +161,9 @@ impl Definitions {
     }
 }
 
-fn change_rules(instance: &Instance, trx: &Transaction) {
-    let record = proto::DatabaseRecord { rules: instance.record.rules + 1, ..instance.record.clone() };
-    trx.set(&instance.record_key, &record.encode_to_vec());
-    trx.update_metadata_version();
+fn change_rules(within: &IndexContext<'_>) -> Result<()> {
+    let record = &within.instance.record;
+    put_record(within, &proto::DatabaseRecord { rules: record.rules + 1, ..record.clone() })
 }
 
 /// Writes a record with a new list of indexes, clears removed indexes, and marks new ones to be built.
@@ -178,8 +178,7 @@ fn replace_indexes(within: &IndexContext<'_>, record: proto::DatabaseRecord) -> 
         due::mark(trx, &instance.root, DueKind::Indexes, &instance.name, 0)?;
     }
     groups::mark_changed(within, &instance.record, &record)?;
-    write_record(within, record);
-    Ok(())
+    write_record(within, record)
 }
 
 /// Replaces an index by a new one with another number, as its labels have no room. Entries written by this transaction
@@ -257,7 +256,7 @@ impl Operation for Reorder<'_> {
 }
 
 /// Writes a record with changed indexes, and notifies every process.
-pub fn write_record(within: &IndexContext<'_>, mut record: proto::DatabaseRecord) {
+pub fn write_record(within: &IndexContext<'_>, mut record: proto::DatabaseRecord) -> Result<()> {
     let of_kinds = record.indexes.iter().filter_map(|index| {
         let kind = KINDS.iter().find(|kind| kind.name() == index.kind)?;
         kind.feature(index)
@@ -265,8 +264,15 @@ pub fn write_record(within: &IndexContext<'_>, mut record: proto::DatabaseRecord
     let of_kinds: Vec<String> = of_kinds.collect();
     name_collations(&mut record, of_kinds);
     name_features(&mut record);
-    within.trx.set(&within.instance.record_key, &record.encode_to_vec());
-    within.trx.update_metadata_version();
+    put_record(within, &record)
+}
+
+fn put_record(within: &IndexContext<'_>, record: &proto::DatabaseRecord) -> Result<()> {
+    let IndexContext { inner, trx, instance } = *within;
+    trx.set(&instance.record_key, &record.encode_to_vec());
+    // The entry of the log is removed with old marks.
+    inner.due.note_mark();
+    note_change(trx, &instance.root, &instance.name)
 }
 
 /// Returns whether a design document may contain selectors that are slow to compile.

@@ -146,7 +146,7 @@ impl Operation for DropUnnamed<'_> {
         if gone.is_empty() {
             return Ok(gone);
         }
-        write_record(&IndexContext { inner: self.inner, trx, instance: &instance }, record);
+        write_record(&IndexContext { inner: self.inner, trx, instance: &instance }, record)?;
         Ok(gone)
     }
 }

@@ -196,7 +196,7 @@ impl Operation for Enter<'_> {
         if record != instance.record {
             let within = IndexContext { inner: self.inner, trx, instance: &instance };
             mark_changed(&within, &instance.record, &record)?;
-            write_record(&within, record);
+            write_record(&within, record)?;
         }
         Ok(EnterOutcome::Named)
     }

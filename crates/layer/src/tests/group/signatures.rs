@@ -39,7 +39,7 @@ impl Operation for Resign<'_> {
         (record.indexes[0].definition, record.indexes[0].named_by) =
             (self.signature.to_vec(), vec![self.named_by.to_owned()]);
         let id = (record.namespace, record.indexes[0].number);
-        write_record(&IndexContext { inner, trx, instance: &instance }, record);
+        write_record(&IndexContext { inner, trx, instance: &instance }, record)?;
         Ok(id)
     }
 }
@@ -150,7 +150,7 @@ impl Operation for NameFirst<'_> {
         let mut record = instance.record.clone();
         let signature = Signature::try_from(record.indexes[0].definition.as_slice()).unwrap();
         name_group(&mut record, "_design/v", Some(&signature), 1);
-        write_record(&IndexContext { inner, trx, instance: &instance }, record);
+        write_record(&IndexContext { inner, trx, instance: &instance }, record)?;
         Ok(())
     }
 }
@@ -187,7 +187,7 @@ impl Operation for Fill<'_> {
             name_group(&mut record, &format!("_design/{number}"), Some(&signature), 1);
         }
         record.indexes[0].definition = vec![9; 16];
-        write_record(&IndexContext { inner, trx, instance: &instance }, record);
+        write_record(&IndexContext { inner, trx, instance: &instance }, record)?;
         Ok(())
     }
 }

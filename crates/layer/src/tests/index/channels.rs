@@ -110,8 +110,7 @@ impl Operation for Give<'_> {
         let inner = &*self.0.inner;
         let instance = inner.resolve_for_write(trx, &self.0.name).await?;
         let record = proto::DatabaseRecord { channels: instance.channels() + 1, ..instance.record.clone() };
-        write_record(&IndexContext { inner, trx, instance: &instance }, record);
-        Ok(())
+        write_record(&IndexContext { inner, trx, instance: &instance }, record)
     }
 }
 

@@ -31,7 +31,7 @@ impl Step<'_> {
     ) -> Result<StepOutcome> {
         let IndexContext { trx, instance, .. } = *within;
         let number = usize::try_from(progress.bucket).unwrap_or(usize::MAX);
-        let Some(bucket) = instance.buckets.all().get(number) else { return Ok(self.built(within)) };
+        let Some(bucket) = instance.buckets.all().get(number) else { return self.built(within) };
         // After a renewal the whole bucket is read again.
         let passed = progress.passed.parse::<Seq>().ok();
         let passed = passed.filter(|passed| passed.incarnation() == instance.incarnation());
@@ -99,7 +99,7 @@ impl Step<'_> {
         if is_last && !is_cut {
             (progress.bucket, progress.passed) = (progress.bucket + 1, String::new());
             if progress.bucket >= instance.buckets.all().len() as u64 {
-                return Ok(self.built(within));
+                return self.built(within);
             }
         }
         // Written in any case, so that of two builders one conflicts.
