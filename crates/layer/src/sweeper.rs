@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flatbed_databases::server::Inner;
-use flatbed_store::error::Result;
+use flatbed_store::error::{Error, Result};
 use flatbed_store::once::removed_before;
 use flatbed_store::record_log;
 use flatbed_store::root::epoch_for_write;

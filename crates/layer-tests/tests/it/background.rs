@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::support::{Layer, Random, Store, assert_clean, change, create, note_record_change, pages_are_full, put, snapshot};
+use crate::support::{
+    Layer, Random, Store, assert_clean, change, create, note_record_change, pages_are_full, put, snapshot,
+};
 use flatbed_layer::waits::{self, Waits};
 use flatbed_layer::{Background, BackgroundOptions, CreateOptions, Database, LayerOptions};
 use flatbed_testkit::{WaitLoop, until};

@@ -14,9 +14,9 @@ use flatbed_layer::{
     Since, User, WrittenRevision, check,
 };
 use flatbed_testkit::{Faults, Storage, number, until_wanted};
+pub use flatbed_testkit::{Random, pages_are_full, soon};
 use foundationdb::options::MutationType;
 use foundationdb::tuple::{Bytes, Versionstamp, pack_with_versionstamp};
-pub use flatbed_testkit::{Random, pages_are_full, soon};
 
 /// The storage of one test, and its layers.
 pub struct Store {
