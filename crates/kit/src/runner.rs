@@ -399,6 +399,36 @@ mod tests {
         }
     }
 
+    /// An operation that conflicts at its first attempt, and records which attempts have committed.
+    struct Recording<'a> {
+        conflicting: Conflicting<'a>,
+        committed: Arc<std::sync::Mutex<Vec<u32>>>,
+    }
+
+    impl Operation<TestContext> for Recording<'_> {
+        type Output = ();
+
+        async fn attempt(&mut self, trx: &Arc<Transaction>, attempt: Attempt) -> Result<()> {
+            self.conflicting.attempt(trx, attempt).await?;
+            let (committed, number) = (Arc::clone(&self.committed), self.conflicting.attempts);
+            trx.on_commit(move || committed.lock().unwrap().push(number));
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn only_the_attempt_that_commits_runs_its_action() {
+        let (storage, context) = store();
+        let committed = Arc::default();
+        let conflicting = Conflicting { storage: &storage, context: &context, attempts: 0 };
+        let mut recording = Recording { conflicting, committed: Arc::clone(&committed) };
+        write(&storage.fdb, &context, &mut recording).await.unwrap();
+        assert_eq!(*committed.lock().unwrap(), [2]);
+        // A transaction that only reads runs none.
+        read(&storage.fdb, &context, &mut recording).await.unwrap();
+        assert_eq!(*committed.lock().unwrap(), [2]);
+    }
+
     /// An operation that keeps a handle of its transaction.
     struct Keeping(Option<Arc<Transaction>>);
 

@@ -47,7 +47,11 @@ struct Tally<C: TransactionContext> {
     is_written: AtomicBool,
     operation: Option<CountedTransaction>,
     apart: AttemptCache<C::Error>,
+    /// The actions of this attempt: see [`Transaction::on_commit`].
+    on_commit: Mutex<Vec<CommitAction>>,
 }
+
+type CommitAction = Box<dyn FnOnce() + Send>;
 
 /// A transaction's part in a counted operation.
 struct CountedTransaction {
@@ -121,9 +125,14 @@ impl<C: TransactionContext> Tally<C> {
         }
     }
 
+    fn take_actions(&self) -> Vec<CommitAction> {
+        std::mem::take(&mut *self.on_commit.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Resets the counts for a new attempt of the transaction.
     fn again(&self) {
         self.is_written.store(false, Ordering::Relaxed);
+        drop(self.take_actions());
         if let Some(part) = &self.operation {
             add(&part.operation.transactions, 1);
             *part.read_version() = None;
@@ -271,6 +280,7 @@ impl<C: TransactionContext> Transaction<C> {
             is_written: AtomicBool::new(false),
             operation,
             apart: AttemptCache::default(),
+            on_commit: Mutex::default(),
         };
         Ok(Transaction { trx, tally: Arc::new(tally), began })
     }
@@ -400,6 +410,12 @@ impl<C: TransactionContext> Transaction<C> {
         self.trx.add_conflict_range(begin, end, kind)
     }
 
+    /// Runs an action once this attempt is known to have committed. It does not run if the commit fails, if its result
+    /// is unknown, or if the future of the commit is dropped first. Another attempt adds its own.
+    pub fn on_commit(&self, action: impl FnOnce() + Send + 'static) {
+        self.tally.on_commit.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(action));
+    }
+
     /// Commits. The commit is issued by the call and not by the first poll. A transaction without writes does not wait
     /// for a server.
     pub fn commit(self) -> impl Future<Output = Result<(), CommitError<C>>> + Send {
@@ -416,7 +432,10 @@ impl<C: TransactionContext> Transaction<C> {
                 part.operation.give(path);
             }
             match answer {
-                Ok(_) => Ok(()),
+                Ok(_) => {
+                    tally.take_actions().into_iter().for_each(|action| action());
+                    Ok(())
+                }
                 Err(failed) => Err(CommitError { failed, tally }),
             }
         }
