@@ -56,11 +56,15 @@ pub enum DueKind {
 }
 
 impl DueKind {
+    /// All kinds.
+    pub const ALL: [DueKind; 10] = {
+        use DueKind::*;
+        [Superseded, Compaction, Uploads, Marks, Events, Indexes, Views, Resync, Expiry, Principals]
+    };
+
     /// Returns the kind of a number. `None`: a later program's kind.
     pub fn of(number: u64) -> Option<DueKind> {
-        use DueKind::*;
-        let all = [Superseded, Compaction, Uploads, Marks, Events, Indexes, Views, Resync, Expiry, Principals];
-        all.into_iter().find(|kind| *kind as u64 == number)
+        DueKind::ALL.into_iter().find(|kind| *kind as u64 == number)
     }
 }
 
@@ -107,7 +111,7 @@ pub fn mark(trx: &Transaction, keys: &RootKeys, kind: DueKind, name: &str, at_ms
 pub fn mark_failed(trx: &Transaction, keys: &RootKeys, key: &DueKey, failures: u32) -> Result<()> {
     let mut token = [0; 8];
     getrandom::fill(&mut token).map_err(|_| Error::NoRandomness)?;
-    let due = proto::Due { token: u64::from_le_bytes(token), failures };
+    let due = proto::Due { token: u64::from_le_bytes(token), failures, at_ms: 0 };
     trx.set(&keys.due(key), &due.encode_to_vec());
     Ok(())
 }

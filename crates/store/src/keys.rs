@@ -38,7 +38,7 @@ use tuple::{
 pub use tuple::{take_int, take_rev};
 pub use updates::{BUCKETS, bucket_of};
 pub use view::{RowKey, ViewKeys, ViewPart};
-pub use work::DueKey;
+pub use work::{DUE_PARTS, DueKey};
 
 /// The most shards of a database: each page of a feed reads all of them.
 pub const SHARDS_MAX: u32 = 64;

@@ -41,6 +41,7 @@ flatbed_metrics::metrics! {
         sweeps: Counter = "Sweeps of a database for abandoned uploads.",
         background_work: Counter = "Background tasks completed.",
         background_failures: Counter = "Background tasks that failed and will be retried.",
+        background_moved: Counter = "Entries of due work moved because more were due at their place than one read returns.",
         resync_documents: Counter = "Documents routed again by the current sync function.",
         resync_documents_changed: Counter = "Documents among them with other channels, grants or expiry.",
         resync_leaves_refused: Counter = "Revisions that a new sync function refused, and whose routing stays.",

@@ -426,7 +426,8 @@ pub struct Lease {
     #[prost(bytes = "vec", tag = "3")]
     pub state: ::prost::alloc::vec::Vec<u8>,
 }
-/// {root}/DUE/{at}/{slice}/{kind}/{name}: work in the background that is due at a time.
+/// {root}/DUE/0/{kind}/{slice}/{name}: work in the background that is due at once.
+/// {root}/DUE/{part}/{at}/{kind}/{name}: work that is due at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Due {
     /// another one whenever it is noted: what was noted since it was begun stays
@@ -435,6 +436,9 @@ pub struct Due {
     /// in a row
     #[prost(uint32, tag = "2")]
     pub failures: u32,
+    /// the time of an entry that was moved to those that are due at once
+    #[prost(uint64, tag = "3")]
+    pub at_ms: u64,
 }
 /// {NS}/COMPACTED: how far compactions have come.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -15,6 +15,7 @@ use flatbed_store::keys::DueKey;
 use flatbed_views::group::attend::{AttendOutcome, attend};
 
 use crate::background::list::DueEntry;
+use crate::background::seats::Seat;
 use crate::builder;
 use crate::handle::Layer;
 use crate::resync::resync;
@@ -33,13 +34,22 @@ pub(super) enum Outcome {
     Elsewhere,
 }
 
+/// The least time until groups of views that have not followed yet are checked again. Their followers go on meanwhile.
+const GROUPS_LEFT_FOR_MS: u64 = 15 * 1_000;
+
+/// The time for which a task waits for groups of views, without a seat, before it lists the check again: most groups
+/// follow at once.
+const GROUPS_AWAITED_FOR: Duration = Duration::from_secs(2);
+
 /// Does the due work, for about `turn` if it takes long. `ahead`: work that becomes due within this time is done now.
+/// `seat`: given up while the work only waits for others.
 pub(super) async fn work(
     layer: &Layer,
     actor: &ServerActor,
     entry: &DueEntry,
     turn: Duration,
     ahead: Duration,
+    seat: &mut Option<Seat>,
 ) -> Result<Outcome> {
     let (inner, clock, name) = (&layer.inner, layer.clock(), entry.key.name.as_str());
     Ok(match DueKind::of(entry.key.kind) {
@@ -77,19 +87,29 @@ pub(super) async fn work(
             updates::sweep(inner, KEPT_FOR).await?;
             Outcome::Done
         }
-        Some(DueKind::Views) => match attend(&layer.reader(name).handle, turn).await? {
-            AttendOutcome::Through => Outcome::Done,
-            AttendOutcome::Until(at_ms) => Outcome::Due(due::key_of(DueKind::Views, name, at_ms)),
-            AttendOutcome::Unfinished => Outcome::Unfinished,
-            AttendOutcome::Elsewhere => Outcome::Elsewhere,
-        },
+        Some(DueKind::Views) => {
+            let reader = layer.reader(name);
+            let attended = attend(&reader.handle, GROUPS_AWAITED_FOR, || drop(seat.take())).await?;
+            let again = |at_ms| Outcome::Due(due::key_of(DueKind::Views, name, at_ms));
+            match attended {
+                // Commits that rely on the entry may follow until its time.
+                _ if entry.listed_for_ms() > clock.unix_ms() => Outcome::Elsewhere,
+                AttendOutcome::Through => Outcome::Done,
+                AttendOutcome::Until(at_ms) => again(at_ms),
+                AttendOutcome::Unfinished => {
+                    let at_ms = clock.unix_ms().saturating_add(GROUPS_LEFT_FOR_MS);
+                    again(due::rounded_to(at_ms, GROUPS_LEFT_FOR_MS))
+                }
+                AttendOutcome::Elsewhere => Outcome::Elsewhere,
+            }
+        }
         Some(DueKind::Resync) => match resync(&layer.reader(name), turn).await? {
             true => Outcome::Done,
             false => Outcome::Unfinished,
         },
         Some(DueKind::Expiry) => {
             let database = layer.database(name, actor.clone());
-            of_part(expire(&database.handle, turn, entry.key.at_ms, ahead).await?)
+            of_part(expire(&database.handle, turn, entry.listed_for_ms(), ahead).await?)
         }
         Some(DueKind::Principals) => match sweep::sweep(inner, name, clock.now() + turn).await? {
             Swept::All => Outcome::Done,

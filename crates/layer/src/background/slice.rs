@@ -1,7 +1,7 @@
 //! The due work of one slice, as a job under the slice's lease.
 
 use std::collections::hash_map::Entry as MapEntry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,11 +20,12 @@ use tokio::time::Instant;
 
 use crate::background::kinds::{self, Outcome};
 use crate::background::list::{self, DueEntry};
+use crate::background::seats::{Seat, Seats, WaitingWork};
 use crate::background::{BackgroundOptions, Worker, drawn};
 use crate::handle::Layer;
 
-/// The number of concurrent tasks in a slice, so that a slow one does not block the others.
-const AT_ONCE: usize = 4;
+/// The most concurrent tasks of a slice, with those that wait without a seat.
+const TASKS_MAX: usize = 100;
 
 /// The number of turns after which a slice is left to other processes; after one turn it is left to waiting slices of
 /// this process.
@@ -42,12 +43,13 @@ pub(super) struct Slice {
     are_others_waiting: Arc<AtomicBool>,
     queue: Mutex<Queue>,
     more: Notify,
+    seats: Arc<Seats>,
     done: AtomicU64,
 }
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<DueEntry>,
+    waiting: WaitingWork,
     known: HashMap<(u64, String), QueuedWork>,
     /// True if no more work is taken from it.
     is_closed: bool,
@@ -72,7 +74,7 @@ impl Queue {
             match self.known.entry((kind, name)) {
                 MapEntry::Vacant(place) => {
                     place.insert(QueuedWork { entry: entry.clone(), newer: None });
-                    self.waiting.push_back(entry);
+                    self.waiting.push(entry);
                 }
                 MapEntry::Occupied(mut known) if known.get().entry != entry => known.get_mut().newer = Some(entry),
                 MapEntry::Occupied(_) => {}
@@ -91,8 +93,7 @@ impl Slice {
         let mut queue = Queue::default();
         queue.add(entries);
         // The start is random, so that with more work than time the same work does not always come first.
-        let first = usize::from(drawn()) * queue.waiting.len() / 256;
-        queue.waiting.rotate_left(first);
+        queue.waiting.rotate(drawn());
         Slice {
             layer: worker.layer.clone(),
             actor: worker.actor.clone(),
@@ -104,6 +105,7 @@ impl Slice {
             are_others_waiting: Arc::clone(&worker.are_some_waiting),
             queue: Mutex::new(queue),
             more: Notify::new(),
+            seats: Arc::default(),
             done: AtomicU64::new(0),
         }
     }
@@ -128,6 +130,11 @@ impl Slice {
     /// Returns whether work was added while the slice was ending, and is still due.
     pub(super) fn has_late_work(&self) -> bool {
         self.queue().came_late
+    }
+
+    /// Returns the kinds of the slice's unfinished work.
+    pub(super) fn kinds(&self) -> HashSet<u64> {
+        self.queue().known.keys().map(|(kind, _)| *kind).collect()
     }
 
     pub(super) fn done(&self) -> u64 {
@@ -158,15 +165,16 @@ impl Job for Slice {
         let mut under_way = HashMap::new();
         let mut is_over = false;
         loop {
-            while tasks.len() < AT_ONCE
+            while tasks.len() < TASKS_MAX
                 && !is_over
-                && let Some(entry) = { self.queue().waiting.pop_front() }
+                && let Some(entry) = { self.queue().waiting.take(|kind| self.seats.has_room(kind)) }
             {
+                let seat = self.seats.take(entry.key.kind);
                 let (layer, actor) = (self.layer.clone(), self.actor.clone());
                 let BackgroundOptions { turn, ahead, .. } = self.options;
                 let work = waits::carry(operation.clone(), {
                     let entry = entry.clone();
-                    async move { work(&layer, &actor, entry, turn, ahead).await }
+                    async move { work(&layer, &actor, entry, turn, ahead, seat).await }
                 });
                 under_way.insert(tasks.spawn(work).id(), entry);
             }
@@ -174,6 +182,7 @@ impl Job for Slice {
             let ended = tokio::select! {
                 ended = tasks.join_next_with_id() => ended,
                 () = self.more.notified(), if !tasks.is_empty() => continue,
+                () = self.seats.freed.notified(), if !tasks.is_empty() => continue,
                 _ = stop.wait_for(|stop| *stop) => return Ok(Next::Done),
             };
             match ended {
@@ -189,7 +198,7 @@ impl Job for Slice {
                     self.done.fetch_add(u64::from(worked.got_on), Ordering::Relaxed);
                     let left = worked.left.filter(|_| !self.is_over());
                     let (is_left, mut queue) = (left.is_some(), self.queue());
-                    queue.waiting.extend(left);
+                    left.into_iter().for_each(|entry| queue.waiting.push(entry));
                     entry.iter().filter(|_| !is_left).for_each(|entry| queue.remove(entry));
                 }
                 Some(Err(error)) => {
@@ -211,14 +220,22 @@ struct TaskOutcome {
     left: Option<DueEntry>,
 }
 
-/// Does a task for some time.
-async fn work(layer: &Layer, actor: &ServerActor, entry: DueEntry, turn: Duration, ahead: Duration) -> TaskOutcome {
+/// Does a task for some time. It gives up its seat while it only waits for others.
+async fn work(
+    layer: &Layer,
+    actor: &ServerActor,
+    entry: DueEntry,
+    turn: Duration,
+    ahead: Duration,
+    seat: Seat,
+) -> TaskOutcome {
+    let mut seat = Some(seat);
     let (nothing, inner) = (TaskOutcome { got_on: false, left: None }, &layer.inner);
     // The previous holder of the lease may have done it since it was read.
     if !list::is_due(inner, &entry).await.unwrap_or(false) {
         return nothing;
     }
-    let done = kinds::work(layer, actor, &entry, turn, ahead).await;
+    let done = kinds::work(layer, actor, &entry, turn, ahead, &mut seat).await;
     after(layer, entry, done).await
 }
 
@@ -380,18 +397,63 @@ mod tests {
         drop(background);
     }
 
+    /// Compactions that wait for another task take all slices of this process. Work of another kind begins nevertheless.
+    #[tokio::test]
+    async fn slow_work_of_one_kind_in_all_slices_leaves_room_for_another_kind() {
+        let (layer, authority, _storage) = layer().await;
+        let mut slices = HashSet::new();
+        let mut names = (0..).map(|number| format!("slow{number}")).filter(|name| slices.insert(slice_of(name)));
+        let mut databases = Vec::new();
+        for name in names.by_ref().take(hasty().slices_max + 1) {
+            let db = layer.database(&name, authority.for_job("test"));
+            db.create(&CreateOptions::default()).await.unwrap();
+            supersede(&db, "d").await;
+            databases.push(db);
+        }
+        let other = databases.pop().expect("a database");
+        let mut instances = Vec::new();
+        for slow in &databases {
+            slow.compact().await.unwrap();
+            change_record(slow, |record| {
+                let mut record = proto::DatabaseRecord::decode(record).unwrap();
+                record.features.push(collation("icu_collator 2.3.0 1 0000000000000000"));
+                record.encode_to_vec()
+            })
+            .await;
+            slow.exists().await.unwrap();
+            instances.push(layer.inner.cached(&slow.name).expect("an instance"));
+        }
+        let mut held = Vec::new();
+        for instance in &instances {
+            held.push(reordering(instance).lock().await);
+        }
+        let background = background(&layer, &authority, hasty());
+        background.start();
+        until("all slices are taken", async || layer.compactions().len() == databases.len()).await;
+        let inner = &layer.inner;
+        list::write(inner, &[key_of(DueKind::Superseded, &other.name, 0)]).await.unwrap();
+        until("the other work is done", async || {
+            let found = list::read_due(inner, Duration::ZERO, 0).await.unwrap();
+            found.slices.values().flatten().all(|entry| entry.key.kind != DueKind::Superseded as u64)
+        })
+        .await;
+        assert_eq!(layer.compactions().len(), databases.len());
+        drop(background);
+    }
+
     #[test]
     fn what_is_noted_anew_before_it_is_done_is_done_again() {
-        let entry = |token| DueEntry { key: key_of(DueKind::Indexes, "db", 0), due: proto::Due { token, failures: 0 } };
+        let entry =
+            |token| DueEntry { key: key_of(DueKind::Indexes, "db", 0), due: proto::Due { token, failures: 0, at_ms: 0 } };
         let mut queue = Queue::default();
         // Each read of the list sees the entry until the work is done.
         queue.add(vec![entry(1), entry(1)]);
-        let first = queue.waiting.pop_front().unwrap();
+        let first = queue.waiting.take(|_| true).unwrap();
         queue.add(vec![entry(1)]);
         queue.add(vec![entry(2)]);
         assert_eq!((queue.waiting.len(), queue.known.len()), (0, 1));
         queue.remove(&first);
-        let second = queue.waiting.pop_front().unwrap();
+        let second = queue.waiting.take(|_| true).unwrap();
         assert_eq!(second, entry(2));
         queue.remove(&second);
         assert!(queue.waiting.is_empty() && queue.known.is_empty());

@@ -3,11 +3,12 @@
 //! The list is read again while slices are running, so that a slow slice delays a new one by one turn at most, and only
 //! if all concurrent slices are slow.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use flatbed_jobs::{Backoff, Claim, try_lead};
+use flatbed_store::due::DueKind;
 use flatbed_store::error::Result;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -48,7 +49,8 @@ impl<'a> Turns<'a> {
     pub(super) async fn read_due(&mut self) -> Result<()> {
         let (worker, inner) = (self.worker, &self.worker.layer.inner);
         list::write_noted(inner).await?;
-        let DueWork { slices: found, leases } = list::read_due(inner, worker.options.ahead, drawn()).await?;
+        let first = drawn();
+        let DueWork { slices: mut found, leases, .. } = list::look(inner, worker.options.ahead, first).await?;
         let now = inner.clock.now();
         let mut claims = worker.claims.lock().unwrap_or_else(PoisonError::into_inner);
         // Claims of slices with a lease are kept, with the time of its last renewal: beyond the limit a read does not
@@ -59,7 +61,9 @@ impl<'a> Turns<'a> {
             claims.entry(*slice).or_insert_with(new).note(leases.get(slice).cloned(), now);
         }
         (self.is_left, self.came_late) = (false, false);
-        for (slice, entries) in found {
+        // Each look begins at another slice, so that not all processes try the same ones.
+        let behind = found.split_off(&first);
+        for (slice, entries) in behind.into_iter().chain(found) {
             let at = self.waiting.iter().position(|waiting| waiting.slice == slice);
             if let Some(slice) = self.slices.get(&slice) {
                 slice.add(entries);
@@ -79,9 +83,9 @@ impl<'a> Turns<'a> {
 
     pub(super) fn begin(&mut self) {
         let worker = self.worker;
-        while self.slices.len() < worker.options.slices_max
-            && !worker.is_ending()
-            && let Some(WaitingSlice { slice, claim, entries }) = self.waiting.pop_front()
+        while !worker.is_ending()
+            && let Some(at) = self.next_place()
+            && let Some(WaitingSlice { slice, claim, entries }) = self.waiting.remove(at)
         {
             let work = Arc::new(Slice::new(worker, slice, entries));
             self.slices.insert(slice, Arc::clone(&work));
@@ -93,6 +97,20 @@ impl<'a> Turns<'a> {
             }));
         }
         worker.are_some_waiting.store(self.has_waiting(), Ordering::Relaxed);
+    }
+
+    /// Returns the place of the waiting slice that may begin. Beyond the limit a slice begins if it has work of a kind
+    /// that no running slice has, so that work of one kind does not delay another kind.
+    fn next_place(&self) -> Option<usize> {
+        let (running, most) = (self.slices.len(), self.worker.options.slices_max);
+        if running < most {
+            return (!self.waiting.is_empty()).then_some(0);
+        }
+        if self.waiting.is_empty() || running >= most + DueKind::ALL.len() {
+            return None;
+        }
+        let kinds: HashSet<u64> = self.slices.values().flat_map(|slice| slice.kinds()).collect();
+        self.waiting.iter().position(|waiting| waiting.entries.iter().any(|entry| !kinds.contains(&entry.key.kind)))
     }
 
     pub(super) fn has_waiting(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Starts following groups: after writes of this process, and when background work is due.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
@@ -13,14 +14,15 @@ use flatbed_revtree::DocumentId;
 use flatbed_store::due;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::group::steps::ReadStanding;
 use crate::group::updater::{ensure, ids_of};
 use crate::view_updates::views;
 
-/// The polling interval for whether groups have followed.
-const LOOKS: Duration = Duration::from_millis(100);
+/// The shortest interval between two starts of a group's task by one check, from the third start on.
+const STARTS_APART: Duration = Duration::from_millis(100);
 
 pub fn wake<'a>(database: &WriteHandle, ids: impl IntoIterator<Item = &'a str>) {
     let ReadHandle { inner, name, .. } = database.reader();
@@ -70,19 +72,27 @@ pub enum AttendOutcome {
 pub async fn take_up(reader: &ReadHandle, turn: Duration) -> Result<()> {
     if view_functions(&reader.inner).is_some() {
         let instance = wake_all(reader).await?;
-        are_through(reader, &instance, reader.inner.clock.now() + turn).await?;
+        are_through(reader, &instance, reader.inner.clock.now() + turn, || ()).await?;
     }
     Ok(())
 }
 
-/// Makes sure for up to `turn` that the groups of a database are followed, and drops those that have been unnamed for a
-/// day.
-#[boxed]
-pub async fn attend(reader: &ReadHandle, turn: Duration) -> Result<AttendOutcome> {
-    attend_at(reader, turn, reader.inner.clock.unix_ms()).await
+/// Makes this process follow the groups of a database, unless another one does, waits up to `turn` until they have
+/// followed, and drops those that have been unnamed for a day. `begin_wait` is called before the first wait.
+pub fn attend<'a>(
+    reader: &'a ReadHandle,
+    turn: Duration,
+    begin_wait: impl FnOnce() + Send + 'a,
+) -> BoxFuture<'a, Result<AttendOutcome>> {
+    Box::pin(attend_at(reader, turn, reader.inner.clock.unix_ms(), begin_wait))
 }
 
-pub async fn attend_at(reader: &ReadHandle, turn: Duration, now_ms: u64) -> Result<AttendOutcome> {
+pub async fn attend_at(
+    reader: &ReadHandle,
+    turn: Duration,
+    now_ms: u64,
+    begin_wait: impl FnOnce() + Send,
+) -> Result<AttendOutcome> {
     let ReadHandle { inner, name, .. } = reader;
     if view_functions(inner).is_none() {
         return Ok(AttendOutcome::Elsewhere);
@@ -91,7 +101,7 @@ pub async fn attend_at(reader: &ReadHandle, turn: Duration, now_ms: u64) -> Resu
     let until_ms = now_ms.saturating_sub(UNNAMED_KEPT_FOR_MS);
     drop_unnamed(inner, name, until_ms).await?;
     let instance = wake_all(reader).await?;
-    if !are_through(reader, &instance, until).await? {
+    if !are_through(reader, &instance, until, begin_wait).await? {
         return Ok(AttendOutcome::Unfinished);
     }
     let unnamed = groups_of(&instance.record).map(|group| group.unnamed_since_ms).filter(|since| *since > 0).min();
@@ -101,11 +111,21 @@ pub async fn attend_at(reader: &ReadHandle, turn: Duration, now_ms: u64) -> Resu
     })
 }
 
-async fn are_through(reader: &ReadHandle, instance: &Instance, until: Instant) -> Result<bool> {
+/// Waits until all groups have followed, failed or lost their names. A group's task reports each of its steps, also if
+/// another process follows the group, so that nothing is polled here. Returns false after `until`.
+async fn are_through(
+    reader: &ReadHandle,
+    instance: &Instance,
+    until: Instant,
+    begin_wait: impl FnOnce() + Send,
+) -> Result<bool> {
     let ReadHandle { inner, name, .. } = reader;
+    let (mut begin_wait, mut closing) = (Some(begin_wait), inner.closing.subscribe());
     for id in ids_of(instance) {
-        let state = views(inner).group(id);
+        let (state, mut next) = (views(inner).group(id), inner.clock.now());
         loop {
+            // Steps after the read end the wait.
+            let mut moved = state.moved.subscribe();
             let Some(standing) = reader.read(&mut ReadStanding { inner, name, id }).await? else { break };
             if standing.is_through() || standing.group.named_by.is_empty() || state.failure().is_some() {
                 break;
@@ -113,8 +133,24 @@ async fn are_through(reader: &ReadHandle, instance: &Instance, until: Instant) -
             if inner.is_closing() || inner.clock.now() >= until {
                 return Ok(false);
             }
-            ensure(reader, id);
-            inner.clock.sleep(LOOKS).await;
+            let is_running = state.is_running.load(Ordering::Acquire);
+            if !is_running {
+                ensure(reader, id);
+            }
+            if let Some(begin_wait) = begin_wait.take() {
+                begin_wait();
+            }
+            tokio::select! {
+                _ = moved.changed() => {}
+                () = inner.clock.sleep_until(until) => {}
+                _ = closing.wait_for(|closing| *closing) => {}
+            }
+            // Steps of a running task are as slow as its transactions. A task that ends at once is not started anew
+            // all the time.
+            if !is_running {
+                inner.clock.sleep_until(next.min(until)).await;
+                next = inner.clock.now() + STARTS_APART;
+            }
         }
     }
     Ok(true)

@@ -127,7 +127,7 @@ async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
     assert_eq!((are_named(&db).await, metrics.view_groups_built.get()), (vec![(1, false), (2, true)], built));
 
     let later = db.inner.clock.unix_ms() + UNNAMED_KEPT_FOR_MS + 1;
-    assert_eq!(attend_at(db.reader(), Duration::from_secs(20), later).await.unwrap(), AttendOutcome::Through);
+    assert_eq!(attend_at(db.reader(), Duration::from_secs(20), later, || ()).await.unwrap(), AttendOutcome::Through);
     assert_eq!(are_named(&db).await, [(2, true)]);
     let trx = Transaction::begin(fdb, metrics).unwrap();
     let all = db.inner.cached("db").unwrap().keys.index(1);

@@ -22,7 +22,7 @@ async fn what_nobody_has_named_for_a_day_goes_by_itself() {
         db.exists().await.unwrap();
         groups_of(&db.inner.cached("db").unwrap().record).map(|group| group.unnamed_since_ms).collect()
     };
-    let attend = async |now_ms: u64| attend_at(db.reader(), Duration::from_secs(20), now_ms).await.unwrap();
+    let attend = async |now_ms: u64| attend_at(db.reader(), Duration::from_secs(20), now_ms, || ()).await.unwrap();
     assert_eq!(since().await, [0, 0]);
     put(&db, "_design/goes", None).await;
     let unnamed_since = since().await[0];
