@@ -12,6 +12,7 @@ mod database_cache;
 mod databases;
 mod doc_ids;
 mod documents;
+mod due;
 mod edges;
 mod expiry;
 mod fences;

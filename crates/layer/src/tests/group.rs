@@ -6,6 +6,7 @@ mod functions;
 mod large;
 mod long;
 mod memory;
+mod noted;
 mod overflow;
 mod purges;
 mod recompute;

@@ -47,6 +47,8 @@ const COMPILED_WITHIN: Duration = Duration::from_secs(10);
 pub struct Definitions {
     changed: Vec<DesignChange>,
     has_verdicts: bool,
+    /// True if a document was written or purged. A transaction in which every edit was refused stays read-only.
+    is_changed: bool,
 }
 
 struct DesignChange {
@@ -71,6 +73,7 @@ impl DesignChange {
 impl Definitions {
     /// Takes the definitions of a document's new winner, whether an edit or a replication wrote it.
     pub async fn document(&mut self, within: &IndexContext<'_>, change: &Change<'_>) -> Result<()> {
+        self.is_changed = true;
         self.has_verdicts |= change.judged.is_some_and(|(_, verdict)| !verdict.is_empty());
         if !DocumentId::of(change.id).is_design() {
             return Ok(());
@@ -93,6 +96,7 @@ impl Definitions {
     }
 
     pub fn purged(&mut self, _within: &IndexContext<'_>, purged: &PurgedDocument<'_>) {
+        self.is_changed = true;
         if DocumentId::of(purged.id).is_design() {
             self.changed.push(DesignChange::nothing(purged.id));
         }
@@ -106,7 +110,9 @@ impl Definitions {
         if is_outdated(&instance.record, inner.collation) {
             return Err(Error::Corrupt("a write met an index of an older collation".to_owned()));
         }
-        groups::mark_followed(within)?;
+        if self.is_changed {
+            groups::mark_followed(within)?;
+        }
         let mut record = None;
         if !self.changed.is_empty() || self.has_verdicts || !worn_out.is_empty() {
             let mut new = self.redefined(&instance.record, trx.clock().unix_ms());

@@ -5,7 +5,12 @@
 //! are swapped by writing the new one under another name first, and a return to the old one finds its group intact.
 //! Unnamed groups are removed by `_view_cleanup`, or after a day.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
+use flatbed_databases::slots::State;
 use flatbed_store::due::{self, DueKind};
 use flatbed_store::error::Result;
 use flatbed_store::keys::Keys;
@@ -30,7 +35,7 @@ const NAMES_BYTES_MAX: usize = 40_000;
 /// The time for which an unnamed group is kept.
 pub const UNNAMED_KEPT_FOR_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// The interval to which the time of the next check of a written database is rounded up.
+/// The interval to which the time of the next check of a written database is rounded up, and the least time until then.
 const FOLLOWED_BY_MS: u64 = 60 * 1_000;
 
 pub fn is_group(index: &proto::Index) -> bool {
@@ -85,14 +90,42 @@ fn name_bytes(name: &str) -> usize {
     name.len() + 4
 }
 
-/// Marks a database with groups on each write, so that some process checks whether they have followed.
+/// The time of the newest entry of [`mark_followed`] that this process has committed for a database, in milliseconds of
+/// Unix time; 0: none. It goes with the database's place in the cache, and then the entry is written once more.
+#[derive(Default)]
+struct NotedFollowing(AtomicU64);
+
+impl State<Instance> for NotedFollowing {
+    fn new_of(_: &Instance) -> NotedFollowing {
+        NotedFollowing::default()
+    }
+}
+
+/// Lists a written database with groups, so that some process checks whether they have followed: once for each process,
+/// database and minute.
+///
+/// A commit relies on an entry that this process has committed. The entry's time is at least [`FOLLOWED_BY_MS`] ahead,
+/// by the clock that this call reads after the transaction has its read version, and the transaction commits at most
+/// 5 s after that version. So it commits before the entry may be removed, unless the clocks of two servers differ by
+/// more than 55 s.
 pub fn mark_followed(within: &IndexContext<'_>) -> Result<()> {
     let IndexContext { trx, instance, .. } = *within;
     if groups_of(&instance.record).next().is_none() {
         return Ok(());
     }
     let at_ms = due::rounded_to(trx.clock().unix_ms().saturating_add(FOLLOWED_BY_MS), FOLLOWED_BY_MS);
-    due::mark(trx, &instance.root, DueKind::Views, &instance.name, at_ms)
+    let states = &instance.of_incarnation;
+    if states.get::<NotedFollowing>(instance).0.load(Ordering::Relaxed) == at_ms {
+        return Ok(());
+    }
+    due::mark(trx, &instance.root, DueKind::Views, &instance.name, at_ms)?;
+    let states = Arc::clone(states);
+    trx.on_commit(move || {
+        if let Some(noted) = states.find::<NotedFollowing>() {
+            noted.0.store(at_ms, Ordering::Relaxed);
+        }
+    });
+    Ok(())
 }
 
 pub fn mark_changed(
