@@ -280,7 +280,8 @@ mod tests {
         let manual = ManualClock::new();
         let (layer, _authority, _storage) = layer_at(&manual).await;
         let (inner, at_ms) = (&layer.inner, manual.clock().unix_ms() + 1);
-        let later: Vec<DueKey> = (0..1_000).map(|number| key_of(DueKind::Views, &format!("db{number}"), at_ms)).collect();
+        let later: Vec<DueKey> =
+            (0..1_000).map(|number| key_of(DueKind::Views, &format!("db{number}"), at_ms)).collect();
         write(inner, &later).await.unwrap();
         let (found, waited) = waits::count(look(inner, Duration::ZERO, 0)).await;
         assert!(found.unwrap().slices.is_empty());

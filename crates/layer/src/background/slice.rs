@@ -443,8 +443,10 @@ mod tests {
 
     #[test]
     fn what_is_noted_anew_before_it_is_done_is_done_again() {
-        let entry =
-            |token| DueEntry { key: key_of(DueKind::Indexes, "db", 0), due: proto::Due { token, failures: 0, at_ms: 0 } };
+        let entry = |token| DueEntry {
+            key: key_of(DueKind::Indexes, "db", 0),
+            due: proto::Due { token, failures: 0, at_ms: 0 },
+        };
         let mut queue = Queue::default();
         // Each read of the list sees the entry until the work is done.
         queue.add(vec![entry(1), entry(1)]);

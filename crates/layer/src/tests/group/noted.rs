@@ -10,7 +10,7 @@ use flatbed_flatten::json::{Limits, parse};
 use flatbed_operations::write::batch::{Work, WriteBatch, prepare, resolved};
 use flatbed_store::due::DueKind;
 use flatbed_store::proto;
-use flatbed_store::transaction::{Attempt, OperationCounters, Transaction};
+use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_testkit::{Random, Storage};
 use flatbed_views::group::attend::{AttendOutcome, attend};
 use flatbed_views::view::build::FOLLOWED;
