@@ -15,8 +15,9 @@ pub mod sweep;
 
 pub use crate::asker::ReadPrincipal;
 pub use crate::held::HeldRights;
-pub use changed::{UserChanges, UsersPosition};
+pub use changed::{AccessChanges, AccessPart, AccessState, UserChanges, UsersPosition};
 pub use flatbed_channels::{PrincipalKind, is_principal};
+pub use flatbed_store::keys::AccessCell;
 pub use principals::{
     ADMIN_NAMES_BYTES_MAX, Principal, PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome, SignsIn,
 };

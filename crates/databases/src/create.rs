@@ -1,5 +1,6 @@
 //! The creation and deletion of databases.
 
+use flatbed_store::access;
 use flatbed_store::buckets::Buckets;
 use flatbed_store::database_name::is_replicator_name;
 use flatbed_store::error::{Error, Result};
@@ -174,6 +175,10 @@ impl Operation for Delete<'_> {
             note_replicator(trx, &self.inner.keys, self.name, false)?;
         }
         note_change(trx, &self.inner.keys, self.name)?;
+        if record.channels > 0 {
+            // Its users lose their rights.
+            let _note = access::note(trx, &self.inner.keys, self.name)?;
+        }
         self.once.mark(trx);
         Ok(())
     }

@@ -131,9 +131,9 @@ pub mod waits {
 /// Access control of databases with channels: users, roles and grants.
 pub mod channels {
     pub use flatbed_databases::channels::{
-        ADMIN_NAMES_BYTES_MAX, HeldRights, Principal, PrincipalKind, PrincipalSession, PrincipalWithRights,
-        PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal, SessionHash, SignInUser, SignsIn, UserChanges,
-        UsersPosition, is_principal,
+        ADMIN_NAMES_BYTES_MAX, AccessCell, AccessChanges, AccessPart, AccessState, HeldRights, Principal,
+        PrincipalKind, PrincipalSession, PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome, ReadPrincipal,
+        SessionHash, SignInUser, SignsIn, UserChanges, UsersPosition, is_principal,
     };
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flatbed_channels::PrincipalKind;
-use flatbed_databases::channels::changed::{self, UserChanges, UsersPosition};
+use flatbed_databases::channels::changed::{self, AccessChanges, AccessState, UserChanges, UsersPosition};
 use flatbed_databases::channels::principals::{PrincipalWithRights, PrincipalWrite, PrincipalWriteOutcome};
 use flatbed_databases::channels::sessions::{PrincipalSession, SessionHash, SignInUser};
 use flatbed_databases::held::HeldRights;
@@ -13,6 +13,21 @@ use tokio::time::Instant;
 use crate::handle::{Database, Layer, Reader};
 
 impl Layer {
+    /// Returns the parts of all databases in which users, roles, grants or sessions have changed since a known state:
+    /// one transaction with one range read, and one for each changed bucket that `wants` names. `wants` says whether
+    /// the caller follows a database of a bucket; it is called after the transaction has its read version. So a follower
+    /// that comes later, and then reads its own rights, reads them as of this look or later. `None`: a first look.
+    ///
+    /// # Errors
+    /// [`Storage`](crate::Error::Storage).
+    pub async fn access_changes(
+        &self,
+        known: Option<&AccessState>,
+        wants: &(dyn Fn(u8) -> bool + Send + Sync),
+    ) -> Result<AccessChanges> {
+        changed::access_changes(&self.inner, known, wants).await
+    }
+
     /// Returns the users of these databases that were changed or lost a session since the last look, with one range
     /// read for each database, all in one transaction. For a first look, or if the database was replaced meanwhile, all
     /// users count as changed. `None`: the database does not exist or has no channels.

@@ -24,6 +24,7 @@ use std::time::Duration;
 use async_recursion::async_recursion as boxed;
 use flatbed_databases::limits::Limit;
 use flatbed_feeds::updates::sweep_root;
+use flatbed_store::access;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::features::{check_record, own_collation};
 use flatbed_store::instruments::Instruments;
@@ -216,7 +217,9 @@ impl Operation for Finish<'_> {
         let changes = self.keys.record_changes();
         trx.clear_range(&changes.begin, &changes.end);
         // All buckets: their databases have stamps of this cluster, and their own may be of another.
-        newest.iter().try_for_each(|(bucket, _)| touch_newest(trx, self.keys, *bucket))
+        newest.iter().try_for_each(|(bucket, _)| touch_newest(trx, self.keys, *bucket))?;
+        access::note_all(trx, self.keys)?;
+        Ok(())
     }
 }
 

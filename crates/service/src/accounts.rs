@@ -8,6 +8,7 @@
 //! That task's read is the only poll of a process. Its read version comes with a number that changes with the stored
 //! settings and with databases' records. After a change the process reads what depends on them.
 
+mod confirming;
 mod entries;
 mod polling;
 mod written;
@@ -30,9 +31,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::configuration::{Configuration, Settings};
+use crate::looks::{LookPacer, RightsLook, RightsMetrics, confirms};
 use crate::principals::Principals;
 use crate::sign_in::keys::{KeySnapshot, TokenKeys};
 use crate::standing::{RightsBasis, Standing};
+pub(crate) use confirming::DatabasesState;
+use confirming::{AccountsPoll, WaitingPolls};
 use entries::{AccountEntries, AccountEntry};
 use polling::PollingTask;
 
@@ -42,9 +46,6 @@ const WITHIN: Duration = Duration::from_millis(950);
 /// The interval of polls of `_users` while there are requests or followers, from begin to begin. A feed ends within a
 /// second of losing its right: the rest of that second is for the reads that find the loss.
 const POLL: Duration = Duration::from_millis(600);
-
-/// The age at which a feed stops sending until its reader's rights are confirmed.
-const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The shortest interval of polls under frequent writes of `_users`, since each may wake all followers.
 const POLL_LEAST: Duration = Duration::from_millis(250);
@@ -69,21 +70,6 @@ const CHANGED_MAX: u64 = 500;
 /// The number of locks for reads of documents, and so the most reads in parallel.
 const READS_AT_ONCE: usize = 32;
 
-/// The freshness of the known state of followed databases.
-#[derive(Debug, Clone)]
-pub(crate) enum DatabasesState {
-    Unfollowed,
-    Unknown,
-    AsOf(RecordState),
-}
-
-/// The last poll of everything else.
-#[derive(Debug)]
-struct AccountsPoll {
-    began: Instant,
-    records: RecordState,
-}
-
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Freshness {
     /// As of less than a second ago.
@@ -104,8 +90,9 @@ pub struct Accounts {
     records: watch::Sender<Option<RecordState>>,
     /// When the last poll began after which the basis of all followers' rights was known; `None`: there was none.
     confirmed: watch::Sender<Option<Instant>>,
-    /// The known state of everything else, and of databases.
-    polled: Mutex<(Option<AccountsPoll>, DatabasesState)>,
+    /// The polls of everything else, and the known state of databases.
+    polled: Mutex<WaitingPolls>,
+    looks: Arc<RightsMetrics>,
     cache: Mutex<AccountCache>,
     /// Locked by the reader of the state: when a failed read began, and its error.
     confirming: tokio::sync::Mutex<Option<(Instant, Error)>>,
@@ -208,7 +195,8 @@ impl Accounts {
             generation: watch::Sender::new(0),
             records: watch::Sender::new(None),
             confirmed: watch::Sender::new(None),
-            polled: Mutex::new((None, DatabasesState::Unfollowed)),
+            polled: Mutex::new(WaitingPolls::new()),
+            looks: Arc::default(),
             cache: Mutex::new(cache),
             confirming: tokio::sync::Mutex::default(),
             reading: (0..READS_AT_ONCE).map(|_| tokio::sync::Mutex::default()).collect(),
@@ -325,31 +313,26 @@ impl Accounts {
         self.confirmed.subscribe()
     }
 
-    /// True if that was less than a second ago.
-    pub(crate) fn is_confirmed(&self) -> bool {
-        self.confirmed.borrow().is_some_and(|began| self.clock().since(began) < FOLLOWED_WITHIN)
+    /// Returns whether that confirms rows: see [`confirms`].
+    pub(crate) fn is_confirmed(&self, read_at: Option<Instant>) -> bool {
+        confirms(self.clock(), *self.confirmed.borrow(), read_at)
+    }
+
+    /// The metrics of looks at the rights of feeds.
+    pub(crate) fn looks(&self) -> &Arc<RightsMetrics> {
+        &self.looks
     }
 
     /// Records how current followed databases are, after the followers of changed ones were woken.
     pub(crate) fn note_databases(&self, databases: DatabasesState) {
-        self.polled().1 = databases;
-        self.note_confirmed();
+        self.note_confirmed(|polls| polls.databases(databases));
     }
 
-    fn polled(&self) -> MutexGuard<'_, (Option<AccountsPoll>, DatabasesState)> {
-        self.polled.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note_confirmed(&self) {
-        let polled = self.polled();
-        let (Some(AccountsPoll { began, records }), databases) = &*polled else { return };
-        let are_known = match databases {
-            DatabasesState::Unfollowed => true,
-            DatabasesState::Unknown => false,
-            DatabasesState::AsOf(state) => state.is_since(records),
-        };
-        if are_known {
-            self.confirmed.send_replace(Some(*began));
+    fn note_confirmed(&self, note: impl FnOnce(&mut WaitingPolls)) {
+        let mut polls = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
+        note(&mut polls);
+        if let Some(began) = polls.confirmed() {
+            self.confirmed.send_replace(Some(began));
         }
     }
 
@@ -567,15 +550,20 @@ impl Accounts {
         let (weak, clock) = (Weak::clone(&self.this), self.clock().clone());
         tokio::spawn(async move {
             let mut polling = PollingTask(Weak::clone(&weak));
-            let mut users = None;
+            let (mut users, mut pacer) = (None, LookPacer::new(&clock));
             loop {
                 let Some(accounts) = weak.upgrade() else { return };
                 if accounts.is_idle() && !polling.goes_on(&accounts) {
                     return;
                 }
                 let began = clock.now();
-                if let Err(error) = accounts.poll_all().await {
-                    tracing::debug!(%error, "polling accounts failed");
+                let mut next = began + POLL - POLL_LEAST;
+                match accounts.poll_all().await {
+                    Ok(()) => pacer.succeeded(&accounts.looks, RightsLook::Accounts, began),
+                    Err(error) => {
+                        tracing::debug!(%error, "polling accounts failed");
+                        next = next.max(pacer.failed(&accounts.looks, RightsLook::Accounts));
+                    }
                 }
                 accounts.keys().await;
                 let query = ChangesQuery { since: Since::Now, ..ChangesQuery::default() };
@@ -587,7 +575,7 @@ impl Accounts {
                 }
                 drop(accounts);
                 tokio::select! {
-                    () = clock.sleep_until(began + POLL - POLL_LEAST) => {}
+                    () = clock.sleep_until(next) => {}
                     goes_on = wait_for_write(&clock, users.as_mut()) => {
                         if !goes_on {
                             return;
@@ -605,8 +593,7 @@ impl Accounts {
         self.confirm(Freshness::Since(began)).await?;
         let Some(records) = self.records.borrow().clone() else { return Ok(()) };
         self.configuration.confirm_at(&records).await?;
-        self.polled().0 = Some(AccountsPoll { began, records });
-        self.note_confirmed();
+        self.note_confirmed(|polls| polls.poll(AccountsPoll { began, records }));
         Ok(())
     }
 

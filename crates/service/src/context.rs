@@ -169,6 +169,11 @@ impl Service {
         self.watching.is_polling()
     }
 
+    #[cfg(test)]
+    pub(crate) fn watching(&self) -> &Arc<WatchState> {
+        &self.watching
+    }
+
     /// True if the server has no administrator by name, so that every client is one.
     pub fn is_open(&self) -> bool {
         self.sign_in.accounts.is_open()
@@ -201,12 +206,13 @@ impl Service {
         self.layer.clock()
     }
 
-    /// The metrics of the layer ([`Layer::metrics`]), of sign-in and of selectors. Labels name neither databases nor
+    /// The metrics of the layer ([`Layer::metrics`]), of sign-in, of selectors and of looks at the rights of feeds. Labels name neither databases nor
     /// users.
     pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
         let mut families = self.layer.metrics();
         families.extend(self.sign_in.families());
         families.extend(self.feeds.selectors.families());
+        families.extend(self.watching.accounts().looks().families());
         families
     }
 }

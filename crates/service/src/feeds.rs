@@ -201,7 +201,7 @@ impl Feeds {
             is_empty: true,
         };
         let watch = if matches!(rows.follow, Follow::No) { watch } else { watch.at_once() };
-        Ok(Feed { rows, watch, incarnation: None, came: None })
+        Ok(Feed { rows, watch, incarnation: None, page: None, came: None })
     }
 }
 
@@ -237,8 +237,10 @@ pub struct Feed {
     watch: RightsWatch,
     /// The database's incarnation at the first page: the right is for that database.
     incarnation: Option<u64>,
-    /// Rows that arrived while the reader's rights were unconfirmed.
-    came: Option<FeedWaitOutcome>,
+    /// A page that was read while the reader's rights were unconfirmed, and when.
+    page: Option<(Instant, ChangesPage)>,
+    /// Rows that arrived while they were unconfirmed, and when.
+    came: Option<(Instant, FeedWaitOutcome)>,
 }
 
 impl Feed {
@@ -264,21 +266,52 @@ impl Feed {
     /// As [`Feed::next_page`].
     #[boxed]
     pub async fn read_page(&mut self) -> Result<ChangesPage> {
-        let confirmed = self.watch.confirmed();
-        let page = tokio::select! {
-            biased;
-            refused = self.watch.lost() => Err(FeedError::Lost(refused)),
-            page = async {
-                confirmed.await;
-                self.rows.read_page().await
-            } => page,
-        }?;
+        loop {
+            if let Some((read_at, _)) = self.page {
+                self.confirm(read_at).await?;
+            }
+            if let Some((_, page)) = self.page.take() {
+                return self.of_one_database(page);
+            }
+            let is_new = self.watch.is_new();
+            let page = tokio::select! {
+                biased;
+                refused = self.watch.lost() => Err(FeedError::Lost(refused)),
+                page = self.rows.read_page() => page,
+            }?;
+            if is_new {
+                return self.of_one_database(page);
+            }
+            // It stays if this is dropped while the reader's rights are unconfirmed.
+            self.page = Some((self.rows.clock.now(), page));
+        }
+    }
+
+    /// Checks that a page is of the database of the first one.
+    fn of_one_database(&mut self, page: ChangesPage) -> Result<ChangesPage> {
         let incarnation = page.last_seq.incarnation();
         if *self.incarnation.get_or_insert(incarnation) == incarnation {
             Ok(page)
         } else {
             Err(LayerError::DatabaseNotFound.into())
         }
+    }
+
+    /// Waits until rows that were read at this time may be sent. It may be dropped and called again at any time.
+    async fn confirm(&mut self, read_at: Instant) -> Result<()> {
+        if self.watch.may_send(read_at) {
+            return Ok(());
+        }
+        while !self.watch.may_send(read_at) {
+            let confirmed = self.watch.confirmed(read_at);
+            tokio::select! {
+                biased;
+                refused = self.watch.lost() => return Err(FeedError::Lost(refused)),
+                () = confirmed => {}
+            }
+        }
+        self.watch.looks().rights_rows_held_seconds.observe(self.rows.clock.since(read_at));
+        Ok(())
     }
 
     /// Filters a page of [`Feed::read_page`].
@@ -303,6 +336,9 @@ impl Feed {
     /// dropped and called again at any time.
     #[boxed]
     pub async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<FeedWaitOutcome> {
+        if self.page.is_some() {
+            return Ok(FeedWaitOutcome::ReadOn);
+        }
         match self.came {
             None => {
                 let waited = tokio::select! {
@@ -311,20 +347,22 @@ impl Feed {
                     waited = self.rows.wait(heartbeats) => waited?,
                 };
                 let has_rows = matches!(waited, FeedWaitOutcome::Shared(_) | FeedWaitOutcome::Passed(_));
-                if !has_rows || self.watch.is_confirmed() {
+                let read_at = self.rows.clock.now();
+                if !has_rows || self.watch.may_send(read_at) {
                     return Ok(waited);
                 }
-                self.came = Some(waited);
+                self.came = Some((read_at, waited));
             }
             Some(_) => heartbeats.restart(),
         }
-        let confirmed = self.watch.confirmed();
-        tokio::select! {
-            biased;
-            refused = self.watch.lost() => Err(FeedError::Lost(refused)),
-            () = confirmed => Ok(self.came.take().unwrap_or(FeedWaitOutcome::ReadOn)),
-            () = heartbeats.due() => Ok(FeedWaitOutcome::Heartbeat),
+        if let Some((read_at, _)) = self.came {
+            tokio::select! {
+                biased;
+                confirmed = self.confirm(read_at) => confirmed?,
+                () = heartbeats.due() => return Ok(FeedWaitOutcome::Heartbeat),
+            }
         }
+        Ok(self.came.take().map_or(FeedWaitOutcome::ReadOn, |(_, came)| came))
     }
 
     /// When the last rows of [`Feed::next_page`] or [`Feed::wait`] were judged, and the access state that they were

@@ -18,6 +18,7 @@ mod functions;
 mod given;
 mod indexes;
 pub mod json_out;
+mod looks;
 mod named;
 mod principals;
 mod queries;

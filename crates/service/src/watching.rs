@@ -1,14 +1,17 @@
 //! Watches for lost rights of long-lived requests.
 //!
-//! Rights change seldom, and tens of thousands of followers may wait for a change in few databases. One poll per
-//! process finds changes ([`Accounts::records`], [`Accounts::changes`]). After a change of a record one task reads
-//! `_security` of all followed databases and wakes the followers of changed ones. A woken follower judges its rights
-//! from memory.
+//! Rights change seldom, and tens of thousands of followers may wait for a change. One poll per process finds changes
+//! ([`Accounts::records`], [`Accounts::changes`]). After a change of a record one task reads `_security` of all followed
+//! databases and wakes the followers of changed ones. Another one finds changed users of databases (`users`). A woken
+//! follower judges its rights from memory.
+//!
+//! Rows of a feed pass if the last of these looks began less than a second ago, or after the rows were read. So a look
+//! that takes longer delays rows and does not silence the feed.
 
 mod users;
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -26,9 +29,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::accounts::{Accounts, DatabasesState, Freshness};
+use crate::looks::{LookPacer, RightsLook, RightsMetrics, read_within};
 use crate::rights::Requirement;
 use crate::standing::{RightsBasis, Standing};
-use users::FollowedUsers;
+use users::{FollowedUsers, UserChanges};
 
 /// The delay from a poll to the poll of databases that were followed since.
 const NEW_POLL_DELAY: Duration = Duration::from_millis(300);
@@ -40,9 +44,6 @@ const FAILED_PAUSE: Duration = Duration::from_millis(300);
 
 /// A request that ends sooner follows nothing, since its rights were judged recently.
 const YOUNG_MAX: Duration = Duration::from_millis(300);
-
-/// The time limit of a poll; a longer one counts as a failure of the storage.
-const POLL_MAX: Duration = Duration::from_secs(4);
 
 /// The longest wait for the end of a token, since clocks may be adjusted.
 const TOKEN_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -68,28 +69,35 @@ pub(crate) struct WatchState {
     followed: Mutex<FollowedDatabases>,
     /// Notified when a database without a known state gets a follower.
     came: Arc<Notify>,
-    /// Locked by the running poll: when the last poll began, and its result.
-    polling: tokio::sync::Mutex<Option<(Instant, Result<RecordState, LayerError>)>>,
+    /// Locked by the transaction that reads: the last read of a single database, its begin, and its result.
+    reading: tokio::sync::Mutex<Option<(Instant, Arc<str>, Result<(), LayerError>)>>,
     users: Arc<FollowedUsers>,
 }
 
 #[derive(Default)]
 struct FollowedDatabases {
     databases: HashMap<Arc<str>, watch::Sender<KnownSecurity>>,
+    /// Those that are unread or missing. A created database changes no existing record, and a missing one may be
+    /// created at any time.
+    unknown: HashSet<Arc<str>>,
     is_polling: bool,
 }
 
 impl WatchState {
     pub(crate) fn new(layer: Layer, accounts: Arc<Accounts>) -> WatchState {
-        let users = Arc::new(FollowedUsers::new(layer.clone()));
-        let (followed, came, polling) = (Mutex::default(), Arc::default(), tokio::sync::Mutex::default());
-        WatchState { layer, accounts, followed, came, polling, users }
+        let users = Arc::new(FollowedUsers::new(layer.clone(), Arc::clone(accounts.looks())));
+        let (followed, came, reading) = (Mutex::default(), Arc::default(), tokio::sync::Mutex::default());
+        WatchState { layer, accounts, followed, came, reading, users }
     }
 
-    /// True if the basis of all rights is known as of less than a second ago; for a user of one database, also the
-    /// user's existence.
-    fn is_confirmed(&self, is_user: bool) -> bool {
-        self.accounts.is_confirmed() && (!is_user || self.users.is_confirmed())
+    /// True if the basis of all rights is known as of less than a second ago, or as of `read_at` or later; for a user of
+    /// one database, also the user's existence.
+    fn is_confirmed(&self, is_user: bool, read_at: Option<Instant>) -> bool {
+        self.accounts.is_confirmed(read_at) && (!is_user || self.users.is_confirmed(read_at))
+    }
+
+    fn looks(&self) -> &Arc<RightsMetrics> {
+        self.accounts.looks()
     }
 
     fn clock(&self) -> &Clock {
@@ -118,11 +126,15 @@ impl WatchState {
         found.pop()?
     }
 
-    fn follow(self: &Arc<Self>, name: &Arc<str>) -> watch::Receiver<KnownSecurity> {
+    fn follow(self: &Arc<Self>, name: &Arc<str>) -> FollowedDatabase {
         let mut followed = self.followed();
-        let found = followed.databases.entry(name.clone()).or_insert_with(|| watch::Sender::new(KnownSecurity::Unread));
-        let receiver = found.subscribe();
-        if matches!(*receiver.borrow(), KnownSecurity::Unread) {
+        let FollowedDatabases { databases, unknown, .. } = &mut *followed;
+        let known = databases.entry(name.clone()).or_insert_with(|| {
+            unknown.insert(name.clone());
+            watch::Sender::new(KnownSecurity::Unread)
+        });
+        let known = known.subscribe();
+        if matches!(*known.borrow(), KnownSecurity::Unread) {
             self.came.notify_one();
         }
         if !followed.is_polling {
@@ -130,93 +142,112 @@ impl WatchState {
             self.accounts.note_databases(DatabasesState::Unknown);
             tokio::spawn(poll(Arc::downgrade(self), self.clock().clone()));
         }
-        receiver
+        drop(followed);
+        FollowedDatabase { name: name.clone(), known, of: Arc::clone(self) }
     }
 
-    /// Returns the followed databases and drops those without followers. `None`: no database is followed, and the
-    /// polling task ends.
-    fn names(&self) -> Option<Vec<Arc<str>>> {
+    /// True if no database is followed; the polling task then ends.
+    fn has_ended(&self) -> bool {
         let mut followed = self.followed();
-        followed.databases.retain(|_, sender| sender.receiver_count() > 0);
-        if followed.databases.is_empty() {
-            followed.is_polling = false;
+        followed.is_polling = !followed.databases.is_empty();
+        if !followed.is_polling {
             self.accounts.note_databases(DatabasesState::Unfollowed);
-            return None;
         }
-        Some(followed.databases.keys().cloned().collect())
+        !followed.is_polling
     }
 
-    /// True if the state of any of these databases is unknown. A created database changes no existing record, and a
-    /// missing one may be created at any time.
-    fn is_any_unknown(&self, names: &[Arc<str>]) -> bool {
+    /// Returns all followed databases, or only those of unknown state.
+    fn names(&self, are_all: bool) -> Vec<Arc<str>> {
         let followed = self.followed();
-        let is_known = |sender: &watch::Sender<KnownSecurity>| matches!(*sender.borrow(), KnownSecurity::Present(_));
-        names.iter().any(|name| followed.databases.get(name).is_some_and(|sender| !is_known(sender)))
+        if are_all { followed.databases.keys().cloned().collect() } else { followed.unknown.iter().cloned().collect() }
     }
 
-    /// Polls all followed databases, unless a poll began after this call while it waited. A failed poll also counts
-    /// for callers that came before it began.
-    async fn poll_now(&self) -> Result<RecordState, LayerError> {
+    /// Reads one database now and wakes its followers, unless a read of it began after this call while it waited. A
+    /// failed read also counts for callers that came before it began.
+    async fn read_now(&self, name: &Arc<str>) -> Result<(), LayerError> {
         let came = self.clock().now();
-        let mut polling = self.polling.lock().await;
-        if let Some((began, found)) = &*polling
-            && *began >= came
+        let mut reading = self.reading.lock().await;
+        if let Some((began, of, found)) = &*reading
+            && (of, *began >= came) == (name, true)
         {
             return found.clone();
         }
-        let (began, names) = (self.clock().now(), self.followed().databases.keys().cloned().collect::<Vec<_>>());
-        let found = self.clock().timeout(POLL_MAX, self.poll_databases(&names)).await;
-        let found = found.unwrap_or_else(|_| Err(LayerError::timed_out()));
-        *polling = Some((began, found.clone()));
+        let began = self.clock().now();
+        let found = self.read(std::slice::from_ref(name)).await.map(drop);
+        *reading = Some((began, Arc::clone(name), found.clone()));
         found
     }
 
     /// Reads databases and wakes the followers of changed ones. Returns the state of all records at that time.
-    async fn poll_databases(&self, names: &[Arc<str>]) -> Result<RecordState, LayerError> {
+    async fn read_all(&self, names: &[Arc<str>]) -> Result<RecordState, LayerError> {
         let mut oldest = None;
         for some in names.chunks(DATABASES_PER_READ) {
+            // Locked, so that an older state never replaces a newer one.
+            let _reading = self.reading.lock().await;
             // The next poll finds changes between two transactions, since the state of the first is kept.
-            let (state, found) = self.layer.securities(some).await?;
-            oldest.get_or_insert(state);
-            let followed = self.followed();
-            for (name, security) in some.iter().zip(found) {
-                let Some(sender) = followed.databases.get(name) else { continue };
-                sender.send_if_modified(|known| {
-                    let is_same = match (&*known, &security) {
-                        (KnownSecurity::Present(known), Some(security)) => Arc::ptr_eq(known, security),
-                        (KnownSecurity::Missing, None) => true,
-                        _ => false,
-                    };
-                    if !is_same {
-                        *known = security.map_or(KnownSecurity::Missing, KnownSecurity::Present);
-                    }
-                    !is_same
-                });
-            }
+            oldest.get_or_insert(self.read(some).await?);
         }
         oldest.ok_or(LayerError::DatabaseNotFound)
     }
+
+    /// Reads databases in one transaction.
+    async fn read(&self, names: &[Arc<str>]) -> Result<RecordState, LayerError> {
+        let (state, found) = read_within(self.clock(), self.layer.securities(names)).await?;
+        let mut followed = self.followed();
+        let FollowedDatabases { databases, unknown, .. } = &mut *followed;
+        for (name, security) in names.iter().zip(found) {
+            let Some(sender) = databases.get(name) else { continue };
+            if security.is_some() {
+                unknown.remove(name);
+            } else {
+                unknown.insert(Arc::clone(name));
+            }
+            sender.send_if_modified(|known| {
+                let is_same = match (&*known, &security) {
+                    (KnownSecurity::Present(known), Some(security)) => Arc::ptr_eq(known, security),
+                    (KnownSecurity::Missing, None) => true,
+                    _ => false,
+                };
+                if !is_same {
+                    *known = security.map_or(KnownSecurity::Missing, KnownSecurity::Present);
+                }
+                !is_same
+            });
+        }
+        Ok(state)
+    }
 }
 
-/// Polls while anything is followed: after a change of a record, and when a new database is followed.
+/// Polls while anything is followed: all databases after a change of a record, else those of unknown state.
 async fn poll(weak: Weak<WatchState>, clock: Clock) {
     let Some(mut records) = weak.upgrade().map(|watching| watching.accounts.records()) else { return };
-    let mut state = None;
+    let (mut state, mut pacer) = (None, LookPacer::new(&clock));
     loop {
         let Some(watching) = weak.upgrade() else { return };
-        let Some(names) = watching.names() else { return };
+        if watching.has_ended() {
+            return;
+        }
         let newest = records.borrow_and_update().clone();
         let has_changed = state.is_none() || (newest.is_some() && newest != state);
-        if has_changed || watching.is_any_unknown(&names) {
-            match watching.poll_now().await {
-                Ok(found) => {
+        let (names, began) = (watching.names(has_changed), clock.now());
+        if !names.is_empty() {
+            match watching.read_all(&names).await {
+                Ok(found) if has_changed || state.as_ref() == Some(&found) => {
+                    pacer.succeeded(watching.looks(), RightsLook::Databases, began);
                     watching.accounts.note_databases(DatabasesState::AsOf(found.clone()));
                     state = Some(found);
+                }
+                // Another record has changed meanwhile.
+                Ok(_) => {
+                    state = None;
+                    continue;
                 }
                 // Other reads fail meanwhile, too.
                 Err(error) => {
                     tracing::debug!(%error, "polling the rights of followers failed");
-                    clock.sleep(FAILED_PAUSE).await;
+                    let next = pacer.failed(watching.looks(), RightsLook::Databases);
+                    drop(watching);
+                    clock.sleep_until(next).await;
                     continue;
                 }
             }
@@ -345,6 +376,8 @@ pub struct RightsWatch {
     began: Instant,
     /// True for a feed: its request may have been judged with rights as old as an answer may be.
     is_feeds: bool,
+    /// False while a change of the rights is judged.
+    is_judged: watch::Sender<bool>,
     following: Option<RightsState>,
 }
 
@@ -356,15 +389,28 @@ impl fmt::Debug for RightsWatch {
 
 type Wait<'w> = Pin<Box<dyn Future<Output = ()> + Send + 'w>>;
 
+/// A followed database. The last one that is dropped ends the following.
 struct FollowedDatabase {
     name: Arc<str>,
     known: watch::Receiver<KnownSecurity>,
+    of: Arc<WatchState>,
+}
+
+impl Drop for FollowedDatabase {
+    fn drop(&mut self) {
+        let mut followed = self.of.followed();
+        // Its own receiver still counts.
+        if followed.databases.get(&self.name).is_some_and(|sender| sender.receiver_count() <= 1) {
+            followed.databases.remove(&self.name);
+            followed.unknown.remove(&self.name);
+        }
+    }
 }
 
 struct RightsState {
     accounts: watch::Receiver<u64>,
     /// The change counter of a user of one database.
-    user: Option<watch::Receiver<u64>>,
+    user: Option<UserChanges>,
     /// The value of that counter when the user was last read.
     user_known_at: Option<u64>,
     /// The known end of the user's session, in milliseconds of Unix time.
@@ -378,7 +424,8 @@ struct RightsState {
 impl RightsWatch {
     pub(crate) fn new(watching: Arc<WatchState>, standing: Standing, judged: Arc<GrantedRights>) -> RightsWatch {
         let began = watching.clock().now();
-        RightsWatch { watching, standing, judged, began, is_feeds: false, following: None }
+        let is_judged = watch::Sender::new(true);
+        RightsWatch { watching, standing, judged, began, is_feeds: false, is_judged, following: None }
     }
 
     /// Makes the watch a feed's, which is judged from its beginning on.
@@ -386,19 +433,19 @@ impl RightsWatch {
         RightsWatch { is_feeds: true, ..self }
     }
 
-    /// Resolves once the basis of all rights is known as of less than a second ago, mostly at once. A long-lived
-    /// request sends nothing before, even if the storage fails. A request that follows nothing yet was judged
-    /// recently.
-    pub(crate) fn confirmed(&self) -> impl Future<Output = ()> + Send + use<> {
-        let watching = (!self.is_confirmed()).then(|| Arc::clone(&self.watching));
-        let is_user = self.is_user();
+    /// Resolves once rows that were read at this time may be sent, as far as looks and judgements go: see
+    /// [`RightsWatch::may_send`]. Resolves never if the watch is dropped.
+    pub(crate) fn confirmed(&self, read_at: Instant) -> impl Future<Output = ()> + Send + use<> {
+        let watching = (!self.is_new()).then(|| Arc::clone(&self.watching));
+        let (is_user, mut is_judged) = (self.is_user(), self.is_judged.subscribe());
         async move {
             let Some(watching) = watching else { return };
             let (mut accounts, mut users) = (watching.accounts.confirmed(), watching.users.confirmed());
-            while !watching.is_confirmed(is_user) {
+            while !(*is_judged.borrow() && watching.is_confirmed(is_user, Some(read_at))) {
                 let is_over = tokio::select! {
                     changed = accounts.changed() => changed.is_err(),
                     changed = users.changed() => changed.is_err(),
+                    changed = is_judged.changed() => changed.is_err(),
                 };
                 if is_over {
                     std::future::pending::<()>().await;
@@ -411,9 +458,24 @@ impl RightsWatch {
         matches!(self.standing.basis(), RightsBasis::Principal { .. })
     }
 
-    /// True if [`RightsWatch::confirmed`] resolves at once.
-    pub(crate) fn is_confirmed(&self) -> bool {
-        self.following.is_none() || self.watching.is_confirmed(self.is_user())
+    /// True if the watch follows nothing yet: the request was judged recently.
+    pub(crate) fn is_new(&self) -> bool {
+        self.following.is_none()
+    }
+
+    /// Returns whether rows that were read at this time may be sent: the rights were judged after the last change that
+    /// is known, and all changes are known as of less than a second ago, or as of the time when the rows were read. A
+    /// long-lived request sends nothing else, even if the storage fails. A request that follows nothing yet was judged
+    /// recently.
+    pub(crate) fn may_send(&self, read_at: Instant) -> bool {
+        let Some(following) = &self.following else { return true };
+        // In this order: a look wakes followers before it confirms.
+        self.watching.is_confirmed(self.is_user(), Some(read_at)) && following.is_current()
+    }
+
+    /// The metrics of looks at rights.
+    pub(crate) fn looks(&self) -> &RightsMetrics {
+        self.watching.looks()
     }
 
     /// Returns a watch for the databases that the reader sees a part of; `None`: there are none.
@@ -433,18 +495,22 @@ impl RightsWatch {
         if self.following.is_none() && !self.is_feeds {
             self.watching.clock().sleep_until(self.began + YOUNG_MAX).await;
         }
-        let following =
-            self.following.get_or_insert_with(|| RightsState::new(&self.watching, &self.standing, &self.judged));
+        let following = self.following.get_or_insert_with(|| {
+            self.is_judged.send_replace(false);
+            RightsState::new(&self.watching, &self.standing, &self.judged)
+        });
         loop {
             if following.is_judged {
                 following.changed(self.watching.clock(), &self.standing).await;
                 // A change is not lost if this is dropped before it is judged.
                 following.is_judged = false;
+                self.is_judged.send_replace(false);
             }
             if let Some(refused) = following.judge(&self.watching, &self.standing, self.is_feeds).await {
                 return refused;
             }
             following.is_judged = true;
+            self.is_judged.send_replace(true);
         }
     }
 }
@@ -457,19 +523,26 @@ fn until(clock: &Clock, second: u64) -> Duration {
 impl RightsState {
     fn new(watching: &Arc<WatchState>, standing: &Standing, judged: &GrantedRights) -> RightsState {
         let follow = |GrantedRight { database, needs, access }: GrantedRight| {
-            let database = database.map(|name| {
-                let known = watching.follow(&name);
-                FollowedDatabase { name, known }
-            });
-            (database, needs, access)
+            (database.map(|name| watching.follow(&name)), needs, access)
         };
         let accounts = watching.accounts.changes();
         let user = match standing.basis() {
-            RightsBasis::Principal { database, name, .. } => Some(watching.users.follow(database, name)),
+            RightsBasis::Principal { database, incarnation, name, .. } => {
+                Some(watching.users.follow(database, *incarnation, name))
+            }
             _ => None,
         };
         let rights = judged.all().into_iter().map(follow).collect();
         RightsState { accounts, user, user_known_at: None, session_ends_at_ms: None, rights, is_judged: false }
+    }
+
+    /// True if the rights were judged after the last change that is known.
+    fn is_current(&self) -> bool {
+        let mut databases = self.rights.iter().filter_map(|(database, ..)| database.as_ref());
+        let has_changed = databases.any(|database| database.known.has_changed().unwrap_or(false))
+            || self.accounts.has_changed().unwrap_or(false)
+            || self.user.as_ref().is_some_and(UserChanges::has_changed);
+        self.is_judged && !has_changed
     }
 
     /// Waits until the basis of the rights may have changed. A closed channel never reports a change.
@@ -487,7 +560,7 @@ impl RightsState {
             waits.push(Box::pin(clock.sleep(until(clock, *ends))));
         }
         if let Some(user) = &mut self.user {
-            waits.push(Box::pin(of(user)));
+            waits.push(Box::pin(of(user.counter())));
         }
         if let Some(ends_at_ms) = self.session_ends_at_ms {
             waits.push(Box::pin(clock.sleep(until(clock, ends_at_ms.div_ceil(1_000)))));
@@ -515,7 +588,7 @@ impl RightsState {
             let found = match standing.basis() {
                 rests_on @ RightsBasis::Principal { .. } => {
                     // The counter is read before the user.
-                    let said = self.user.as_ref().map(|user| *user.borrow());
+                    let said = self.user.as_ref().map(UserChanges::count);
                     if said.is_some() && said == self.user_known_at {
                         break standing.principal().clone();
                     }
@@ -538,14 +611,14 @@ impl RightsState {
             }
         };
         for (database, needs, (access, was_replicator)) in &mut self.rights {
-            let Some(FollowedDatabase { name, known }) = database else {
+            let Some(FollowedDatabase { name, known, .. }) = database else {
                 if let Err(refused) = needs.in_server(&principal) {
                     return Some(refused);
                 }
                 continue;
             };
             // Read before the state, which is as of then or later.
-            let (is_known_now, mut is_polled) = (watching.accounts.is_confirmed(), false);
+            let (is_known_now, mut is_read) = (watching.accounts.is_confirmed(None), false);
             loop {
                 let found = known.borrow_and_update().clone();
                 let is_known = matches!(found, KnownSecurity::Present(_));
@@ -567,12 +640,12 @@ impl RightsState {
                 };
                 match judged(*access) {
                     Ok(()) => break,
-                    Err(refused) if is_polled || !is_known => return Some(refused),
+                    Err(refused) if is_read || !is_known => return Some(refused),
                     // A user with less access than before may have gained it again since.
                     Err(refused) if is_known_now && judged(Access::Nobody).is_err() => return Some(refused),
                     // A poll may be late, and its state may be older than the grant of the right.
-                    Err(_) => match watching.poll_now().await {
-                        Ok(_) => is_polled = true,
+                    Err(_) => match watching.read_now(name).await {
+                        Ok(()) => is_read = true,
                         Err(_) => clock.sleep(FAILED_PAUSE).await,
                     },
                 }

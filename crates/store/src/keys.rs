@@ -3,6 +3,7 @@
 //! Keys are FoundationDB tuples under one root. design/data-model.md draws them byte by byte.
 #![warn(clippy::indexing_slicing)]
 
+mod access;
 mod bucket;
 mod channels;
 mod document;
@@ -21,6 +22,7 @@ mod work;
 use crate::error::Result;
 use crate::seq::STAMP_BYTES;
 
+pub use access::{ACCESS_CELLS, AccessCell};
 pub use bucket::BucketKeys;
 pub use channels::ChannelPart;
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};

@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![expect(missing_docs, reason = "only the crates of the layer use it: what a name says need not be said twice")]
 
+pub mod access;
 pub mod buckets;
 pub mod by_seq;
 pub mod database_name;
@@ -55,6 +56,7 @@ fn modules_know_only_those_below_them() {
         ("keys", &["error", "seq"]),
         ("leases", &["proto", "error", "instruments"]),
         ("transaction", &["error", "instruments"]),
+        ("access", &["error", "seq", "keys", "transaction"]),
         ("due", &["proto", "error", "keys", "transaction"]),
         ("once", &["error", "keys"]),
         ("record_log", &["error", "keys", "transaction"]),

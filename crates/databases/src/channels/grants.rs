@@ -10,9 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flatbed_channels::{Grant, GrantedItem, Grantee, Periods, PrincipalKind, Stamp};
+use flatbed_store::access::{self, AccessNote};
 use flatbed_store::error::Result;
-use flatbed_store::keys::{Keys, pack_principal};
-use flatbed_store::transaction::{Quiet, Transaction, conflict_with};
+use flatbed_store::keys::Keys;
+use flatbed_store::transaction::{Transaction, conflict_with};
 use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, try_join_all};
 
@@ -34,8 +35,6 @@ type GrantSource = Option<String>;
 #[derive(Default)]
 pub struct GrantChanges {
     things: BTreeMap<Entitlement, GrantChange>,
-    /// Further principals that have changed.
-    touched: BTreeSet<(PrincipalKind, String)>,
     /// True if revocations leave no past period.
     forgets: bool,
 }
@@ -103,16 +102,28 @@ impl GrantChanges {
         moved.takes = true;
     }
 
-    /// Marks a principal as changed.
-    pub fn touch(&mut self, kind: PrincipalKind, name: &str) {
-        self.touched.insert((kind, name.to_owned()));
+    /// Writes the periods and versions once all grants are known. Waits at most once, and not for reads of
+    /// [`GrantChanges::begin`]. `None`: no principal has changed, and no access is noted.
+    pub async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<Option<AccessNote>> {
+        let changed = self.settle(trx, &instance.keys).await?;
+        if changed.is_empty() { Ok(None) } else { note_changed(trx, instance, &changed).map(Some) }
     }
 
-    /// Writes the periods and versions once all grants are known, and returns whether any principal has changed. Waits
-    /// at most once, and not for reads of [`GrantChanges::begin`].
-    pub async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<bool> {
-        let keys = &instance.keys;
-        let GrantChanges { things, touched: mut changed, forgets } = self;
+    /// As [`GrantChanges::finish`], in a transaction that changes this principal itself.
+    pub async fn finish_with(
+        self,
+        trx: &Transaction,
+        instance: &Instance,
+        (kind, name): (PrincipalKind, &str),
+    ) -> Result<AccessNote> {
+        let mut changed = self.settle(trx, &instance.keys).await?;
+        changed.insert((kind, name.to_owned()));
+        note_changed(trx, instance, &changed)
+    }
+
+    /// Writes the periods, and returns the principals that have gained or lost something.
+    async fn settle(self, trx: &Transaction, keys: &Keys) -> Result<BTreeSet<(PrincipalKind, String)>> {
+        let (GrantChanges { things, forgets }, mut changed) = (self, BTreeSet::new());
         let moved = things.into_iter().filter(|(_, moved)| moved.takes || !moved.made.is_empty());
         let reads = moved.map(|(thing, GrantChange { periods, made, .. })| {
             let (kind, name, what) = &thing;
@@ -141,31 +152,34 @@ impl GrantChanges {
             }
             changed.insert((kind, name));
         }
-        if !changed.is_empty() {
-            sweep::note(trx, instance)?;
-        }
-        let at_ms = trx.clock().unix_ms();
-        for (number, (kind, name)) in changed.iter().enumerate() {
-            let version = [&OWN_STAMP.0[..], &0_u32.to_le_bytes()].concat();
-            // A read conflict of each writer whose rights include the principal's.
-            trx.atomic_op(&keys.principal_version(*kind, name), &version, MutationType::SetVersionstampedValue);
-            let number = u16::try_from(number).unwrap_or(u16::MAX);
-            note_changed(trx, instance, number, (*kind, name), at_ms)?;
-        }
-        Ok(!changed.is_empty())
+        Ok(changed)
     }
 }
 
-/// Records for followers that a principal has changed; `number` is unique in the transaction.
-pub(super) fn note_changed(
+/// Writes the versions of changed principals, and notes them for followers and for the sweep.
+fn note_changed(
     trx: &Transaction,
     instance: &Instance,
-    number: u16,
-    (kind, name): (PrincipalKind, &str),
-    at_ms: u64,
-) -> Result<()> {
-    let key = instance.keys.changed_principal_stamped(instance.incarnation(), number);
-    Quiet(trx).atomic(&key, &pack_principal(kind, name, at_ms), MutationType::SetVersionstampedKey)
+    changed: &BTreeSet<(PrincipalKind, String)>,
+) -> Result<AccessNote> {
+    for (kind, name) in changed {
+        let version = [&OWN_STAMP.0[..], &0_u32.to_le_bytes()].concat();
+        // A read conflict of each writer whose rights include the principal's.
+        let key = instance.keys.principal_version(*kind, name);
+        trx.atomic_op(&key, &version, MutationType::SetVersionstampedValue);
+    }
+    note_followers(trx, instance, changed.iter().map(|(kind, name)| (*kind, &**name)))
+}
+
+/// Records for followers that principals have changed or lost a session. Called once in a transaction.
+pub(super) fn note_followers<'a>(
+    trx: &Transaction,
+    instance: &Instance,
+    changed: impl IntoIterator<Item = (PrincipalKind, &'a str)>,
+) -> Result<AccessNote> {
+    sweep::note(trx, instance)?;
+    let (root, of) = ((&instance.root, &*instance.name), (&instance.keys, instance.incarnation()));
+    access::note_principals(trx, root, of, changed)
 }
 
 /// Writes periods of which the newest begins or ends with the transaction.

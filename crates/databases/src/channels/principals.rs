@@ -7,6 +7,7 @@ use async_recursion::async_recursion as boxed;
 use flatbed_channels::{
     ADMIN_CHANNELS_MAX, ADMIN_ROLES_MAX, GrantedItem, HeldChannels, PrincipalKind, Stamp, check_channel, is_principal,
 };
+use flatbed_store::access::AccessNote;
 use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::keys::{Keys, PrincipalPart};
 use flatbed_store::once::Once;
@@ -230,8 +231,9 @@ pub(super) fn with_channels(instance: Arc<Instance>) -> Result<Arc<Instance>> {
     Ok(instance)
 }
 
-/// Writes a record with the transaction's stamp, which is its last field.
-pub(super) fn set_record(trx: &Transaction, key: &[u8], record: proto::Principal) {
+/// Writes a record with the transaction's stamp, which is its last field. The transaction has noted the change of
+/// access.
+pub(super) fn set_record(trx: &Transaction, key: &[u8], record: proto::Principal, _: &AccessNote) {
     let mut operand = proto::Principal { changed: OWN_STAMP.to_vec(), ..record }.encode_to_vec();
     let offset = operand.len().saturating_sub(STAMP_BYTES) as u32;
     operand.extend_from_slice(&offset.to_le_bytes());
@@ -309,9 +311,8 @@ impl Operation for PutPrincipal<'_> {
         for what in new.difference(&old) {
             shared.give(trx, &instance.keys, (kind, name.clone(), what.clone()), None);
         }
-        shared.touch(kind, name);
-        shared.finish(trx, &instance).await?;
-        set_record(trx, &key, after);
+        let note = shared.finish_with(trx, &instance, (kind, name)).await?;
+        set_record(trx, &key, after, &note);
         instance.touch(trx, 0)?;
         self.once.mark(trx);
         self.created.push(written);
@@ -358,10 +359,9 @@ impl Operation for DeletePrincipal<'_> {
         for what in things_of(kind, name, &before) {
             shared.take(trx, &instance.keys, (kind, name.to_owned(), what), None);
         }
-        shared.touch(kind, name);
-        shared.finish(trx, &instance).await?;
+        let note = shared.finish_with(trx, &instance, (kind, name)).await?;
         let generation = before.generation + 1;
-        set_record(trx, &key, proto::Principal { generation, ..proto::Principal::default() });
+        set_record(trx, &key, proto::Principal { generation, ..proto::Principal::default() }, &note);
         instance.touch(trx, 0)?;
         self.once.mark(trx);
         Ok(true)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_channels::PrincipalKind;
+use flatbed_store::access::AccessNote;
 use flatbed_store::error::Result;
 use flatbed_store::keys::SESSION_HASH_BYTES;
 use flatbed_store::once::Once;
@@ -178,11 +179,10 @@ impl Operation for ChangeSession<'_> {
         let Some(bytes) = trx.get(&key, false).await? else { return Ok(false) };
         match self.ends_at_ms {
             None => {
-                trx.clear(&key);
                 // Requests that continue with the session learn of its end as of other changes of the user.
                 let session = proto::GatewaySession::decode(&*bytes)?;
-                grants::note_changed(trx, &instance, 0, (PrincipalKind::User, &session.name), trx.clock().unix_ms())?;
-                sweep::note(trx, &instance)?;
+                let note = grants::note_followers(trx, &instance, [(PrincipalKind::User, &*session.name)])?;
+                end_session(trx, &key, &note);
             }
             Some(ends_at_ms) => {
                 let record = proto::GatewaySession { ends_at_ms, ..proto::GatewaySession::decode(&*bytes)? };
@@ -191,6 +191,11 @@ impl Operation for ChangeSession<'_> {
         }
         Ok(true)
     }
+}
+
+/// Removes a session. The transaction has noted the change of access.
+fn end_session(trx: &Transaction, key: &[u8], _: &AccessNote) {
+    trx.clear(key);
 }
 
 struct EndAll<'a> {
@@ -210,11 +215,10 @@ impl Operation for EndAll<'_> {
         let key = instance.keys.principal(PrincipalKind::User, self.name);
         let record = trx.get(&key, false).await?.map(|bytes| proto::Principal::decode(&*bytes)).transpose()?;
         let Some(record) = record.filter(|record| record.exists) else { return Ok(false) };
-        let mut shared = GrantChanges::default();
-        shared.touch(PrincipalKind::User, self.name);
-        shared.finish(trx, &instance).await?;
+        let user = (PrincipalKind::User, self.name);
+        let note = GrantChanges::default().finish_with(trx, &instance, user).await?;
         let generation = record.generation + 1;
-        set_record(trx, &key, proto::Principal { generation, ..record });
+        set_record(trx, &key, proto::Principal { generation, ..record }, &note);
         instance.touch(trx, 0)?;
         self.once.mark(trx);
         Ok(true)

@@ -1,6 +1,7 @@
 //! Principals at two servers: grants and revocations as cached rights show them, and sign-in.
 #![cfg(test)]
 
+mod access;
 mod fence;
 mod order;
 mod sweep;

@@ -373,7 +373,7 @@ async fn a_feed_waits_until_its_readers_right_is_known() {
     assert_eq!(ids(&page(&mut of_admin).await.rows), ["a"]);
     // Blocks the polls that confirm rights.
     let stopped = store.service.accounts().stop_polling().await;
-    until("the last poll is too old", async || !store.service.accounts().is_confirmed()).await;
+    until("the last poll is too old", async || !store.service.accounts().is_confirmed(None)).await;
     store.put("b", "{}").await;
     assert_eq!(soon(next(&mut of_admin, &mut heartbeats)).await, ["b"], "a fixed administrator's right cannot be lost");
     let mut beats = 0;

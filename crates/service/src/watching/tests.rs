@@ -41,10 +41,10 @@ async fn a_look_that_is_late_refuses_nobody() {
     assert_eq!(judged(&mut anna).await, Ok(()));
     let mut known = watching.follow(&"db".into());
     let is_known = |known: &KnownSecurity| matches!(known, KnownSecurity::Present(_));
-    soon(known.wait_for(is_known)).await.unwrap();
+    soon(known.known.wait_for(is_known)).await.unwrap();
     // Blocks the polls, so that the result of the last one becomes old.
     let stopped = accounts.stop_polling().await;
-    until("the last poll is too old", async || !accounts.is_confirmed()).await;
+    until("the last poll is too old", async || !accounts.is_confirmed(None)).await;
     db.set_security(members("b").as_bytes()).await.unwrap();
     assert_eq!(judged(&mut watch(&watching, "c")).await, Err(403));
     db.set_security(members("d").as_bytes()).await.unwrap();

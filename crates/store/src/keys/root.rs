@@ -12,7 +12,8 @@ const INSTANCE: u64 = 0;
 const DBS: u64 = 1;
 const NEXT_NAMESPACE: u64 = 2;
 const DATA: u64 = 3;
-// 4, 10 and 11: `updates`; 16 and 17: `work`; 20: `stored`; 21: the crate `syncstorage`; 23: `record_changes`.
+// 4, 10 and 11: `updates`; 16 and 17: `work`; 20: `stored`; 21: the crate `syncstorage`; 23: `record_changes`;
+// 25: `access`.
 const REPLICATORS: u64 = 22;
 const MARKS: u64 = 8;
 const SECRETS: u64 = 19;

@@ -115,10 +115,14 @@ pub fn bucket_of(name: &str, shard: u32) -> u8 {
     bucket_of_bytes(name.as_bytes()).wrapping_add(SHARD_STEP.wrapping_mul(shard as u8))
 }
 
-/// Returns the bucket of a byte string: its 32-bit FNV-1a hash, the bytes of the hash combined by XOR.
+/// Returns the bucket of a byte string: the bytes of its hash combined by XOR.
 pub(super) fn bucket_of_bytes(bytes: &[u8]) -> u8 {
-    let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    bytes.iter().fold(0x811c_9dc5_u32, mix).to_be_bytes().into_iter().fold(0, |bucket, byte| bucket ^ byte)
+    hash_of(bytes).to_be_bytes().into_iter().fold(0, |bucket, byte| bucket ^ byte)
+}
+
+/// Returns the 32-bit FNV-1a hash of a byte string.
+pub(super) fn hash_of(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use flatbed_databases::channels::grants::{Entitlement, thing_of};
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::instance::Instance;
 use flatbed_store::error::Result;
-use flatbed_store::keys::{ChannelPart, PrincipalPart, unpack_principal};
+use flatbed_store::keys::{AccessCell, ChannelPart, PrincipalPart, unpack_principal};
 use flatbed_store::proto;
 use flatbed_store::records::since::since_each;
 use flatbed_store::records::{Info, RecordedRouting};
 use flatbed_store::seq::{STAMP_BYTES, Seq};
 use flatbed_store::transaction::Transaction;
+use flatbed_store::updated::stamp_of;
 use futures_util::future::try_join_all;
 use prost::Message;
 
@@ -164,8 +165,14 @@ pub async fn check_principal(
     let bad = |is_good: bool| Ok((!is_good).then(|| "cannot be read".to_owned()));
     match part {
         PrincipalPart::Record { .. } => bad(proto::Principal::decode(value).is_ok()),
-        PrincipalPart::Version { .. } => bad(value.len() == STAMP_BYTES),
-        PrincipalPart::Changed(_) => bad(unpack_principal(value).is_ok()),
+        PrincipalPart::Version { .. } => match <[u8; STAMP_BYTES]>::try_from(value) {
+            Ok(stamp) => check_access_version(trx, instance, stamp).await,
+            Err(_) => bad(false),
+        },
+        PrincipalPart::Changed(seq) if unpack_principal(value).is_ok() => {
+            check_access_version(trx, instance, *seq.stamp()).await
+        }
+        PrincipalPart::Changed(_) => bad(false),
         PrincipalPart::Session(_) => bad(proto::GatewaySession::decode(value).is_ok()),
         PrincipalPart::Local { .. } | PrincipalPart::Way { by: None, .. } => Ok(None),
         PrincipalPart::Periods { kind, name, what } => {
@@ -191,6 +198,19 @@ pub async fn check_principal(
             Ok(periods.is_none().then(|| "the start of the access is unknown".to_owned()))
         }
     }
+}
+
+/// Checks that a change of a user or role is no newer than the newest change of access in the bucket of the database.
+async fn check_access_version(
+    trx: &Transaction,
+    instance: &Instance,
+    mut stamp: [u8; STAMP_BYTES],
+) -> Result<Option<String>> {
+    // All changes of one commit are equal here.
+    stamp[10..].fill(0);
+    let bucket = instance.root.access_bucket(AccessCell::of(&instance.name).bucket);
+    let newest = trx.get(&bucket, true).await?.map(|newest| stamp_of(&newest)).transpose()?;
+    Ok(newest.is_none_or(|newest| newest < stamp).then(|| "changed without a change of the access version".to_owned()))
 }
 
 /// Checks a key of channels, which must belong to a document.

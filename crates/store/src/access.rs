@@ -1,0 +1,63 @@
+//! Access versions: stamps that say in which databases users, roles, grants or sessions have changed.
+//!
+//! A database has a cell of a bucket by its name ([`AccessCell`]). Each change overwrites the stamps of the cell and of
+//! the bucket, without a read and without a conflict, in the transaction of the change. A process that follows rights
+//! reads the stamps of all buckets, then the cells of the buckets that have moved, then the databases of the cells that
+//! have moved. So the cost of following is that of the changes.
+//!
+//! The log of a database's changed users and roles is written by [`note_principals`] alone. It returns an
+//! [`AccessNote`], without which the layer writes neither the record of a user or role nor the end of a session.
+
+use flatbed_channels::PrincipalKind;
+use foundationdb::options::MutationType;
+
+use crate::error::Result;
+use crate::keys::{AccessCell, Keys, RootKeys, pack_principal};
+use crate::seq::STAMP_BYTES;
+use crate::transaction::{Quiet, Transaction};
+
+/// The placeholder of the transaction's stamp, its user version 0, and the placeholder's offset.
+const STAMP_AS_VALUE: [u8; STAMP_BYTES + 4] =
+    [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0];
+
+/// Proof that a transaction has noted a change of access. Only the functions of this module create it.
+#[derive(Debug)]
+#[must_use = "a writer of rights must show it"]
+pub struct AccessNote(());
+
+/// Notes that access to a database has changed, without saying to whom.
+pub fn note(trx: &Transaction, root: &RootKeys, name: &str) -> Result<AccessNote> {
+    let (quiet, of) = (Quiet(trx), AccessCell::of(name));
+    quiet.atomic(&root.access_cell(of), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)?;
+    quiet.atomic(&root.access_bucket(of.bucket), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)?;
+    Ok(AccessNote(()))
+}
+
+/// Logs changed users and roles of a database for followers, and notes the change. Call it once in a transaction: the
+/// entries have the user versions 0, 1, 2 and so on.
+pub fn note_principals<'a>(
+    trx: &Transaction,
+    (root, name): (&RootKeys, &str),
+    (keys, incarnation): (&Keys, u64),
+    changed: impl IntoIterator<Item = (PrincipalKind, &'a str)>,
+) -> Result<AccessNote> {
+    let (quiet, at_ms) = (Quiet(trx), trx.clock().unix_ms());
+    for (number, (kind, principal)) in changed.into_iter().enumerate() {
+        let number = u16::try_from(number).unwrap_or(u16::MAX);
+        let key = keys.changed_principal_stamped(incarnation, number);
+        let value = pack_principal(kind, principal, at_ms);
+        quiet.atomic(&key, &value, MutationType::SetVersionstampedKey)?;
+    }
+    note(trx, root, name)
+}
+
+/// Notes a change of access to every database, after a restore: stamps of another cluster may be above all of this one.
+pub fn note_all(trx: &Transaction, root: &RootKeys) -> Result<()> {
+    // Without cells each bucket has changed as a whole.
+    let cells = root.all_access_cells();
+    trx.clear_range(&cells.begin, &cells.end);
+    (0..=u8::MAX).try_for_each(|bucket| {
+        let key = root.access_bucket(bucket);
+        Quiet(trx).atomic(&key, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
+    })
+}
