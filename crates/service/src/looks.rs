@@ -23,7 +23,7 @@ const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
 flatbed_metrics::labels! {
     /// The subject of a look.
-    pub(crate) enum RightsLook: "of" {
+    pub(crate) enum RightsLook: "look" {
         Accounts = "accounts",
         Databases = "databases",
         Users = "users",
