@@ -25,7 +25,7 @@ const STAMP_AS_VALUE: [u8; STAMP_BYTES + 4] =
 #[must_use = "a writer of rights must show it"]
 pub struct AccessNote(());
 
-/// Notes that access to a database has changed, without saying to whom.
+/// Notes that access to a database has changed, without naming users.
 pub fn note(trx: &Transaction, root: &RootKeys, name: &str) -> Result<AccessNote> {
     let (quiet, of) = (Quiet(trx), AccessCell::of(name));
     quiet.atomic(&root.access_cell(of), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)?;

@@ -155,7 +155,7 @@ impl Keys {
     }
 
     /// Returns the key that logs a change of a user or role, for SET_VERSIONSTAMPED_KEY. Only
-    /// [`crate::access::note_principals`] writes it.
+    /// `note_principals` of the module `access` writes it.
     pub(crate) fn changed_principal_stamped(&self, incarnation: u64, user_version: u16) -> Vec<u8> {
         stamped(self.changed_principals_prefix(incarnation), user_version)
     }
