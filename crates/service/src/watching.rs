@@ -32,7 +32,7 @@ use crate::accounts::{Accounts, DatabasesState, Freshness};
 use crate::looks::{LookPacer, RightsLook, RightsMetrics, read_within};
 use crate::rights::Requirement;
 use crate::standing::{RightsBasis, Standing};
-use users::{FollowedUsers, UserChanges};
+use users::{FollowedUsers, UserChangeCounter};
 
 /// The delay from a poll to the poll of databases that were followed since.
 const NEW_POLL_DELAY: Duration = Duration::from_millis(300);
@@ -410,7 +410,7 @@ impl Drop for FollowedDatabase {
 struct RightsState {
     accounts: watch::Receiver<u64>,
     /// The change counter of a user of one database.
-    user: Option<UserChanges>,
+    user: Option<UserChangeCounter>,
     /// The value of that counter when the user was last read.
     user_known_at: Option<u64>,
     /// The known end of the user's session, in milliseconds of Unix time.
@@ -541,7 +541,7 @@ impl RightsState {
         let mut databases = self.rights.iter().filter_map(|(database, ..)| database.as_ref());
         let has_changed = databases.any(|database| database.known.has_changed().unwrap_or(false))
             || self.accounts.has_changed().unwrap_or(false)
-            || self.user.as_ref().is_some_and(UserChanges::has_changed);
+            || self.user.as_ref().is_some_and(UserChangeCounter::has_changed);
         self.is_judged && !has_changed
     }
 
@@ -588,7 +588,7 @@ impl RightsState {
             let found = match standing.basis() {
                 rests_on @ RightsBasis::Principal { .. } => {
                     // The counter is read before the user.
-                    let said = self.user.as_ref().map(UserChanges::count);
+                    let said = self.user.as_ref().map(UserChangeCounter::count);
                     if said.is_some() && said == self.user_known_at {
                         break standing.principal().clone();
                     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use flatbed_clock::Clock;
 use flatbed_layer::channels::{AccessCell, AccessPart, AccessState, UserChanges, UsersPosition};
-use flatbed_layer::{Error, Layer, Result};
+use flatbed_layer::{Layer, Result};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -54,14 +54,14 @@ struct DatabaseFollowers {
 }
 
 /// The change counter of a followed user. The last one that is dropped ends the following.
-pub(super) struct UserChanges {
+pub(super) struct UserChangeCounter {
     counter: watch::Receiver<u64>,
     of: Arc<FollowedUsers>,
     database: Arc<str>,
     name: Arc<str>,
 }
 
-impl UserChanges {
+impl UserChangeCounter {
     pub(super) fn count(&self) -> u64 {
         *self.counter.borrow()
     }
@@ -75,7 +75,7 @@ impl UserChanges {
     }
 }
 
-impl Drop for UserChanges {
+impl Drop for UserChangeCounter {
     fn drop(&mut self) {
         self.of.followed().leave(&self.database, &self.name);
     }
@@ -96,7 +96,7 @@ impl FollowedUsers {
     }
 
     fn followed(&self) -> MutexGuard<'_, UserFollowers> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.followed.lock().unwrap_or_else(Poisonflatbed_layer::Error::into_inner)
     }
 
     /// When the last look began after which all followers of changed users were woken.
@@ -111,7 +111,12 @@ impl FollowedUsers {
 
     /// Returns a counter that increases when a user of a database may have changed. It may or may not report changes
     /// from before this call.
-    pub(super) fn follow(self: &Arc<Self>, database: &Arc<str>, incarnation: u64, name: &Arc<str>) -> UserChanges {
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        database: &Arc<str>,
+        incarnation: u64,
+        name: &Arc<str>,
+    ) -> UserChangeCounter {
         let mut followed = self.followed();
         let counter = followed.join(database, incarnation, name);
         if !followed.is_looking {
@@ -121,7 +126,7 @@ impl FollowedUsers {
             tokio::spawn(look_on(Arc::downgrade(self), self.layer.clock().clone()));
         }
         drop(followed);
-        UserChanges { counter, of: Arc::clone(self), database: Arc::clone(database), name: Arc::clone(name) }
+        UserChangeCounter { counter, of: Arc::clone(self), database: Arc::clone(database), name: Arc::clone(name) }
     }
 
     /// True if no user is followed; the task of the looks then ends.
@@ -137,7 +142,7 @@ impl FollowedUsers {
         let _looking = self.looking.lock().await;
         #[cfg(test)]
         if self.fails() {
-            return Err(Error::timed_out());
+            return Err(flatbed_layer::Error::timed_out());
         }
         let clock = self.layer.clock();
         let wants = |bucket| self.followed().has_bucket(bucket);

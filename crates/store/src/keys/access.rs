@@ -28,7 +28,7 @@ impl AccessCell {
     /// Returns the cell of a database. The bucket is that of [`bucket_of`] without shards; the cell is the last byte of
     /// the same hash.
     pub fn of(name: &str) -> AccessCell {
-        let [.., cell] = hash_of(name).to_be_bytes();
+        let [.., cell] = hash_of(name.as_bytes()).to_be_bytes();
         AccessCell { bucket: bucket_of(name, 0), cell }
     }
 }
