@@ -22,7 +22,7 @@ const NO_ID: &str = "id";
 
 /// Handles `_resync`: `GET` shows the progress, `POST` starts it (`action=start`, the default) or stops it
 /// (`action=stop`). It runs in the background; with `exclusive=true` only administrators can use the database
-/// meanwhile.
+/// meanwhile. A start after a stop resumes, or begins at the first document with `reset=true`.
 pub(crate) async fn resync(mut request: Request, db: &str) -> Result<Reply> {
     let database = request.context.database(db, Administer).await?;
     request.skip_body().await;
@@ -30,7 +30,7 @@ pub(crate) async fn resync(mut request: Request, db: &str) -> Result<Reply> {
     if request.method == Method::POST {
         let is_exclusive = request.query.flag("exclusive");
         let action = match request.query.get("action") {
-            None | Some("start") => ResyncAction::Start { is_exclusive },
+            None | Some("start") => ResyncAction::Start { is_exclusive, is_anew: request.query.flag("reset") },
             Some("stop") => ResyncAction::Stop,
             Some(_) => {
                 return Err(Failure::bad_request("Unknown parameter for 'action'. Must be start or stop"));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use flatbed_clock::Clock;
-use foundationdb::future::{FdbSlice, FdbValues};
+use foundationdb::future::{FdbKeys, FdbSlice, FdbValues};
 use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
 use foundationdb::{Database, FdbError, FdbResult, KeySelector};
 use tokio::time::Instant;
@@ -206,6 +206,12 @@ impl Answer for Option<FdbSlice> {
     }
 }
 
+impl Answer for FdbKeys {
+    fn size(&self) -> (u64, u64) {
+        (0, 0)
+    }
+}
+
 impl Answer for i64 {
     fn size(&self) -> (u64, u64) {
         (0, 0)
@@ -325,6 +331,17 @@ impl<C: TransactionContext> Transaction<C> {
         end: &[u8],
     ) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<C> {
         self.count_answer(CallKind::Size, self.trx.get_estimated_range_size_bytes(begin, end))
+    }
+
+    /// Returns keys that divide a range into parts of about `part_bytes`, with both ends of the range. The servers know
+    /// them from samples.
+    pub fn get_range_split_points(
+        &self,
+        begin: &[u8],
+        end: &[u8],
+        part_bytes: i64,
+    ) -> impl Future<Output = FdbResult<FdbKeys>> + Send + Sync + Unpin + use<C> {
+        self.count_answer(CallKind::Size, self.trx.get_range_split_points(begin, end, part_bytes))
     }
 
     /// Reads the transaction's read version.

@@ -49,7 +49,7 @@ pub struct Waits {
     pub point_reads: u64,
     /// Pages of ranges read, and selectors resolved.
     pub range_reads: u64,
-    /// Estimates of a range's size.
+    /// Estimates of a range's size, and of its split points.
     pub size_reads: u64,
     /// Keys in the answers of reads.
     pub keys_read: u64,

@@ -1,6 +1,7 @@
 //! The running resyncs of a process, and their progress.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flatbed_databases::server::Inner;
@@ -42,10 +43,13 @@ impl State<Inner> for Resyncs {
 }
 
 impl Resyncs {
-    /// Registers the progress of a resync. A namespace has a single entry.
-    pub(crate) fn begin(&self, namespace: u64, task: ResyncTask) -> RunningResync {
-        lock(&self.0).insert(namespace, task);
-        RunningResync { namespace, all: Arc::clone(&self.0) }
+    /// Registers this process's part in a resync. `None`: it takes part already.
+    pub(crate) fn begin(&self, namespace: u64, task: ResyncTask) -> Option<RunningResync> {
+        match lock(&self.0).entry(namespace) {
+            Entry::Vacant(place) => drop(place.insert(task)),
+            Entry::Occupied(_) => return None,
+        }
+        Some(RunningResync { namespace, all: Arc::clone(&self.0) })
     }
 
     pub(crate) fn all(&self) -> Vec<ResyncTask> {

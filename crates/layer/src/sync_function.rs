@@ -24,7 +24,7 @@ use flatbed_store::features::{check_record, is_replicator, name_features};
 use flatbed_store::once::Once;
 use flatbed_store::proto;
 use flatbed_store::record_log::note_change;
-use flatbed_store::sync_function::set_function;
+use flatbed_store::sync_function::{begin_resync, draw_run, set_function};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use prost::Message;
 
@@ -118,6 +118,7 @@ impl Database {
             actor: self.actor(),
             source,
             now_ms: self.handle.inner.clock.unix_ms(),
+            run: draw_run()?,
             once: self.handle.inner.once()?,
         };
         transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut set).await?;
@@ -181,6 +182,8 @@ struct SetFunction<'a> {
     actor: &'a Actor,
     source: Option<&'a str>,
     now_ms: u64,
+    /// The number of the resync that follows.
+    run: u64,
     once: Once,
 }
 
@@ -214,8 +217,8 @@ impl Operation for SetFunction<'_> {
         // It stays closed to its users until the documents are routed by the earlier function.
         let exclusive = ClosedReasons::of(record.closed).is_resyncing;
         let (number, begun_at_ms) = (record.channels, self.now_ms);
-        let resync = proto::Resync { number, begun_at_ms, exclusive, ..proto::Resync::default() };
-        trx.set(&keys.resync(), &resync.encode_to_vec());
+        let resync = proto::Resync { number, begun_at_ms, exclusive, run: self.run, ..proto::Resync::default() };
+        begin_resync(trx, &keys, &resync);
         due::mark(trx, &self.inner.keys, DueKind::Resync, self.name, 0)?;
         check_room(&record.encode_to_vec(), &bytes)?;
         self.once.mark(trx);

@@ -731,27 +731,53 @@ pub struct Resync {
     /// of the function: a later one begins anew
     #[prost(uint64, tag = "1")]
     pub number: u64,
-    /// documents up to this id are through
-    #[prost(string, tag = "2")]
-    pub done_until: ::prost::alloc::string::String,
-    /// how many they are
-    #[prost(uint64, tag = "3")]
-    pub documents: u64,
-    /// of these, such as are in other channels, give something else or end at another time than before
-    #[prost(uint64, tag = "4")]
-    pub changed: u64,
-    /// leaves that the function refused: they are where they were
-    #[prost(uint64, tag = "5")]
-    pub refused: u64,
     /// Unix time
     #[prost(uint64, tag = "6")]
     pub begun_at_ms: u64,
     /// users read nothing until it is through
     #[prost(bool, tag = "7")]
     pub exclusive: bool,
-    /// by an administrator, who may start it anew
+    /// by an administrator, who may resume it
     #[prost(bool, tag = "8")]
     pub stopped: bool,
+    /// drawn by each beginning
+    #[prost(uint64, tag = "9")]
+    pub run: u64,
+    /// its ranges are written
+    #[prost(bool, tag = "10")]
+    pub divided: bool,
+}
+/// {NS}/CHANNELS/5/{first id}: the documents from this id on, and how far a resync has come with them. One process works on them:
+/// the owner. Another one takes the range over when the beats have been the same for long.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResyncRange {
+    /// the resync that the range belongs to
+    #[prost(uint64, tag = "1")]
+    pub run: u64,
+    /// the first id behind the range
+    #[prost(string, tag = "2")]
+    pub until: ::prost::alloc::string::String,
+    /// documents up to this id are through; empty: none is
+    #[prost(string, tag = "3")]
+    pub done_until: ::prost::alloc::string::String,
+    /// how many they are
+    #[prost(uint64, tag = "4")]
+    pub documents: u64,
+    /// of these, such as are in other channels, give something else or end at another time than before
+    #[prost(uint64, tag = "5")]
+    pub changed: u64,
+    /// leaves that the function refused: they are where they were
+    #[prost(uint64, tag = "6")]
+    pub refused: u64,
+    /// all of the range is through
+    #[prost(bool, tag = "7")]
+    pub done: bool,
+    /// empty: none
+    #[prost(bytes = "vec", tag = "8")]
+    pub owner: ::prost::alloc::vec::Vec<u8>,
+    /// changes with each change of the range
+    #[prost(uint64, tag = "9")]
+    pub beats: u64,
 }
 /// {NS}/PRINCIPALS/0/{kind}/{name}: a user or role as an administrator made it. The stamp has a fixed length and is last, so that
 /// SET_VERSIONSTAMPED_VALUE can write it.

@@ -2,8 +2,10 @@
 
 use prost::Message;
 
+use crate::error::Result;
 use crate::features::{name_features, name_verdicts};
 use crate::keys::Keys;
+use crate::once::random_id;
 use crate::proto;
 use crate::transaction::Transaction;
 
@@ -34,4 +36,17 @@ pub fn set_function(
         }
         None => trx.clear(&keys.sync_function()),
     }
+}
+
+/// Draws the number of a resync, before the transaction that begins it.
+pub fn draw_run() -> Result<u64> {
+    let [a, b, c, d, e, f, g, h, ..] = random_id()?;
+    Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+}
+
+/// Begins a resync with the database's current function, in place of an earlier one. No range is written yet.
+pub fn begin_resync(trx: &Transaction, keys: &Keys, resync: &proto::Resync) {
+    let ranges = keys.resync_ranges();
+    trx.clear_range(&ranges.begin, &ranges.end);
+    trx.set(&keys.resync(), &resync.encode_to_vec());
 }

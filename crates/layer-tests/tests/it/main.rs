@@ -29,6 +29,7 @@ mod pending;
 mod renew;
 mod replicas;
 mod restored;
+mod resync;
 mod room;
 mod security;
 mod shards;

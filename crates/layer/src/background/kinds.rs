@@ -103,10 +103,7 @@ pub(super) async fn work(
                 AttendOutcome::Elsewhere => Outcome::Elsewhere,
             }
         }
-        Some(DueKind::Resync) => match resync(&layer.reader(name), turn).await? {
-            true => Outcome::Done,
-            false => Outcome::Unfinished,
-        },
+        Some(DueKind::Resync) => of_part(resync(&layer.reader(name), turn).await?),
         Some(DueKind::Expiry) => {
             let database = layer.database(name, actor.clone());
             of_part(expire(&database.handle, turn, entry.listed_for_ms(), ahead).await?)
@@ -118,6 +115,20 @@ pub(super) async fn work(
         },
         None => Outcome::Unfinished,
     })
+}
+
+/// Returns whether processes without the slice's lease take part in work of a kind.
+pub(super) fn is_shared(kind: u64) -> bool {
+    DueKind::of(kind) == Some(DueKind::Resync)
+}
+
+/// Takes part in work of a slice of another process, which reports the outcome. Returns whether this process has done
+/// some of it.
+pub(super) async fn help(layer: &Layer, entry: &DueEntry, turn: Duration) -> Result<bool> {
+    match DueKind::of(entry.key.kind) {
+        Some(DueKind::Resync) => Ok(resync(&layer.reader(&entry.key.name), turn).await? == Some(false)),
+        _ => Ok(false),
+    }
 }
 
 /// Returns the outcome of long work. `is_through`: whether it has finished; `None`: this process is already doing it,

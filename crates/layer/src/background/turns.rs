@@ -10,9 +10,11 @@ use std::sync::{Arc, PoisonError};
 use flatbed_jobs::{Backoff, Claim, try_lead};
 use flatbed_store::due::DueKind;
 use flatbed_store::error::Result;
+use flatbed_store::keys::DueKey;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use crate::background::kinds;
 use crate::background::list::{self, DueEntry, DueWork};
 use crate::background::slice::Slice;
 use crate::background::{Worker, drawn};
@@ -24,12 +26,25 @@ pub(super) struct Turns<'a> {
     leases: Arc<RootLeases>,
     /// In the order in which their due work was seen.
     waiting: VecDeque<WaitingSlice>,
-    under_way: FuturesUnordered<BoxFuture<'a, u8>>,
+    /// Work of other processes' slices that this process may take part in.
+    shared: Vec<DueEntry>,
+    under_way: FuturesUnordered<BoxFuture<'a, Ended>>,
     slices: HashMap<u8, Arc<Slice>>,
+    /// The work that this process takes part in.
+    helped: Vec<DueKey>,
     /// True if work arrived while its slice was ending: the list must be read again.
     pub(super) came_late: bool,
     /// True if the last read found due work in slices of other processes.
     pub(super) is_left: bool,
+}
+
+/// The most work of other processes' slices that this process takes part in at once.
+const SHARED_AT_ONCE: usize = 2;
+
+enum Ended {
+    Slice(u8),
+    /// True if this process has done some of the work.
+    Shared(DueKey, bool),
 }
 
 struct WaitingSlice {
@@ -41,8 +56,8 @@ struct WaitingSlice {
 impl<'a> Turns<'a> {
     pub(super) fn new(worker: &'a Worker) -> Turns<'a> {
         let leases = Arc::new(RootLeases(worker.layer.inner.clone()));
-        let (waiting, under_way, slices) = Default::default();
-        Turns { worker, leases, waiting, under_way, slices, came_late: false, is_left: false }
+        let (waiting, shared, under_way, slices, helped) = Default::default();
+        Turns { worker, leases, waiting, shared, under_way, slices, helped, came_late: false, is_left: false }
     }
 
     /// Reads the due work. Work in a running slice is added to it.
@@ -61,6 +76,7 @@ impl<'a> Turns<'a> {
             claims.entry(*slice).or_insert_with(new).note(leases.get(slice).cloned(), now);
         }
         (self.is_left, self.came_late) = (false, false);
+        self.shared.clear();
         // Each look begins at another slice, so that not all processes try the same ones.
         let behind = found.split_off(&first);
         for (slice, entries) in behind.into_iter().chain(found) {
@@ -76,6 +92,7 @@ impl<'a> Turns<'a> {
             } else {
                 at.map(|at| self.waiting.remove(at));
                 self.is_left = true;
+                self.shared.extend(entries.into_iter().filter(|entry| kinds::is_shared(entry.key.kind)));
             }
         }
         Ok(())
@@ -93,8 +110,18 @@ impl<'a> Turns<'a> {
             let backoff = Backoff { first: worker.options.look_every, max: worker.options.look_every };
             self.under_way.push(Box::pin(async move {
                 try_lead(&work, &claim, &leases, &backoff).await;
-                slice
+                Ended::Slice(slice)
             }));
+        }
+        while self.helped.len() < SHARED_AT_ONCE
+            && !worker.is_ending()
+            && let Some(entry) = self.shared.pop()
+        {
+            if self.helped.contains(&entry.key) {
+                continue;
+            }
+            self.helped.push(entry.key.clone());
+            self.under_way.push(Box::pin(help(worker, entry)));
         }
         worker.are_some_waiting.store(self.has_waiting(), Ordering::Relaxed);
     }
@@ -118,15 +145,35 @@ impl<'a> Turns<'a> {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.slices.is_empty()
+        self.under_way.is_empty()
     }
 
-    /// Waits until a slice has ended, and returns its number of tasks that were done or have made progress. `None`: no
-    /// slice is running.
+    /// Waits until a slice has ended, or this process's part in shared work, and returns its number of tasks that were
+    /// done or have made progress. `None`: nothing is running.
     pub(super) async fn ended(&mut self) -> Option<u64> {
-        let slice = self.under_way.next().await?;
-        let slice = self.slices.remove(&slice)?;
+        let slice = match self.under_way.next().await? {
+            Ended::Slice(slice) => self.slices.remove(&slice)?,
+            Ended::Shared(key, has_got_on) => {
+                self.helped.retain(|helped| *helped != key);
+                return Some(u64::from(has_got_on));
+            }
+        };
         self.came_late |= slice.has_late_work();
         Some(slice.done())
     }
+}
+
+/// Takes part in work for a turn.
+async fn help(worker: &Worker, entry: DueEntry) -> Ended {
+    let mut stop = worker.status.stopping();
+    let helped = kinds::help(&worker.layer, &entry, worker.options.turn);
+    let has_got_on = tokio::select! {
+        helped = helped => helped,
+        _ = stop.wait_for(|stop| *stop) => Ok(false),
+    };
+    if let Err(error) = &has_got_on {
+        let DueKey { name, kind, .. } = &entry.key;
+        tracing::debug!(database = name, kind, %error, "this process could not take part in another one's work");
+    }
+    Ended::Shared(entry.key, has_got_on.unwrap_or(false))
 }

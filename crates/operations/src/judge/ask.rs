@@ -27,7 +27,7 @@ use crate::judge::judgement::judge_of;
 use crate::judge::judgement::{Judge, Judgement, NO_FUNCTIONS, ProposedWrite, Room, Rule};
 use crate::judge::rights;
 use crate::judge::routes::Routes;
-use crate::judge::several::JudgeContext;
+use crate::judge::several::{JudgeContext, SMALL_BYTES, TOGETHER_MAX, not_routed};
 use crate::read::all_docs::{AllDocs, AllDocsQuery};
 use crate::read::get;
 use crate::read::missing::missing_revs;
@@ -217,15 +217,67 @@ pub async fn route_edit(
     old: Option<&Document>,
     writer: Option<&Arc<Writer>>,
 ) -> Result<Judgement> {
-    let rules = rules(database, instance).await?;
-    let Some(routes) = &rules.routes else {
-        return Err(Refusal::InvalidSetting("The database has no channels".to_owned()).into());
-    };
+    let routes = routes(database, instance).await?;
     let nobody = User::default();
+    Ok(routes.route(unsigned(database, instance, &nobody, (edit, old), writer)).await)
+}
+
+/// Routes edits upon the revisions beside them, as [`route_edit`] does without a writer. Small ones share calls of the
+/// function. Returns as many answers, in their order.
+///
+/// # Errors
+/// As [`route_edit`].
+#[boxed]
+pub async fn all_routed(
+    database: &ReadHandle,
+    instance: &Instance,
+    edits: &[(Edit<'_>, Option<Document>)],
+) -> Result<Vec<Judgement>> {
+    let routes = routes(database, instance).await?;
+    let (nobody, named) = (User::default(), named(instance));
+    let judge = judge_of(&database.inner);
+    let mut said = Vec::with_capacity(edits.len());
+    let (mut rest, bytes) = (edits, |(edit, old): &(Edit<'_>, Option<Document>)| {
+        2 * edit_bytes(edit) + 3 * old.as_ref().map_or(0, document_bytes)
+    });
+    while let Some(first) = rest.first() {
+        let small = rest.iter().take(TOGETHER_MAX).take_while(|edit| bytes(edit) <= SMALL_BYTES).count();
+        let together: usize = rest.iter().take(small).map(bytes).sum();
+        // Without room for their texts they go one by one.
+        let room = judge.map_or_else(|| Some(Box::new(()) as Room), |judge| judge.try_room(&named, together));
+        if small < 2 || room.is_none() {
+            let (edit, old) = first;
+            said.push(routes.route(unsigned(database, instance, &nobody, (edit, old.as_ref()), None)).await);
+            rest = rest.get(1..).unwrap_or_default();
+            continue;
+        }
+        let (some, others) = rest.split_at(small);
+        let writes = some.iter().map(|(edit, old)| unsigned(database, instance, &nobody, (edit, old.as_ref()), None));
+        let mut answers = routes.route_all(writes.collect()).await;
+        // An edit without an answer keeps its routing.
+        answers.resize_with(small, || Err(not_routed()));
+        said.append(&mut answers);
+        rest = others;
+    }
+    Ok(said)
+}
+
+async fn routes(database: &ReadHandle, instance: &Instance) -> Result<Routes> {
+    let routes = rules(database, instance).await?.routes;
+    routes.ok_or_else(|| Refusal::InvalidSetting("The database has no channels".to_owned()).into())
+}
+
+/// Returns a write without a user.
+fn unsigned<'a>(
+    database: &'a ReadHandle,
+    instance: &'a Instance,
+    nobody: &'a User,
+    (edit, old): (&'a Edit<'a>, Option<&'a Document>),
+    writer: Option<&'a Arc<Writer>>,
+) -> ProposedWrite<'a> {
     let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
-    let (name, now_s) = (&instance.name, database.inner.clock.unix_seconds());
-    let write = ProposedWrite { edit, old, user: &nobody, database: name, caller: 0, security, writer, now_s };
-    Ok(routes.route(write).await)
+    let now_s = database.inner.clock.unix_seconds();
+    ProposedWrite { edit, old, user: nobody, database: &instance.name, caller: 0, security, writer, now_s }
 }
 
 /// The inputs of a judgement, with their memory permit.

@@ -27,7 +27,7 @@ use crate::view_runtime::view_functions;
 const JUDGED_AT_ONCE: usize = 8;
 
 /// The number of small edits passed to a function together, and of such batches that are judged concurrently.
-const TOGETHER_MAX: usize = 32;
+pub const TOGETHER_MAX: usize = 32;
 const BATCHES_AT_ONCE: usize = 2;
 
 /// The largest edit that counts as small, in bytes of its text and of the text that it replaces ([`with_room`]).

@@ -96,7 +96,7 @@ impl FollowedUsers {
     }
 
     fn followed(&self) -> MutexGuard<'_, UserFollowers> {
-        self.followed.lock().unwrap_or_else(Poisonflatbed_layer::Error::into_inner)
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When the last look began after which all followers of changed users were woken.

@@ -33,8 +33,10 @@ pub enum ChannelPart {
     End { second: u64, id: String },
     /// The sync function.
     Function,
-    /// The progress of a new function.
+    /// A resync.
     Resync,
+    /// The documents of a resync from this id on.
+    ResyncRange { first: String },
 }
 
 impl Keys {
@@ -169,9 +171,24 @@ impl Keys {
         self.two(CHANNELS, FUNCTION)
     }
 
-    /// Returns the key of the progress of a new function.
+    /// Returns the key of a resync.
     pub fn resync(&self) -> Vec<u8> {
         self.two(CHANNELS, RESYNC)
+    }
+
+    /// Returns the key of the progress of a resync with the documents from this id on.
+    pub fn resync_range(&self, first: &str) -> Vec<u8> {
+        self.channel_part(RESYNC, first)
+    }
+
+    /// Returns the range of all progress of a resync.
+    pub fn resync_ranges(&self) -> KeyRange {
+        KeyRange { begin: [&self.resync()[..], &[0]].concat(), end: self.two(CHANNELS, RESYNC + 1) }
+    }
+
+    /// Returns the range of a resync and its progress.
+    pub fn resync_all(&self) -> KeyRange {
+        KeyRange { begin: self.resync(), end: self.two(CHANNELS, RESYNC + 1) }
     }
 
     /// Returns the range of a renewal's marks: in the order of their stamps, the keys whose values contain a stamp.
@@ -237,6 +254,7 @@ impl Keys {
             }
             FUNCTION if rest.is_empty() => ChannelPart::Function,
             RESYNC if rest.is_empty() => ChannelPart::Resync,
+            RESYNC => ChannelPart::ResyncRange { first: take_text(rest)? },
             _ => return Err(bad_key()),
         })
     }
@@ -263,6 +281,7 @@ mod tests {
         assert_eq!(keys().end_of_document(256, "d"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x03\x16\x01\0\x02d\0");
         assert_eq!(keys().sync_function(), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x04");
         assert_eq!(keys().resync(), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x05");
+        assert_eq!(keys().resync_range("d"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x05\x02d\0");
         assert_eq!(keys().stays("d", "B"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x07\x02d\0\x02B\0");
         let stamped = keys().channel_entry_stamped("A", 65_536, 0x0102);
         let place = entry.len() - STAMP_BYTES;
@@ -281,6 +300,10 @@ mod tests {
             assert!(!is_in(&keys().stays_of("A"), &keys().stays(other, "d")), "{other:?}");
         }
         assert!(!is_in(&keys().channel_entries("A", 8), &keys().channel_entry("A", &first)));
+        for first in ["", "\0", "d"] {
+            assert!(is_in(&keys().resync_ranges(), &keys().resync_range(first)), "{first:?}");
+        }
+        assert!(!is_in(&keys().resync_ranges(), &keys().resync()) && is_in(&keys().resync_all(), &keys().resync()));
         let after = keys().channel_entries_after("A", &first);
         assert_eq!([first, second].map(|seq| is_in(&after, &keys().channel_entry("A", &seq))), [false, true]);
         let until = keys().ends_until(255);

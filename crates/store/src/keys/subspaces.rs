@@ -182,6 +182,7 @@ mod tests {
             (Subspace::Channels, keys.channel_document("c", "d")),
             (Subspace::Channels, keys.sync_function()),
             (Subspace::Channels, keys.resync()),
+            (Subspace::Channels, keys.resync_range("d")),
             (Subspace::Principals, keys.principal(flatbed_channels::PrincipalKind::Role, "r")),
             (Subspace::Principals, keys.gateway_session(&[0; 20])),
             (Subspace::LocalBytes, keys.local_bytes(None)),

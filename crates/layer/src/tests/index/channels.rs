@@ -34,7 +34,7 @@ use crate::handle::{Database, Layer};
 use crate::resync::ResyncAction;
 use crate::tests::index::random::with_faults;
 
-const START: ResyncAction = ResyncAction::Start { is_exclusive: false };
+const START: ResyncAction = ResyncAction::Start { is_exclusive: false, is_anew: false };
 
 /// Routes like a database without a function; `gives` names users who get channels, `ends` is a second of Unix time.
 pub(crate) struct ByBody;
@@ -549,8 +549,8 @@ async fn torture(probability: f64, seed: u64, late: bool) {
 async fn resynced(db: &Database) {
     loop {
         match crate::resync::resync(db, std::time::Duration::from_secs(60)).await {
-            Ok(true) => return,
-            Ok(false) | Err(Error::Storage(_)) => {}
+            Ok(Some(true)) => return,
+            Ok(_) | Err(Error::Storage(_)) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -619,7 +619,7 @@ async fn a_new_function_comes_to_all_documents() {
 /// administrators keep access.
 #[tokio::test]
 async fn an_exclusive_resync_has_the_database_for_itself() {
-    const ALONE: ResyncAction = ResyncAction::Start { is_exclusive: true };
+    const ALONE: ResyncAction = ResyncAction::Start { is_exclusive: true, is_anew: false };
     let ([server, user], _storage) = database(false).await;
     server.set_sync_function(None).await.unwrap();
     for n in 0..60 {

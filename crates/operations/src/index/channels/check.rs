@@ -220,6 +220,7 @@ pub async fn check_entry(trx: &Transaction, instance: &Instance, key: &[u8], val
     let id = match &part {
         ChannelPart::Function => return bad(proto::SyncFunction::decode(value).is_ok()),
         ChannelPart::Resync => return bad(proto::Resync::decode(value).is_ok()),
+        ChannelPart::ResyncRange { .. } => return bad(proto::ResyncRange::decode(value).is_ok()),
         ChannelPart::Entry { .. } => match ChannelEntry::decode(value) {
             Ok(entry) => entry.doc,
             Err(_) => return bad(false),
@@ -266,7 +267,7 @@ pub async fn check_entry(trx: &Transaction, instance: &Instance, key: &[u8], val
             !stays.all().is_empty() && since.is_some_and(|since| since.is_none_or(is_before))
         }
         ChannelPart::End { second, .. } => info.routed.expires_at_ms.map(second_of) == Some(*second),
-        ChannelPart::Function | ChannelPart::Resync => true,
+        ChannelPart::Function | ChannelPart::Resync | ChannelPart::ResyncRange { .. } => true,
     };
     Ok((!is_own).then(|| format!("document {id:?} has another")))
 }
