@@ -393,7 +393,7 @@ async fn documents_that_take_further_reads_are_judged() {
     assert_eq!((routing.deleted, routing.verdict.channels), (true, ["G".to_owned()].into()));
 }
 
-/// Edits, conflicts and deletions by a user, whom the current function judges.
+/// Makes edits, conflicts and deletions as a user, so that the current function judges them.
 async fn writer(process: Layer, seed: u64) {
     let mut random = Random(seed);
     let db = process.database("db", user("anna")).asked_by(crate::channels::ReadPrincipal::All);
