@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use flatbed_layer::json::{Limits, Value, parse};
 use flatbed_layer::{
     Background, BackgroundOptions, CreateOptions, Database, Document, Edit, Judge, Judgement, Layer, LayerOptions,
-    Refusal, Rule, Verdict, ProposedWrite,
+    ProposedWrite, Refusal, Rule, Verdict,
 };
 use flatbed_metrics::Value as Metric;
 use futures_util::future::BoxFuture;

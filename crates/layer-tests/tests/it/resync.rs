@@ -6,8 +6,8 @@ use crate::support::{Layer, Store, assert_clean, pages_are_full};
 use flatbed_layer::json::{Limits, Value, parse};
 use flatbed_layer::waits::{Waits, count};
 use flatbed_layer::{
-    BackgroundOptions, CreateOptions, Database, Document, Edit, Judge, Judgement, LayerOptions, Refusal, Rule, Verdict,
-    ProposedWrite,
+    BackgroundOptions, CreateOptions, Database, Document, Edit, Judge, Judgement, LayerOptions, ProposedWrite, Refusal,
+    Rule, Verdict,
 };
 use futures_util::future::BoxFuture;
 

@@ -6,7 +6,7 @@ use flatbed_databases::document::edit::{Document, Edit, GetOptions};
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_databases::instance::Instance;
 use flatbed_flatten::json::{Limits, parse};
-use flatbed_operations::judge::ask::{all_routed, routed};
+use flatbed_operations::judge::ask::{all_routed, route_edit};
 use flatbed_operations::judge::judgement::Judgement;
 use flatbed_operations::read::get::plain;
 use flatbed_revtree::{DocumentId, RevId};
@@ -162,7 +162,7 @@ async fn leaf(
         attachments.map(|attachment| (attachment.name.clone(), AttachmentEdit::Copy(attachment))).collect();
     let edit = Edit { attachments, ..edit(id, deleted, parent, &text)? };
     let _call = calls.acquire().await.ok();
-    match routed(&database.handle, instance, &edit, old.as_ref(), None).await {
+    match route_edit(&database.handle, instance, &edit, old.as_ref(), None).await {
         Ok(judgement) => Ok(Some(judgement)),
         Err(Error::Refused(refusal)) => Ok(Some(Err(refusal))),
         Err(error) => Err(error),

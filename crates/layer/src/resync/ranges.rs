@@ -198,7 +198,7 @@ impl Operation for Finish<'_> {
         }
         let all = instance.keys.resync_all();
         trx.clear_range(&all.begin, &all.end);
-        close(trx, &instance, false)
+        close(self.inner, trx, &instance, false)
     }
 }
 

@@ -215,7 +215,7 @@ impl Part<'_> {
             let worked = worker.range(first.clone(), range).await;
             (first, worked)
         };
-        self.workers.spawn(waits::carry(waits::Operation::current(), work));
+        self.workers.spawn(waits::carry(waits::OperationCounters::current(), work));
     }
 }
 

@@ -6,7 +6,7 @@ use flatbed_databases::instance::Instance;
 use flatbed_databases::server::Inner;
 use flatbed_operations::index::channels;
 use flatbed_operations::index::compiled::compile_within;
-use flatbed_operations::index::maintainers::{Change, Maintainers, IndexContext};
+use flatbed_operations::index::maintainers::{Change, IndexContext, Maintainers};
 use flatbed_operations::index::prepare::Preparations;
 use flatbed_operations::write::winner::Bodies;
 use flatbed_store::error::Result;
@@ -69,7 +69,7 @@ impl Operation for Step<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<StepOutcome> {
         self.preparations.make_up(self.inner).await?;
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
-        if !self.preparations.fit(&instance) {
+        if !self.preparations.are_current(&instance) {
             self.preparations = Preparations::of(&instance);
         }
         let key = instance.keys.resync_range(self.first);
@@ -172,14 +172,14 @@ async fn rewrite(
     let mut new = Info { bucket: instance.buckets.own_number(), ..old.clone() };
     new.stamp = [0xff; STAMP_BYTES];
     new.stamp[STAMP_BYTES - 2..].copy_from_slice(&user_version.to_be_bytes());
-    let rerouted = before.becomes_said(within, &found.id, Some(old), &mut new, Some(said.clone())).await?;
+    let rerouted = before.change_routing_to(within, &found.id, Some(old), &mut new, Some(said.clone())).await?;
     if answers.changed.is_empty() && rerouted.is_same() {
         return Ok(rewritten);
     }
     let info_key = keys.info();
     let end = [&info_key[..], &[0]].concat();
     // Conflicts with concurrent edits in both directions.
-    trx.add_conflict_range(&info_key, &end, ConflictRangeType::ReadSyncFunction)?;
+    trx.add_conflict_range(&info_key, &end, ConflictRangeType::Read)?;
     trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
     for (at, said) in &answers.changed {
         let (Some((_, rev)), Some(record)) = (found.leaves.get(*at), found.records.get(*at)) else { continue };

@@ -12,7 +12,7 @@ use flatbed_databases::document::body::begin_read;
 use flatbed_databases::document::edit::{Document, Edit, GetOptions};
 use flatbed_databases::document::verdict::Verdict;
 use flatbed_flatten::json::{Limits, Value, parse};
-use flatbed_operations::judge::judgement::{Judge, Judgement, Rule, ProposedWrite};
+use flatbed_operations::judge::judgement::{Judge, Judgement, ProposedWrite, Rule};
 use flatbed_operations::write::batch::resolved;
 use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Refusal};

@@ -130,8 +130,8 @@ async fn each_writer_of_rights_changes_the_access_version_and_no_other_does() {
     server.set_security(br#"{"members":{"names":["x"],"roles":[]}}"#).await.unwrap();
     server.set_sync_function(Some("m")).await.unwrap();
     expect("settings change", false).await;
-    server.resync(ResyncAction::Start { is_exclusive: false }).await.ok();
-    assert!(crate::resync::resync(&server, Duration::from_secs(60)).await.unwrap());
+    server.resync(ResyncAction::Start { is_exclusive: false, is_anew: false }).await.ok();
+    assert_eq!(crate::resync::resync(&server, Duration::from_secs(60)).await.unwrap(), Some(true));
     expect("a resync routes documents anew", true).await;
     assert_clean(&server).await;
     // Users, roles and the database go.
