@@ -7,8 +7,8 @@
 //!
 //! **The row alone decides whether it begins a node** ([`Shape`]), by a hash of its key. The same rows therefore have
 //! the same nodes, whatever was written before. A checker can recompute a tree, nothing has to be balanced, and parts
-//! can be built separately. A node is stored under the key of its first row, so no node points at another, and the
-//! entries near a key can be requested on all levels at once.
+//! can be built separately ([`Section`]). A node is stored under the key of its first row, so no node points at another,
+//! and the entries near a key can be requested on all levels at once.
 //!
 //! ```text
 //! rows      a b c d e f g h i j k l
@@ -32,7 +32,7 @@ mod known;
 mod shape;
 mod tree;
 
-pub use build::{BuiltNodes, build};
+pub use build::{BuiltNodes, Section, build, build_section};
 pub use change::{NodeChanges, RowChange, change};
 pub use cover::{count, cover, nth};
 pub use groups::{Group, Groups, groups};

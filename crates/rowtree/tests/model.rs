@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use flatbed_rowtree::{
-    Key, KeyRange, KnownNodes, NodeChanges, Parts, RowChange, Shape, Summary, Tree, TreePage, build, change, count,
-    cover, groups, nth,
+    Key, KeyRange, KnownNodes, NodeChanges, Parts, RowChange, Section, Shape, Summary, Tree, TreePage, build,
+    build_section, change, count, cover, groups, nth,
 };
 use proptest::prelude::*;
 
@@ -364,6 +364,71 @@ proptest! {
         }
         prop_assert_eq!(&built.nodes, &memory.nodes);
         prop_assert_eq!(built.height, memory.height);
+    }
+
+    /// Builders work at sections in any order, a part each in turn, and die: a part may be built twice. The levels
+    /// above are built last.
+    #[test]
+    fn what_is_built_by_sections_is_what_changes_make(
+        rows in batch(),
+        more in batch(),
+        level in 1..4u8,
+        turns in prop::collection::vec((any::<prop::sample::Index>(), 1..50usize, prop::bool::weighted(0.2)), 1..200),
+        page_max in prop::option::of(1..5usize),
+    ) {
+        let memory = made(vec![rows, more], None);
+        let mut built = Memory { rows: memory.rows.clone(), page_max, ..Memory::default() };
+        let begins = built.rows.iter().filter(|(key, row)| shape().level(key, row.1) >= level);
+        let begins: Vec<Key> = std::iter::once(Key::new()).chain(begins.map(|(key, _)| key.clone())).collect();
+        let ends: Vec<Option<Key>> = begins.iter().skip(1).cloned().map(Some).chain([None]).collect();
+        let section = |begin: &Key| (Section { level, begin: begin.clone(), end: None }, 1, begin.clone());
+        let mut left: Vec<_> = begins.iter().map(section).collect();
+        let mut height = 0;
+        for turn in 0.. {
+            if left.is_empty() {
+                break;
+            }
+            let (index, limit, is_lost) = turns[turn % turns.len()];
+            let at = index.index(left.len());
+            let (section, at_level, begin) = &mut left[at];
+            let (done, _) = built.run(build_section(&built, &shape(), *at_level, section, begin.clone(), limit));
+            let is_root = done.is_root && !done.nodes.is_empty();
+            for (key, sum) in done.nodes {
+                built.nodes.insert((*at_level, key), sum);
+            }
+            if is_lost && turn < turns.len() {
+                continue;
+            }
+            section.end = done.end;
+            match done.next {
+                Some(next) => *begin = next,
+                None => {
+                    let place = begins.iter().position(|begin| *begin == section.begin).unwrap();
+                    prop_assert_eq!(&section.end, &ends[place]);
+                    (*at_level, *begin) = (*at_level + 1, section.begin.clone());
+                    if is_root {
+                        prop_assert_eq!(begins.len(), 1);
+                        height = *at_level - 1;
+                    }
+                    if is_root || *at_level > level {
+                        left.swap_remove(at);
+                    }
+                }
+            }
+        }
+        let mut above = level;
+        while height == 0 && !built.rows.is_empty() {
+            above += 1;
+            let mut next = Some(Key::new());
+            while let Some(begin) = next {
+                let (done, _) = built.run(build(&built, &shape(), above, begin, 20));
+                built.nodes.extend(done.nodes.into_iter().map(|(key, sum)| ((above, key), sum)));
+                height = if done.is_root { above } else { 0 };
+                next = done.next;
+            }
+        }
+        prop_assert_eq!(&built.nodes, &memory.nodes);
+        prop_assert_eq!(height, memory.height);
     }
 
     #[test]

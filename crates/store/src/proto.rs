@@ -478,7 +478,8 @@ pub struct ViewProgress {
     /// of the last of these in the log of purges
     #[prost(bytes = "vec", tag = "5")]
     pub purge_stamp: ::prost::alloc::vec::Vec<u8>,
-    /// 0: rows are written without nodes; 1: nodes are built; 2: it is followed
+    /// 0: rows are written without nodes; 3: sections of nodes are built; 1: the holder enters long keys,
+    /// then, after phase 3 if there is one, the nodes above the sections; 2: it is followed
     #[prost(uint32, tag = "6")]
     pub phase: u32,
     /// one for each distinct map
@@ -490,7 +491,10 @@ pub struct ViewProgress {
     /// 16 random bytes, others after each transaction that changes nodes
     #[prost(bytes = "vec", tag = "10")]
     pub nodes_mark: ::prost::alloc::vec::Vec<u8>,
-    /// 16 bytes: the process that works at it; empty: none, and in phase 0
+    /// level of the sections of nodes in a first build; 0: there are none
+    #[prost(uint32, tag = "11")]
+    pub section_level: u32,
+    /// 16 bytes: the process that works at it; empty: none, and in phases 0 and 3
     #[prost(bytes = "vec", tag = "20")]
     pub holder: ::prost::alloc::vec::Vec<u8>,
     /// in phase 0: documents of the leases that have ended
@@ -553,6 +557,30 @@ pub struct ViewLeasePlace {
     /// changes as long as the holder works
     #[prost(uint64, tag = "3")]
     pub beats: u64,
+}
+/// {NS}/INDEXES/{index}/12/{hash}: a section of a tree whose nodes are still to be built, and how far its holder has come.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ViewSection {
+    #[prost(uint32, tag = "1")]
+    pub tree: u32,
+    /// its first row; empty: the first one of the tree
+    #[prost(bytes = "vec", tag = "2")]
+    pub begin: ::prost::alloc::vec::Vec<u8>,
+    /// first row of the next section; empty: not known, or there is none
+    #[prost(bytes = "vec", tag = "3")]
+    pub end: ::prost::alloc::vec::Vec<u8>,
+    /// nodes of this level are to be built next; 0 is 1
+    #[prost(uint32, tag = "4")]
+    pub level: u32,
+    /// from this row on; empty: from the begin
+    #[prost(bytes = "vec", tag = "5")]
+    pub at: ::prost::alloc::vec::Vec<u8>,
+    /// 16 bytes: the process that works at it; empty: none
+    #[prost(bytes = "vec", tag = "6")]
+    pub owner: ::prost::alloc::vec::Vec<u8>,
+    /// 16 bytes: of this holder; each of its transactions reads the section
+    #[prost(bytes = "vec", tag = "7")]
+    pub token: ::prost::alloc::vec::Vec<u8>,
 }
 /// In a ViewProgress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -10,6 +10,7 @@ mod noted;
 mod overflow;
 mod purges;
 mod recompute;
+mod sections;
 mod set_aside;
 mod signatures;
 mod taken_over;

@@ -6,6 +6,7 @@ mod large_tests;
 mod page_tests;
 mod partition_tests;
 mod read_tests;
+mod section_tests;
 
 use std::collections::BTreeMap;
 
@@ -25,6 +26,7 @@ use flatbed_views::view::documents::LargeReadGate;
 use flatbed_views::view::group::{Reduction, ViewGroup, ViewTree};
 use flatbed_views::view::known::KnownNodes;
 use flatbed_views::view::prepare::{EmittedDocument, PreparedDocument, prepare};
+use flatbed_views::view::sections::SectionRule;
 use flatbed_views::view::undo::GroupReads;
 use flatbed_views::view::written::{ReduceAsk, ReduceInput, WrittenReduces, WrittenResult};
 use flatbed_views::view_updates::KnowingGroups;
@@ -99,14 +101,18 @@ impl Operation for Step<'_> {
         let found = trx.get(&key, false).await?;
         let mut progress = match found {
             Some(found) => proto::ViewProgress::decode(&*found)?,
-            None => self.group.begin()?,
+            // Nodes are built level by level, of all rows.
+            None => proto::ViewProgress { section_level: 0, ..self.group.begin()? },
         };
         let mut applied = ApplyResult::default();
         match self.todo {
             ViewWork::Apply(documents) => {
                 applied = apply(&at, self.group, Some(&Lengths), self.known, &mut progress, documents).await?;
             }
-            ViewWork::Write(documents) => applied = write_rows(&at, self.group, Some(&Lengths), documents).await?,
+            ViewWork::Write(documents) => {
+                let sections = SectionRule::of(&progress)?;
+                applied = write_rows(&at, self.group, Some(&Lengths), &sections, documents).await?;
+            }
             ViewWork::Build => {
                 build_nodes(&at, self.group, Some(&Lengths), &mut progress, &mut NodesPace::default()).await?;
             }
@@ -415,6 +421,7 @@ async fn the_checker_finds_what_is_broken() {
             ViewPart::Progress | ViewPart::Refused | ViewPart::Undo(_) | ViewPart::Staged(..) => continue,
             ViewPart::SetAsideCount | ViewPart::SetAside(_) => continue,
             ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) | ViewPart::Later(_) => continue,
+            ViewPart::Section(_) | ViewPart::SectionBeat(_) => continue,
             ViewPart::Row(..) => (1, 0),
             ViewPart::OfDocument(..) => (2, 0),
             ViewPart::Node(_, level, _) => (3, level),

@@ -1,4 +1,5 @@
-//! The keys of a group of views: rows, the rows of each document, nodes, values in parts, leases of a first build.
+//! The keys of a group of views: rows, the rows of each document, nodes, values in parts, leases and sections of a first
+//! build.
 
 use crate::error::Result;
 use crate::keys::places::{RowPlaces, SortPlace, element_of};
@@ -20,8 +21,9 @@ const LABELLED: u64 = 8;
 const LATER: u64 = 9;
 const REFUSED: u64 = 10;
 const SET_ASIDE: u64 = 11;
+const SECTIONS: u64 = 12;
 
-/// The position of a lease's holder, behind the lease.
+/// The position of a lease's holder, behind the lease; and the beats of a section's holder, behind the section.
 const PLACE: u64 = 1;
 
 #[derive(Debug, Clone)]
@@ -69,6 +71,10 @@ pub enum ViewPart {
     Lease(String),
     /// The progress of a lease's holder.
     LeasePlace(String),
+    /// A section of a tree whose nodes are to be built, under a hash.
+    Section(Vec<u8>),
+    /// The beats of a section's holder.
+    SectionBeat(Vec<u8>),
 }
 
 impl RowKey {
@@ -302,6 +308,23 @@ impl ViewKeys {
         KeyRange { begin: [&count[..], &[0]].concat(), end: under(&count).end }
     }
 
+    /// Returns the key of a section of a tree whose nodes are to be built, under a hash of its begin.
+    pub fn section(&self, hash: &[u8]) -> Vec<u8> {
+        let mut key = with_int(&self.prefix, SECTIONS);
+        put_text(&mut key, TUPLE_BYTES, hash);
+        key
+    }
+
+    /// Returns the key of the beats of that section's holder.
+    pub fn section_beat(&self, hash: &[u8]) -> Vec<u8> {
+        with_int(&self.section(hash), PLACE)
+    }
+
+    /// Returns the range of all sections and their beats.
+    pub fn sections(&self) -> KeyRange {
+        KeyRange { begin: with_int(&self.prefix, SECTIONS), end: with_int(&self.prefix, SECTIONS + 1) }
+    }
+
     /// Parses a key of the group.
     pub fn split(&self, key: &[u8]) -> Result<ViewPart> {
         let (part, rest) = take_int(behind(key, &self.prefix))?;
@@ -354,6 +377,13 @@ impl ViewKeys {
             SET_ASIDE => match take_text_at(rest)? {
                 (id, []) => ViewPart::SetAside(id),
                 _ => return Err(bad_key()),
+            },
+            SECTIONS => match take_bytes_at(rest, TUPLE_BYTES)? {
+                (hash, []) => ViewPart::Section(hash),
+                (hash, rest) => match take_int(rest)? {
+                    (PLACE, []) => ViewPart::SectionBeat(hash),
+                    _ => return Err(bad_key()),
+                },
             },
             LEASES if rest.is_empty() => ViewPart::Leased,
             LEASES => match take_text_at(rest)? {
@@ -410,7 +440,8 @@ mod tests {
         assert_eq!(view.staged("d", &[5]), pack(&(root.clone(), 3, 300, 13, 7, 7, "d", Bytes::from(vec![5]))));
         assert_eq!(view.leased(), pack(&(root.clone(), 3, 300, 13, 7, 5)));
         assert_eq!(view.lease("d"), pack(&(root.clone(), 3, 300, 13, 7, 5, "d")));
-        assert_eq!(view.lease_place("d"), pack(&(root, 3, 300, 13, 7, 5, "d", 1)));
+        assert_eq!(view.lease_place("d"), pack(&(root.clone(), 3, 300, 13, 7, 5, "d", 1)));
+        assert_eq!(view.section_beat(&[5]), pack(&(root, 3, 300, 13, 7, 12, Bytes::from(vec![5]), 1)));
         assert_eq!(view.progress(), keys().index_progress(7));
     }
 
@@ -446,6 +477,8 @@ mod tests {
                 (view.leased(), ViewPart::Leased),
                 (view.lease(&id), ViewPart::Lease(id.clone())),
                 (view.lease_place(&id), ViewPart::LeasePlace(id.clone())),
+                (view.section(&element), ViewPart::Section(element.clone())),
+                (view.section_beat(&element), ViewPart::SectionBeat(element.clone())),
                 (view.progress(), ViewPart::Progress),
             ];
             for (key, part) in parts {
@@ -457,6 +490,9 @@ mod tests {
             let leases = view.leases();
             prop_assert!(leases.begin <= view.leased() && view.leased() < view.lease(""));
             prop_assert!(view.lease(&id) < view.lease_place(&id) && view.lease_place(&id) < leases.end);
+            let sections = view.sections();
+            prop_assert!(sections.begin < view.section(&element) && view.section(&element) < view.section_beat(&element));
+            prop_assert!(view.section_beat(&element) < sections.end && view.all_set_aside().end <= sections.begin);
             let rest = view.of_document_rest(&id);
             prop_assert!(rest.begin <= view.of_document_part(&id, 1) && view.of_document_part(&id, 1) < rest.end);
             let next = view.of_document(&[&id, "\u{1}"].concat());

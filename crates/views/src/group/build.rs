@@ -1,4 +1,5 @@
-//! The first build of a group: the rows of all documents by concurrent ranges of ids, then the nodes above them.
+//! The first build of a group: the rows of all documents by concurrent ranges of ids, then the steps of its holder: long
+//! keys, and the nodes above the sections ([`crate::group::sections`]) or all nodes.
 //!
 //! A process maps the ids of its leases ([`crate::group::leases`]), one or two at a time. It records each second up to
 //! where each is built, so that a successor of a dead builder maps little twice.
@@ -29,22 +30,23 @@ use crate::group::mapper::{DocumentToMap, map};
 use crate::group::steps::{NODES_FOR, Nodes, Step};
 use crate::view::build::NodesPace;
 use crate::view::prepare::PreparedDocument;
+use crate::view::sections::SectionRule;
 
 /// The bytes of the bodies in a range (one body may exceed it).
 const RANGE_BYTES_MAX: usize = 400_000;
 
 /// The interval at which a process renews its leases.
-const BEATS: Limit<Duration> = Limit::new(Duration::from_secs(1), Duration::from_millis(100));
+pub(super) const BEATS: Limit<Duration> = Limit::new(Duration::from_secs(1), Duration::from_millis(100));
 
 /// The time after which a lease is no longer renewed, if none of its ranges has ended and none waited for a shared
 /// resource: another process may succeed.
-const STALLED_MAX: Limit<Duration> = Limit::new(Duration::from_secs(60), Duration::from_millis(500));
+pub(super) const STALLED_MAX: Limit<Duration> = Limit::new(Duration::from_secs(60), Duration::from_millis(500));
 
 /// The polling interval while other processes build the rest.
-const LOOKS: Limit<Duration> = Limit::new(Duration::from_millis(500), Duration::from_millis(50));
+pub(super) const LOOKS: Limit<Duration> = Limit::new(Duration::from_millis(500), Duration::from_millis(50));
 
 /// The timeout for returning leases. Afterwards other processes notice by themselves.
-const LEAVES_IN: Duration = Duration::from_secs(5);
+pub(super) const LEAVES_IN: Duration = Duration::from_secs(5);
 
 pub(super) enum Outcome {
     /// The group can be followed, and read once it is current.
@@ -55,7 +57,7 @@ pub(super) enum Outcome {
 }
 
 /// Returns the number of concurrent ranges: one per processor, and some that wait for the storage.
-fn ranges_at_once() -> usize {
+pub(super) fn ranges_at_once() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 2
 }
 
@@ -113,6 +115,7 @@ enum ReaderMessage {
     /// Documents of the lease that begins at `of`, behind `from` and up to `until`.
     Range {
         of: (String, LeaseToken),
+        sections: Arc<SectionRule>,
         rows: Vec<AllDocsRow>,
         from: String,
         until: String,
@@ -164,7 +167,7 @@ async fn read_lease(
         conflicts: Conflicts::All,
         ..AllDocsQuery::default()
     };
-    let of = lease.from.clone();
+    let (of, sections) = (lease.from.clone(), Arc::clone(&lease.sections));
     if sender.send(Ok(ReaderMessage::Lease(lease))).await.is_err() {
         return Ok(None);
     }
@@ -173,7 +176,8 @@ async fn read_lease(
         let mut page = VecDeque::from(page);
         while let Some(rows) = next_range(&mut page, job.state.range.documents()) {
             let until = rows.last().map(|row| row.id.clone()).unwrap_or_default();
-            let range = ReaderMessage::Range { of: (of.clone(), token), rows, from: begun, until: until.clone() };
+            let (of, sections) = ((of.clone(), token), Arc::clone(&sections));
+            let range = ReaderMessage::Range { of, sections, rows, from: begun, until: until.clone() };
             if sender.send(Ok(range)).await.is_err() {
                 return Ok(None);
             }
@@ -269,10 +273,10 @@ impl<'a> BuildState<'a> {
                 let part = Part { token, until: built_until, built, documents, under_way, is_read, moved_at };
                 self.parts.insert(from, part);
             }
-            ReaderMessage::Range { of, rows, from, until } => {
+            ReaderMessage::Range { of, sections, rows, from, until } => {
                 if let Some(part) = self.part(&of.0, &of.1) {
                     part.under_way += 1;
-                    self.work.spawn(write(Arc::clone(self.job), of, rows, from, until));
+                    self.work.spawn(write(Arc::clone(self.job), of, sections, rows, (from, until)));
                 }
             }
             ReaderMessage::End(from, token) => {
@@ -406,9 +410,9 @@ impl<'a> BuildState<'a> {
 async fn write(
     job: Arc<Job>,
     of: (String, LeaseToken),
+    sections: Arc<SectionRule>,
     rows: Vec<AllDocsRow>,
-    from: String,
-    until: String,
+    (from, until): (String, String),
 ) -> Result<CompletedTask> {
     let (count, began) = (rows.len(), job.clock().now());
     let mut to_map: Vec<DocumentToMap> =
@@ -430,7 +434,7 @@ async fn write(
         waited += part.waited;
         documents += part.documents.len() as u64;
         built_until = part.documents.last().map(|document| document.id().to_owned());
-        wrote = write_part(&job, (&of.0, of.1), part.documents, &mut waited).await?;
+        wrote = write_part(&job, (&of.0, of.1), &sections, part.documents, &mut waited).await?;
         drop(part.permit);
     }
     job.state.range.took(count, job.clock().since(began).saturating_sub(waited));
@@ -442,6 +446,7 @@ async fn write(
 async fn write_part(
     job: &Job,
     lease: (&str, LeaseToken),
+    sections: &SectionRule,
     documents: Vec<PreparedDocument>,
     waited: &mut Duration,
 ) -> Result<Option<WriteOutcome>> {
@@ -456,7 +461,7 @@ async fn write_part(
     let mut rest = prepared.as_slice();
     while !rest.is_empty() {
         let mut pace = BatchPacer::new(&job.state.entered);
-        let wrote = Step::run(job, WriteRows { lease, documents: rest, pace: &mut pace }).await?;
+        let wrote = Step::run(job, WriteRows { lease, sections, documents: rest, pace: &mut pace }).await?;
         *waited += pace.end();
         match wrote {
             Some(WriteOutcome::Documents(count)) => rest = rest.get(count..).unwrap_or_default(),

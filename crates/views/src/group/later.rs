@@ -28,6 +28,7 @@ use crate::view::apply::write_rows;
 use crate::view::build::NODES;
 use crate::view::known::new_mark;
 use crate::view::prepare::PreparedDocument;
+use crate::view::sections::SectionRule;
 
 /// The number of documents read at once: each may have 8 MB, and is mapped as text.
 const READ_AT_ONCE: Limit<usize> = Limit::new(4, 3);
@@ -155,7 +156,8 @@ impl Work for Enter<'_, '_> {
                 return Ok(Some(WriteOutcome::Lost));
             }
         }
-        let applied = write_rows(&within.at(), &job.storage, Some(&job.written), documents).await?;
+        let sections = SectionRule::of(&progress)?;
+        let applied = write_rows(&within.at(), &job.storage, Some(&job.written), &sections, documents).await?;
         #[cfg(feature = "test-hooks")]
         let applied = {
             let lacks_room =

@@ -11,7 +11,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
@@ -28,11 +28,12 @@ use crate::group::steps::{GroupContext, Work, begin_standing, row_bytes};
 use crate::view::apply::write_rows;
 use crate::view::build::{NODES, ROWS};
 use crate::view::prepare::PreparedDocument;
+use crate::view::sections::SectionRule;
 
 const LEASE_DOCUMENTS: Limit<i32> = Limit::new(4_000, 30);
 
 /// The time without renewal after which a lease is taken over.
-const SILENCE_MAX: Limit<Duration> = Limit::new(Duration::from_secs(5), Duration::from_secs(3));
+pub(super) const SILENCE_MAX: Limit<Duration> = Limit::new(Duration::from_secs(5), Duration::from_secs(3));
 
 const LEASES_MAX: usize = 500;
 
@@ -48,6 +49,8 @@ pub struct Lease {
     /// The last id that former holders have built, and their number of documents.
     pub built_until: String,
     pub documents: u64,
+    /// The rule of the build in which the lease was taken. A new build ends its leases.
+    pub sections: Arc<SectionRule>,
 }
 
 /// The leases of other processes, as this process sees them.
@@ -114,9 +117,10 @@ impl Work for TakeLease<'_> {
         let all = keys.leases();
         let leases = trx.range(&all, true).first(LEASES_MAX * 2 + 1);
         let (progress, ..) = standing.await?;
-        if progress.is_none_or(|progress| progress.phase != ROWS) {
+        let Some(progress) = progress.filter(|progress| progress.phase == ROWS) else {
             return Ok(Some(TakeLeaseOutcome::Over));
-        }
+        };
+        let sections = Arc::new(SectionRule::of(&progress)?);
         let mut listed: Vec<(String, ViewLease, ViewLeasePlace)> = Vec::new();
         for row in leases.await?.iter() {
             match keys.split(row.key())? {
@@ -141,6 +145,7 @@ impl Work for TakeLease<'_> {
             from,
             until: Some(lease.until.clone()).filter(|_| !lease.is_end),
             documents: place.documents,
+            sections: Arc::clone(&sections),
         };
         // The previous attempt may have committed (`commit_unknown_result`).
         if let Some((from, lease, place)) = listed.iter().find(|(_, lease, _)| lease.token == self.token) {
@@ -189,6 +194,7 @@ impl GroupContext<'_> {
 
 pub struct WriteRows<'a, 'p> {
     pub lease: (&'a str, LeaseToken),
+    pub sections: &'a SectionRule,
     pub documents: &'a [PreparedDocument],
     pub pace: &'a mut BatchPacer<'p>,
 }
@@ -209,9 +215,8 @@ impl Work for WriteRows<'_, '_> {
         if !within.holds(from, token).await? {
             return Ok(Some(WriteOutcome::Lost));
         }
-        let job = within.job;
-        let applied =
-            write_rows(&within.at(), &job.storage, Some(&job.written), self.pace.attempt(self.documents)).await?;
+        let (job, documents) = (within.job, self.pace.attempt(self.documents));
+        let applied = write_rows(&within.at(), &job.storage, Some(&job.written), self.sections, documents).await?;
         Ok(Some(if applied.is_full { WriteOutcome::Full } else { WriteOutcome::Documents(applied.documents) }))
     }
 

@@ -7,8 +7,8 @@
 //! begins when a client writes into the database or reads a view, and when background work is due ([`attend`]); it
 //! stops after a while without changes.
 //!
-//! The first build ([`build`]) maps all documents by concurrent ranges of ids, and builds the nodes above the rows at
-//! the end. From then on ([`follow`]) each transaction enters a run of changes and advances the group's position.
+//! The first build ([`build`]) maps all documents by concurrent ranges of ids. Then all processes build the nodes above
+//! the rows by sections ([`sections`]), and one process the few nodes above those. From then on ([`follow`]) each transaction enters a run of changes and advances the group's position.
 //! Changes during the mapping are not lost: writes behind the position are read later, and purges are in the log of
 //! purges ([`purges`]); if the log lacks some, the group is compared with the documents ([`reconcile`]). Readers see a
 //! document that is entered in several transactions at once ([`crate::view::undo`]), and a new process completes it
@@ -29,6 +29,8 @@ pub mod others;
 pub mod purges;
 pub mod recompute;
 pub mod reconcile;
+pub mod section_leases;
+pub mod sections;
 pub mod source;
 pub mod steps;
 pub mod updater;

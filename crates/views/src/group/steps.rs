@@ -21,7 +21,7 @@ use crate::at_once::BatchPacer;
 use crate::group::job::Job;
 use crate::group::purges;
 use crate::view::apply::{ApplyContext, ApplyResult, apply};
-use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes};
+use crate::view::build::{FOLLOWED, NODES, NodesPace, ROWS, build_nodes, is_shared};
 use crate::view::documents::LargeReadGate;
 use crate::view::known::new_mark;
 use crate::view::large::{may_enter, tidy};
@@ -177,8 +177,8 @@ impl GroupContext<'_> {
     }
 }
 
-/// Takes a group over, or begins it if it is new. The rows of a first build are shared, so the group has no holder
-/// during it. A group without room for a row is begun again.
+/// Takes a group over, or begins it if it is new. Rows and sections of a first build are shared, so the group has no
+/// holder during them. A group without room for a row is begun again.
 pub struct Take {
     /// The beginning to replace, if it is still the current one ([`beginning_of`]).
     pub anew: Option<GroupGeneration>,
@@ -202,8 +202,8 @@ impl Work for Take {
         let last_purge = trx.range(&purged, true).reverse(true).first(1);
         let (progress, last_seq, purges) = standing.await?;
         let mut progress = match progress.filter(|progress| self.anew != Some(beginning_of(progress))) {
-            // Builders of ranges have leases.
-            Some(progress) if progress.phase == ROWS => return Ok(Some(progress)),
+            // Builders of ranges and sections have leases.
+            Some(progress) if is_shared(progress.phase) => return Ok(Some(progress)),
             Some(progress) => progress,
             None => {
                 let all = instance.keys.index(job.number());
@@ -241,8 +241,8 @@ impl Work for Hold<'_> {
         let progress = progress.map(|bytes| ViewProgress::decode(&*bytes)).transpose()?;
         let may_hold = |progress: &ViewProgress| {
             let is_free = progress.holder.is_empty() || progress.holder == within.owner();
-            let is_shared = progress.incarnation != instance.incarnation() || progress.phase == ROWS;
-            !is_shared && (is_free || self.silent == Some(progress))
+            let has_holder = progress.incarnation == instance.incarnation() && !is_shared(progress.phase);
+            has_holder && (is_free || self.silent == Some(progress))
         };
         let Some(mut progress) = progress.filter(may_hold) else { return Ok(None) };
         progress.holder = within.owner().to_vec();
@@ -271,7 +271,8 @@ impl Work for ReleaseGroup {
     }
 }
 
-pub(super) struct Nodes<'a> {
+/// A step of the holder of a first build: clears marks, begins the sections, or writes nodes.
+pub struct Nodes<'a> {
     pub pace: &'a mut NodesPace,
     pub began: Option<Instant>,
     /// The time that the transaction waited for permits.
@@ -297,6 +298,9 @@ impl Work for Nodes<'_> {
             self.pace.halve();
         }
         let is_built = build_nodes(&within.at(), &job.storage, Some(&job.written), &mut progress, self.pace).await?;
+        if is_shared(progress.phase) {
+            progress.holder.clear();
+        }
         within.write(&progress);
         Ok(Some(is_built))
     }

@@ -16,8 +16,8 @@ use flatbed_store::view_functions::FunctionFailure;
 use crate::group::holder::Release;
 use crate::group::job::Job;
 use crate::group::steps::{Hold, Step, Take, beginning_of};
-use crate::group::{build, find, follow, others};
-use crate::view::build::{FOLLOWED, NODES, ROWS};
+use crate::group::{build, find, follow, others, sections};
+use crate::view::build::{FOLLOWED, NODES, ROWS, SECTIONS};
 use crate::view_updates::{GroupId, GroupState, LoggedFailure, views};
 
 /// The first backoff, and the number of retries, while a group's design documents are changing.
@@ -241,12 +241,23 @@ async fn work(job: &Arc<Job>, mut progress: ViewProgress, full: &mut u32) -> Res
         NODES => {
             job.state.is_behind();
             job.state.show(|| job.task(true, progress.documents));
+            if progress.building.is_some() {
+                job.state.set_done(progress.documents);
+            }
             let outcome = build::build_nodes(job).await?;
             if matches!(outcome, build::Outcome::Built) {
                 job.reader.inner.metrics.view_groups_built.add(1);
                 job.state.is_through();
             }
             matches!(outcome, build::Outcome::Anew)
+        }
+        SECTIONS => {
+            job.state.is_behind();
+            // All documents are mapped.
+            job.state.show(|| job.task(true, progress.documents));
+            job.state.set_done(progress.documents);
+            sections::build(job).await?;
+            false
         }
         FOLLOWED => {
             progress.building = None;

@@ -18,6 +18,7 @@ use crate::view::labels::Labels;
 use crate::view::large;
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;
+use crate::view::sections::SectionRule;
 use crate::view::stored::{Needs, RowDelta, StoredTree, TreeRow, each_tree};
 use crate::view::summary::Summary;
 use crate::view::undo::{GroupReads, Writes, undos};
@@ -143,11 +144,12 @@ pub async fn apply(
 }
 
 /// Writes rows and documents' lists without nodes, for a first build, in which several tasks enter ranges of ids.
-/// Concurrent writers of the same documents abort. No reader sees the rows yet.
+/// Concurrent writers of the same documents abort. No reader sees the rows yet. Rows that begin `sections` are noted.
 pub async fn write_rows(
     at: &ApplyContext<'_>,
     group: &ViewGroup,
     written: Option<&dyn WrittenReduces>,
+    sections: &SectionRule,
     documents: &[PreparedDocument],
 ) -> Result<ApplyResult> {
     let (trx, keys) = (at.trx, at.keys.view(group.number()));
@@ -168,6 +170,7 @@ pub async fn write_rows(
     let alone = make_alone(reads, group, written, &diffs).await?;
     let mut writes = row_writes(&keys, &diffs);
     writes.extend(alone.into_iter().map(|((tree, row), (_, encoded))| (keys.node(tree, 0, &row), Some(encoded))));
+    sections.mark(&keys, &diffs, &mut writes);
     write(trx, &keys, &diffs, &writes, false, true)?;
     Ok(counted(&diffs, bytes_of(&diffs, &writes, &[])))
 }

@@ -174,7 +174,8 @@ impl Check<'_> {
             // They are removed before nodes are built.
             ViewPart::Later(_) => (self.progress.phase == FOLLOWED).then(|| "a document was not entered".to_owned()),
             ViewPart::Refused | ViewPart::SetAsideCount => None,
-            ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) => None,
+            ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) | ViewPart::SectionBeat(_) => None,
+            ViewPart::Section(_) => self.section(value).await?,
             ViewPart::SetAside(id) => {
                 let had = read_stored_rows(self.trx, self.keys, std::iter::once(&*id), true, None).await?;
                 (!had.iter().any(|had| had.is_set_aside)).then(|| format!("{id:?} has a reason, but is not set aside"))
@@ -205,6 +206,17 @@ impl Check<'_> {
                 (!self.progress.untidy).then(|| "it is a mark, and the progress says that none exist".to_owned())
             }
         })
+    }
+
+    /// Checks that nodes are still to be built, and that the section's first row exists.
+    async fn section(&self, value: &[u8]) -> Result<Option<String>> {
+        if self.progress.phase == FOLLOWED {
+            return Ok(Some("a section of nodes was not built".to_owned()));
+        }
+        let proto::ViewSection { tree, begin, .. } = proto::ViewSection::decode(value)?;
+        let row = self.keys.row(tree as usize, &begin);
+        let is_missing = !begin.is_empty() && self.trx.get(&row, true).await?.is_none();
+        Ok(is_missing.then(|| "the first row of a section is missing".to_owned()))
     }
 
     async fn undo(&self, key: &[u8], undone: &ViewPart, undo: &[u8]) -> Result<Option<String>> {

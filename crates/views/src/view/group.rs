@@ -18,6 +18,9 @@ use crate::view::known::new_mark;
 /// The mean bytes of rows in a node of level 1.
 const NODE_BYTES: u32 = 1_024;
 
+/// The level of the sections of a first build: a mean of 4 MB of rows and 4,369 nodes.
+const SECTION_LEVEL: Limit<u8> = Limit::new(4, 1);
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reduction {
     BuiltIn(Reducer),
@@ -150,7 +153,12 @@ impl ViewGroup {
     /// [`Error::NoRandomness`].
     pub fn begin(&self) -> Result<proto::ViewProgress> {
         // The end of a build looks for leftovers.
-        let mut progress = proto::ViewProgress { untidy: true, nodes_mark: new_mark()?, ..Default::default() };
+        let mut progress = proto::ViewProgress {
+            untidy: true,
+            nodes_mark: new_mark()?,
+            section_level: u32::from(SECTION_LEVEL.get()),
+            ..Default::default()
+        };
         for _ in self.trees() {
             let mut secret = [0; 16];
             getrandom::fill(&mut secret).map_err(|_| Error::NoRandomness)?;

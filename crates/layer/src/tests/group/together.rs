@@ -3,17 +3,21 @@
 #![cfg(test)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flatbed_clock::ManualClock;
 use flatbed_databases::actor::Actor;
+use flatbed_databases::handles::ReadHandle;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_jobs::Leases;
 use flatbed_store::due::slice_of;
 use flatbed_store::error::Result;
+use flatbed_store::keys::ViewPart;
+use flatbed_store::proto::ViewSection;
 use flatbed_store::transaction::{Attempt, NOT_COMMITTED, Operation, Transaction};
 use flatbed_store::view_functions::ViewFunctions;
-use flatbed_testkit::{Faults, Mortal, Storage, until};
+use flatbed_testkit::{Faults, Mortal, Random, Storage, until};
 use flatbed_views::at_once::BatchPacer;
 use flatbed_views::group::find::find;
 use flatbed_views::group::job::Job;
@@ -22,13 +26,17 @@ use flatbed_views::group::leases::{
     WriteRows, new_token,
 };
 use flatbed_views::group::steps::{Step, Take, Work};
-use flatbed_views::view::build::NODES;
+use flatbed_views::view::build::{NODES, SECTIONS};
 use flatbed_views::view::documents::LargeReadGate;
 use flatbed_views::view::prepare::{EmittedDocument, PreparedDocument, prepare};
+use flatbed_views::view::sections::SectionRule;
 use flatbed_views::view_updates::{LoadedGroup, views};
+use foundationdb::future::FdbKeyValue;
+use prost::Message;
+use tokio::sync::Semaphore;
 
 use super::functions::Texts;
-use super::{compare, define, recomputed, rows, sorted, standing, violations};
+use super::{compare, define, put, recomputed, rows, sorted, standing, violations};
 use crate::background::{Background, BackgroundOptions};
 use crate::handle::Database;
 use crate::lease::RootLeases;
@@ -131,6 +139,88 @@ async fn build(storage: Storage, is_killed: bool) {
     [&one, &two].iter().for_each(|process| process.layer.shutdown());
 }
 
+/// Returns the sections of the group's nodes that are still to be built.
+pub(super) async fn sections_of(db: &ReadHandle) -> Vec<ViewSection> {
+    let standing = standing(db).await;
+    let keys = standing.instance.keys.view(standing.group.number);
+    loop {
+        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+        if let Ok(found) = trx.range(&keys.sections(), true).all(10_000).await {
+            let section = |row: &FdbKeyValue| match keys.split(row.key()).unwrap() {
+                ViewPart::Section(_) => Some(ViewSection::decode(row.value()).unwrap()),
+                _ => None,
+            };
+            return found.iter().filter_map(section).collect();
+        }
+    }
+}
+
+/// A process is killed while it builds sections; two others build the rest, and documents change all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn sections_are_built_together_while_documents_change() {
+    let storage = Storage::new();
+    let writer = database(&storage).await;
+    fill(&writer, 600).await;
+    define(&writer, "_design/v", &[("n", "n|_stats"), ("id", "_id|written")]).await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let edits = tokio::spawn({
+        let (writer, is_over, mut random) = (writer.clone(), Arc::clone(&is_over), Random(5));
+        async move {
+            let mut edits = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let id = format!("d{:04}", random.below(700));
+                let body = format!(r#"{{"n":{}}}"#, random.below(20));
+                put(&writer, &id, (random.below(4) > 0).then_some(body.as_str())).await;
+                edits += 1;
+            }
+            edits
+        }
+    });
+    let third = {
+        let storage = storage.clone();
+        Mortal::start(1, async move { process(&storage).await }).await
+    };
+    let of_third = third.process();
+    of_third.texts.go_on();
+    let steps = &views(&of_third.layer.inner).steps;
+    steps.forget_permits(Semaphore::MAX_PERMITS);
+    third.spawn({
+        let reader = of_third.db.reader().clone();
+        async move { drop(rows(&reader, "_design/v", "n", ViewUpdate::True).await) }
+    });
+    let owner = views(&of_third.layer.inner).owner;
+    let holds = async || {
+        steps.add_permits(1);
+        let is_begun = standing(&writer).await.progress.is_some_and(|progress| progress.phase == SECTIONS);
+        is_begun && sections_of(&writer).await.iter().any(|section| section.owner == owner)
+    };
+    until("a process holds a section", holds).await;
+    assert!(sections_of(&writer).await.len() > 8, "there are more");
+    let tasks = of_third.layer.view_tasks();
+    assert!(tasks.len() == 1 && tasks[0].is_build, "{tasks:?}");
+    let mapped = standing(&writer).await.progress.unwrap().documents;
+    assert!((mapped..=tasks[0].total_changes).contains(&tasks[0].changes_done), "{mapped} are mapped: {tasks:?}");
+    let (one, two) = (process(&storage).await, process(&storage).await);
+    let others = [&one, &two].map(|process| {
+        process.texts.go_on();
+        let reader = process.db.reader().clone();
+        tokio::spawn(async move { rows(&reader, "_design/v", "n", ViewUpdate::True).await })
+    });
+    drop(third.kill());
+    for answered in others {
+        answered.await.unwrap().unwrap();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    assert!(edits.await.unwrap() > 0);
+    for process in [&one, &two] {
+        compare(&process.db, "_design/v", "n", "n").await;
+        compare(&process.db, "_design/v", "id", "_id").await;
+    }
+    assert_eq!(violations(&writer).await, Vec::<String>::new());
+    assert!(sections_of(&writer).await.is_empty());
+    [&one, &two].iter().for_each(|process| process.layer.shutdown());
+}
+
 async fn leases_of(db: &Database) -> usize {
     let instance = standing(db).await.instance;
     let number = flatbed_operations::index::groups::groups_of(&instance.record).next().unwrap().number;
@@ -195,7 +285,7 @@ async fn taken(job: &Job, others: &OtherLeases) -> Result<Option<Lease>> {
     })
 }
 
-async fn attempt<W: Work>(job: &Job, work: W) -> (Transaction, Option<W::Output>) {
+pub(super) async fn attempt<W: Work>(job: &Job, work: W) -> (Transaction, Option<W::Output>) {
     let trx = Transaction::begin(&job.reader.inner.db, &job.reader.inner.metrics).unwrap();
     let output =
         Step { job, work, large_reads: LargeReadGate::default() }.attempt(&trx, Attempt::default()).await.unwrap();
@@ -230,7 +320,8 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     let documents = prepared(&one, "d0004");
     let (mut pace, mut later) = (BatchPacer::new(&one.state.entered), BatchPacer::new(&one.state.entered));
     let lease = (first.from.as_str(), first.token);
-    let under_way = attempt(&one, WriteRows { lease, documents: &documents, pace: &mut pace }).await;
+    let none = SectionRule::default();
+    let under_way = attempt(&one, WriteRows { lease, sections: &none, documents: &documents, pace: &mut pace }).await;
     assert!(matches!(under_way.1, Some(WriteOutcome::Documents(1))));
     let ends = attempt(&one, EndLease { held: &of_first[0] }).await;
     assert!(matches!(ends.1, Some(EndLeaseOutcome::Lease)));
@@ -244,7 +335,7 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
         let failed = trx.commit().await.map(drop).map_err(|failed| failed.code());
         assert_eq!(failed, Err(NOT_COMMITTED));
     }
-    let rows = WriteRows { lease, documents: &documents, pace: &mut later };
+    let rows = WriteRows { lease, sections: &none, documents: &documents, pace: &mut later };
     assert!(matches!(Step::run(&one, rows).await.unwrap(), Some(WriteOutcome::Lost)));
     assert!(matches!(Step::run(&one, EndLease { held: &of_first[0] }).await.unwrap(), Some(EndLeaseOutcome::Lost)));
     let (lost, _) = Step::run(&one, Beat { held: &of_first, beats: 2, leaves: false }).await.unwrap().unwrap();

@@ -13,6 +13,7 @@ use flatbed_views::at_once::BatchPacer;
 use flatbed_views::group::leases::{WriteOutcome, WriteRows, new_token};
 use flatbed_views::group::steps::{GroupContext, Step, Work};
 use flatbed_views::view::prepare::{EmittedDocument, prepare};
+use flatbed_views::view::sections::SectionRule;
 use flatbed_views::view_updates::memory::UNIT_BYTES;
 use flatbed_views::view_updates::views;
 use futures_util::FutureExt;
@@ -111,15 +112,17 @@ async fn many_rows_wait_for_a_turn_and_few_do_not() {
     };
     let (few, many) = (of(1), of(1_000));
     let lease = ("", new_token().unwrap());
+    let none = SectionRule::default();
     let mut pace = BatchPacer::new(&job.state.entered);
-    let wrote = soon(Step::run(&job, WriteRows { lease, documents: &few, pace: &mut pace })).await.unwrap();
+    let wrote =
+        soon(Step::run(&job, WriteRows { lease, sections: &none, documents: &few, pace: &mut pace })).await.unwrap();
     assert!(matches!(wrote, Some(WriteOutcome::Lost)));
-    let mut waits = Box::pin(Step::run(&job, WriteRows { lease, documents: &many, pace: &mut pace }));
+    let mut waits = Box::pin(Step::run(&job, WriteRows { lease, sections: &none, documents: &many, pace: &mut pace }));
     assert!(waits.as_mut().now_or_never().is_none() && job.is_waiting());
     // Functions that reduce in a transaction do not block other groups, and the reverse.
     let reducing = job_by(&db, "_design/w", &Texts::default()).await;
     let mut its_pace = BatchPacer::new(&reducing.state.entered);
-    let reduces = WriteRows { lease, documents: &many, pace: &mut its_pace };
+    let reduces = WriteRows { lease, sections: &none, documents: &many, pace: &mut its_pace };
     assert!(matches!(soon(Step::run(&reducing, reduces)).await.unwrap(), Some(WriteOutcome::Lost)));
     put(&db, "d", Some("{}")).await;
     manual.advance(wait);
