@@ -18,8 +18,8 @@ use futures_util::future::join;
 use prost::Message;
 use tokio::time::Instant;
 
-use crate::group::leases::{SILENCE_MAX, LeaseToken};
-use crate::group::steps::{NODES_FOR, GroupContext, Work};
+use crate::group::leases::{LeaseToken, SILENCE_MAX};
+use crate::group::steps::{GroupContext, NODES_FOR, Work};
 use crate::view::build::{NODES, NodesPace, SECTIONS};
 use crate::view::sections::SectionRule;
 use crate::view_updates::lock;
@@ -57,7 +57,8 @@ impl OtherSections {
     /// Returns whether a section has no holder. One with this process's mark and an unknown token belongs to an ended
     /// build of this process.
     fn is_left(&self, section: &ViewSection, owner: &[u8]) -> bool {
-        let is_known = || LeaseToken::try_from(section.token.as_slice()).is_ok_and(|token| lock(&self.own).contains(&token));
+        let is_known =
+            || LeaseToken::try_from(section.token.as_slice()).is_ok_and(|token| lock(&self.own).contains(&token));
         section.owner.is_empty() || section.owner == owner && !is_known()
     }
 
