@@ -64,7 +64,7 @@ pub async fn build_nodes(
         return Ok(true);
     }
     let (shape, _) = shape_of(&progress.trees, place)?;
-    let at_level = u8::try_from(level).unwrap_or(u8::MAX).max(sections + 1);
+    let at_level = u8::try_from(level).unwrap_or(u8::MAX).max(sections.saturating_add(1));
     let of = (place, &shape, at_level);
     let reads = GroupReads { trx: at.trx, keys: &keys, is_before: false };
     let NodePart { nodes, next, is_root, first, .. } =
