@@ -12,7 +12,7 @@ use flatbed_store::proto::{self, ViewProgress, ViewSection};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use flatbed_store::waits::{self, Waits};
 use flatbed_testkit::{Random, Storage};
-use flatbed_views::view::apply::At;
+use flatbed_views::view::apply::ApplyContext;
 use flatbed_views::view::build::{FOLLOWED, NODES, NodesPace, SECTIONS, build_nodes};
 use flatbed_views::view::documents::LargeReadGate;
 use flatbed_views::view::group::{Reduction, ViewGroup, ViewTree};
@@ -233,7 +233,7 @@ impl Operation for HolderStep<'_> {
         let key = instance.keys.view(NUMBER).progress();
         let mut progress = ViewProgress::decode(&*trx.get(&key, false).await?.unwrap())?;
         let large_reads = LargeReadGate::open();
-        let at = At { trx, keys: &instance.keys, large_reads: &large_reads };
+        let at = ApplyContext { trx, keys: &instance.keys, large_reads: &large_reads };
         let is_built = build_nodes(&at, self.group, Some(&Lengths), &mut progress, self.pace).await?;
         trx.set(&key, &progress.encode_to_vec());
         Ok(is_built)
