@@ -218,7 +218,7 @@ impl Operation for Finish<'_> {
         trx.clear_range(&changes.begin, &changes.end);
         // All buckets: their databases have stamps of this cluster, and their own may be of another.
         newest.iter().try_for_each(|(bucket, _)| touch_newest(trx, self.keys, *bucket))?;
-        access::note_all(trx, self.keys)?;
+        access::note_all(trx, self.keys).await?;
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use flatbed_channels::PrincipalKind;
 use foundationdb::options::MutationType;
 
 use crate::error::Result;
-use crate::keys::{AccessCell, Keys, RootKeys, pack_principal};
+use crate::keys::{AccessCell, BUCKETS, Keys, RootKeys, pack_principal};
 use crate::seq::STAMP_BYTES;
 use crate::transaction::{Quiet, Transaction};
 
@@ -51,13 +51,13 @@ pub fn note_principals<'a>(
     note(trx, root, name)
 }
 
-/// Notes a change of access to every database, after a restore: stamps of another cluster may be above all of this one.
-pub fn note_all(trx: &Transaction, root: &RootKeys) -> Result<()> {
+/// Notes a change of access to every database that has had one, after a restore: stamps of another cluster may be above
+/// all of this one.
+pub async fn note_all(trx: &Transaction, root: &RootKeys) -> Result<()> {
+    let rows = trx.range(&root.access_buckets(), true).all(BUCKETS).await?;
     // Without cells each bucket has changed as a whole.
     let cells = root.all_access_cells();
     trx.clear_range(&cells.begin, &cells.end);
-    (0..=u8::MAX).try_for_each(|bucket| {
-        let key = root.access_bucket(bucket);
-        Quiet(trx).atomic(&key, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
-    })
+    let touch = |key: &[u8]| Quiet(trx).atomic(key, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue);
+    rows.iter().try_for_each(|row| touch(row.key()))
 }
