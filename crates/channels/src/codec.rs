@@ -7,8 +7,8 @@
 //! | value | bytes |
 //! |---|---|
 //! | [`ChannelEntry`] | `10` and flags (1 deleted, 2 removed, 4 has channels, 8 has an expiry); the document's id as a text; the revision; with flag 4 the number of channels, a varint, and each as a text; with flag 8 the expiry, a varint |
-//! | [`ChannelDeparture`] | the stamp, 12 bytes; `10` and flags (1 deleted, 2 has the stamp of entry); the revision; with flag 2 the stamp of entry, 12 bytes |
-//! | [`Periods`] | the newest stamp, 12 bytes: the end of the newest period, or its beginning if it is open; `10` and the flag 1, open; the beginning of an ended newest period, 12 bytes; older periods, the newest first, each as beginning and end, 12 bytes each |
+//! | [`ChannelDeparture`] | the stamp, 16 bytes; `10` and flags (1 deleted, 2 has the stamp of entry); the revision; with flag 2 the stamp of entry, 16 bytes |
+//! | [`Periods`] | the newest stamp, 16 bytes: the end of the newest period, or its beginning if it is open; `10` and the flag 1, open; the beginning of an ended newest period, 16 bytes; older periods, the newest first, each as beginning and end, 16 bytes each |
 //!
 //! Stamps come first, so that SET_VERSIONSTAMPED_VALUE can write them.
 
@@ -226,7 +226,7 @@ fn take<'b>(rest: &mut &'b [u8], count: usize) -> Result<&'b [u8], BadValue> {
 }
 
 fn take_stamp(rest: &mut &[u8]) -> Result<Stamp, BadValue> {
-    take(rest, 12)?.try_into().map(Stamp).map_err(|_| BadValue)
+    take(rest, 16)?.try_into().map(Stamp).map_err(|_| BadValue)
 }
 
 fn take_byte(rest: &mut &[u8]) -> Result<u8, BadValue> {
@@ -290,16 +290,16 @@ mod tests {
         assert_eq!(entry.encode(), b"\x10\x01d\xac\x02\x01\x01b");
         let entry = ChannelEntry { ends_at_ms: Some(300), ..entry };
         assert_eq!(entry.encode(), b"\x18\x01d\xac\x02\x01\x01b\xac\x02");
-        let left = ChannelDeparture { seq: Stamp([7; 12]), rev: "1-b".into(), deleted: true, since: None };
-        assert_eq!(left.encode(), b"\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x11\x01\x01\x01b");
-        let left = ChannelDeparture { deleted: false, since: Some(Stamp([8; 12])), ..left };
-        assert_eq!(left.encode(), [&[7; 12][..], b"\x12\x01\x01\x01b", &[8; 12]].concat());
-        let mut periods = Periods::since(Stamp([1; 12]));
-        assert_eq!(periods.encode(), [&[1; 12][..], &[0x11]].concat());
-        periods = periods.taken(Stamp([2; 12]));
-        assert_eq!(periods.encode(), [&[2; 12][..], &[0x10], &[1; 12]].concat());
-        periods = periods.given(Stamp([3; 12]));
-        assert_eq!(periods.encode(), [&[3; 12][..], &[0x11], &[1; 12], &[2; 12]].concat());
+        let left = ChannelDeparture { seq: Stamp([7; 16]), rev: "1-b".into(), deleted: true, since: None };
+        assert_eq!(left.encode(), [&[7; 16][..], b"\x11\x01\x01\x01b"].concat());
+        let left = ChannelDeparture { deleted: false, since: Some(Stamp([8; 16])), ..left };
+        assert_eq!(left.encode(), [&[7; 16][..], b"\x12\x01\x01\x01b", &[8; 16]].concat());
+        let mut periods = Periods::since(Stamp([1; 16]));
+        assert_eq!(periods.encode(), [&[1; 16][..], &[0x11]].concat());
+        periods = periods.taken(Stamp([2; 16]));
+        assert_eq!(periods.encode(), [&[2; 16][..], &[0x10], &[1; 16]].concat());
+        periods = periods.given(Stamp([3; 16]));
+        assert_eq!(periods.encode(), [&[3; 16][..], &[0x11], &[1; 16], &[2; 16]].concat());
     }
 
     #[test]
@@ -334,8 +334,8 @@ mod tests {
         assert_eq!(ChannelEntry::decode(&[&entry[..], b"x"].concat()), Err(BadValue));
         let left = ChannelDeparture { seq: Stamp::ZERO, rev: "1-a".into(), deleted: false, since: None }.encode();
         assert_eq!(ChannelDeparture::decode(&[&left[..], b"x"].concat()), Err(BadValue));
-        assert_eq!((Periods::decode(&[]), Periods::decode(&[0; 11])), (Ok(Periods::default()), Err(BadValue)));
-        let many = |count: usize| Periods::decode(&[&[9; 12][..], &[0x11], &[0; 24].repeat(count)].concat());
+        assert_eq!((Periods::decode(&[]), Periods::decode(&[0; 15])), (Ok(Periods::default()), Err(BadValue)));
+        let many = |count: usize| Periods::decode(&[&[9; 16][..], &[0x11], &[0; 32].repeat(count)].concat());
         assert!(many(PERIODS_MAX - 1).is_ok() && many(PERIODS_MAX) == Err(BadValue));
         // More than 64 bits, and more channels than an entry can hold.
         assert_eq!(take_varint(&mut &[0xff; 11][..]), Err(BadValue));
@@ -358,7 +358,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(doc in ".{0,300}", rev in rev(), flags in any::<[bool; 2]>(), channels in any::<Option<[String; 2]>>(), stamp in any::<[u8; 12]>(), ends_at_ms in any::<Option<u64>>()) {
+        fn what_is_written_is_read(doc in ".{0,300}", rev in rev(), flags in any::<[bool; 2]>(), channels in any::<Option<[String; 2]>>(), stamp in any::<[u8; 16]>(), ends_at_ms in any::<Option<u64>>()) {
             let [deleted, removed] = flags;
             let channels = channels.map(Vec::from);
             let entry = ChannelEntry { doc: doc.clone(), rev: rev.clone(), deleted, removed, channels, ends_at_ms };

@@ -3,16 +3,17 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-/// A commit in an incarnation of a database: a versionstamp and a user version, which sort in the order of commits.
+/// A commit in an incarnation of a database: the store's epoch (4 bytes), the versionstamp (10) and a user version (2),
+/// which sort in the order of commits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Stamp(pub [u8; 12]);
+pub struct Stamp(pub [u8; 16]);
 
 impl Stamp {
     /// Before the first commit.
-    pub const ZERO: Stamp = Stamp([0; 12]);
+    pub const ZERO: Stamp = Stamp([0; 16]);
 
     /// After the last commit.
-    pub const MAX: Stamp = Stamp([0xff; 12]);
+    pub const MAX: Stamp = Stamp([0xff; 16]);
 
     pub(crate) fn before(self) -> Stamp {
         Stamp::of_u128(self.u128().saturating_sub(1))
@@ -23,18 +24,17 @@ impl Stamp {
     }
 
     fn u128(self) -> u128 {
-        self.0.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+        u128::from_be_bytes(self.0)
     }
 
     fn of_u128(number: u128) -> Stamp {
-        let [_, _, _, _, bytes @ ..] = number.min(Stamp::MAX.u128()).to_be_bytes();
-        Stamp(bytes)
+        Stamp(number.to_be_bytes())
     }
 
     /// A stamp from a number, for tests and for stores without versionstamps.
     pub const fn of(number: u64) -> Stamp {
         let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
-        Stamp([a, b, c, d, e, f, g, h, 0, 0, 0, 0])
+        Stamp([0, 0, 0, 0, a, b, c, d, e, f, g, h, 0, 0, 0, 0])
     }
 }
 
@@ -118,8 +118,8 @@ mod tests {
     }
 
     fn read(text: &str) -> Option<Stamp> {
-        let mut bytes = [0; 12];
-        if text.len() != 24 || !text.is_ascii() {
+        let mut bytes = [0; 16];
+        if text.len() != 32 || !text.is_ascii() {
             return None;
         }
         for (at, byte) in bytes.iter_mut().enumerate() {
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(Position::held_since(two, one), Position::within(two, one));
         assert_eq!(Position::held_since(two, two), Position::at(two));
         assert_eq!(Position::held_since(two, three), Position::at(three));
-        assert_eq!(Stamp::of(258), Stamp([0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0]));
+        assert_eq!(Stamp::of(258), Stamp([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0]));
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn texts_are_read(at in any::<[u8; 12]>(), of in any::<Option<[u8; 12]>>()) {
+        fn texts_are_read(at in any::<[u8; 16]>(), of in any::<Option<[u8; 16]>>()) {
             let position = Position { at: Stamp(at), of: of.map(Stamp) };
             prop_assert_eq!(Position::parse(&position.text(show), read), Some(position));
         }

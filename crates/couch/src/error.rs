@@ -272,7 +272,6 @@ impl From<LayerError> for Failure {
                 tracing::error!(error = reason, "data of an older version");
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "format_too_old", reason)
             }
-            LayerError::Renewing => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             LayerError::Storage(_) => {
                 tracing::warn!(error = reason, "the storage did not answer");
                 let failure = Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason);

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_store::root::Epochs;
 use tokio::time::Instant;
 
 /// The smallest step of the confirmed time, so that transactions rarely write to the shared memory.
@@ -29,8 +30,8 @@ pub struct ConfirmedVersion {
     /// The number of the series of values that it belongs to; 0: it belongs to none. The process knows all changes of
     /// records between two values of one series.
     series: u64,
-    /// The epoch in the root's record under this value.
-    epoch: u64,
+    /// The epochs in the root's record under this value.
+    epochs: Epochs,
     /// The moment at which the newest transaction with this value requested its read version, in microseconds of the
     /// process's clock.
     as_of_us: AtomicU64,
@@ -38,16 +39,16 @@ pub struct ConfirmedVersion {
 
 impl ConfirmedVersion {
     /// Creates a value that belongs to no series, so that nothing cached under it is current under another value.
-    pub fn aside(version: &[u8], epoch: u64, as_of_us: u64) -> Arc<ConfirmedVersion> {
-        Arc::new(ConfirmedVersion { version: version.into(), series: 0, epoch, as_of_us: AtomicU64::new(as_of_us) })
+    pub fn aside(version: &[u8], epochs: Epochs, as_of_us: u64) -> Arc<ConfirmedVersion> {
+        Arc::new(ConfirmedVersion { version: version.into(), series: 0, epochs, as_of_us: AtomicU64::new(as_of_us) })
     }
 
     pub fn version(&self) -> &[u8] {
         &self.version
     }
 
-    pub fn epoch(&self) -> u64 {
-        self.epoch
+    pub fn epochs(&self) -> &Epochs {
+        &self.epochs
     }
 
     /// Returns whether this process has read the root's record under this value.
@@ -126,7 +127,7 @@ impl VersionCache {
         let began = now.checked_sub(Duration::from_secs(3600)).unwrap_or(now);
         VersionCache {
             began,
-            newest: Mutex::new(ConfirmedVersion::aside(&[], 0, 0)),
+            newest: Mutex::new(ConfirmedVersion::aside(&[], Epochs::default(), 0)),
             in_line: tokio::sync::Mutex::default(),
         }
     }
@@ -153,11 +154,11 @@ impl VersionCache {
 
     /// Makes a value the newest one. `continues`: it belongs to the series of the last one, as all changes of records
     /// between them are known; otherwise a new series begins. The caller must hold a lock that excludes other callers.
-    pub fn advance(&self, version: &[u8], epoch: u64, as_of_us: u64, continues: bool) -> Arc<ConfirmedVersion> {
+    pub fn advance(&self, version: &[u8], epochs: Epochs, as_of_us: u64, continues: bool) -> Arc<ConfirmedVersion> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let series = if continues && newest.series > 0 { newest.series } else { newest.series + 1 };
         let as_of_us = AtomicU64::new(as_of_us);
-        *newest = Arc::new(ConfirmedVersion { version: version.into(), series, epoch, as_of_us });
+        *newest = Arc::new(ConfirmedVersion { version: version.into(), series, epochs, as_of_us });
         Arc::clone(&newest)
     }
 }
@@ -271,7 +272,13 @@ impl DatabaseSecurity {
 
 #[cfg(test)]
 mod tests {
+    use flatbed_store::proto;
+
     use super::*;
+
+    fn epochs(epoch: u32) -> Epochs {
+        Epochs::of(&proto::Instance { epoch, ..proto::Instance::default() })
+    }
 
     #[test]
     fn what_is_cached_under_one_value_is_confirmed_together() {
@@ -279,7 +286,7 @@ mod tests {
         let confirmed = VersionCache::new(&clock);
         let second = Duration::from_secs(1);
         assert!(confirmed.known(b"", 5_000_000).is_none(), "nothing was read under the first value");
-        let first = confirmed.advance(b"1", 7, 5_000_000, false);
+        let first = confirmed.advance(b"1", epochs(7), 5_000_000, false);
         assert!(Arc::ptr_eq(&first, &confirmed.known(b"1", 5_500_000).unwrap()));
         assert!(first.is_confirmed(6_499_999, second) && !first.is_confirmed(6_500_000, second));
         // An earlier or hardly later read version confirms nothing new.
@@ -287,7 +294,7 @@ mod tests {
         first.confirm(5_501_000);
         assert!(!first.is_confirmed(6_500_000, second));
         assert!(confirmed.known(b"2", 7_000_000).is_none());
-        let next = confirmed.advance(b"2", 7, 7_000_000, true);
+        let next = confirmed.advance(b"2", epochs(7), 7_000_000, true);
         assert!(Arc::ptr_eq(&next, &confirmed.newest()) && !Arc::ptr_eq(&next, &first));
         assert!(next.is_confirmed(7_000_000, second) && !first.is_confirmed(7_000_000, second));
         // A read of the past, or after a restore, is not shared.
@@ -300,14 +307,14 @@ mod tests {
     #[test]
     fn values_of_one_series_have_known_changes_between_them() {
         let confirmed = VersionCache::new(&Clock::system());
-        let first = confirmed.advance(b"1", 7, 0, true);
-        let second = confirmed.advance(b"2", 7, 0, true);
+        let first = confirmed.advance(b"1", epochs(7), 0, true);
+        let second = confirmed.advance(b"2", epochs(7), 0, true);
         assert!(first.is_in_series() && first.is_of_series(&second));
-        let third = confirmed.advance(b"3", 8, 0, false);
-        assert_eq!((second.epoch(), third.epoch()), (7, 8));
-        assert!(!second.is_of_series(&third) && third.is_of_series(&confirmed.advance(b"4", 8, 0, true)));
-        let aside = ConfirmedVersion::aside(b"4", 8, 0);
-        assert!(!aside.is_of_series(&ConfirmedVersion::aside(b"4", 8, 0)) && !aside.is_of_series(&third));
+        let third = confirmed.advance(b"3", epochs(8), 0, false);
+        assert_eq!((second.epochs().now(), third.epochs().now()), (7, 8));
+        assert!(!second.is_of_series(&third) && third.is_of_series(&confirmed.advance(b"4", epochs(8), 0, true)));
+        let aside = ConfirmedVersion::aside(b"4", epochs(8), 0);
+        assert!(!aside.is_of_series(&ConfirmedVersion::aside(b"4", epochs(8), 0)) && !aside.is_of_series(&third));
     }
 
     #[test]

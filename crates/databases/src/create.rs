@@ -17,7 +17,7 @@ use prost::Message;
 
 use crate::actor::Actor;
 use crate::confirmed::DatabaseSecurity;
-use crate::instance::first_incarnation;
+use crate::instance::incarnation_of;
 use crate::server::Inner;
 
 pub struct Create<'a> {
@@ -43,7 +43,7 @@ pub struct Create<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct ReservedNamespace {
     number: u64,
-    epoch: u64,
+    epoch: u32,
     /// The number of namespaces that the transaction takes, and the block that remains.
     taken: Option<(u64, Block)>,
 }
@@ -57,7 +57,7 @@ impl Create<'_> {
     }
 
     /// Takes a reserved namespace of this process, or else reserves a block in the store.
-    async fn take_namespace(&mut self, trx: &Transaction, epoch: u64, next: Option<u64>) -> Result<u64> {
+    async fn take_namespace(&mut self, trx: &Transaction, epoch: u32, next: Option<u64>) -> Result<u64> {
         // An attempt with an unknown result cannot commit beside a later one: both leave a mark.
         if let Some(given) = self.namespace.filter(|given| given.epoch == epoch && given.taken.is_none()) {
             return Ok(given.number);
@@ -111,12 +111,11 @@ impl Operation for Create<'_> {
         let mut record = proto::DatabaseRecord {
             format_version: FORMAT_VERSION,
             namespace,
-            incarnation: first_incarnation(namespace, epoch),
+            incarnation: incarnation_of(namespace, epoch),
             run_bytes: self.run_bytes,
             field_ids_max: self.field_ids_max,
             created_at_ms: self.created_at_ms,
             leaves_only: self.leaves_only,
-            epoch,
             shards: self.shards,
             hinted_shards: self.hinted_shards,
             partitioned: self.partitioned,
@@ -136,9 +135,9 @@ impl Operation for Create<'_> {
         // Written at creation, so that the deletion of a database without writes changes it as well and wakes
         // followers.
         let buckets = Buckets::of_record(&self.inner.keys.namespace(namespace), &record, self.inner.writer);
-        touch_last_seq(trx, buckets.own(), 0)?;
+        touch_last_seq(trx, buckets.own(), epoch, 0)?;
         // No cache has an absent database; the deletion of an earlier one of the name has invalidated all.
-        note_event(trx, &self.inner.keys, self.name, None)?;
+        note_event(trx, &self.inner.keys, epoch, self.name, None)?;
         self.once.mark(trx);
         Ok(())
     }
@@ -162,7 +161,7 @@ impl Operation for Delete<'_> {
         let key = self.inner.keys.database(self.name);
         let bytes = trx.get(&key, false);
         let writer = self.inner.writer(trx, self.actor);
-        let (writer, _) = futures_util::try_join!(writer, self.inner.epoch_for_write(trx))?;
+        let (writer, epoch) = futures_util::try_join!(writer, self.inner.epoch_for_write(trx))?;
         let bytes = bytes.await?.ok_or(Error::DatabaseNotFound)?;
         let record = proto::DatabaseRecord::decode(&*bytes)?;
         check_record(&record, self.inner.collation)?;
@@ -170,14 +169,14 @@ impl Operation for Delete<'_> {
         let all = self.inner.keys.namespace(record.namespace).all();
         trx.clear(&key);
         trx.clear_range(&all.begin, &all.end);
-        note_event(trx, &self.inner.keys, self.name, Some(record.shards))?;
+        note_event(trx, &self.inner.keys, epoch, self.name, Some(record.shards))?;
         if is_replicator(&record) {
             note_replicator(trx, &self.inner.keys, self.name, false)?;
         }
         note_change(trx, &self.inner.keys, self.name)?;
         if record.channels > 0 {
             // Its users lose their rights.
-            let _note = access::note(trx, &self.inner.keys, self.name)?;
+            let _note = access::note(trx, (&self.inner.keys, epoch, self.name))?;
         }
         self.once.mark(trx);
         Ok(())

@@ -361,7 +361,7 @@ mod tests {
 
     fn in_database(namespace: u64, name: usize) -> RightsKey {
         let record = proto::DatabaseRecord { namespace, ..proto::DatabaseRecord::default() };
-        (InstanceId::from(&record), name.to_string().into(), RightsHolder::Principal)
+        (InstanceId::new(&record, 0), name.to_string().into(), RightsHolder::Principal)
     }
 
     fn held(channels: usize) -> Arc<HeldRights> {

@@ -7,6 +7,8 @@ use flatbed_store::buckets::Buckets;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{Keys, RootKeys};
 use flatbed_store::proto::DatabaseRecord;
+use flatbed_store::root::Epochs;
+use flatbed_store::seq::{Seq, begin_of};
 use flatbed_store::transaction::Transaction;
 use flatbed_store::updated::{UpdatedKeys, touch_last_seq};
 use tokio::time::Instant;
@@ -59,28 +61,29 @@ impl RangeSize {
 pub struct InstanceId {
     pub namespace: u64,
     incarnation: u64,
-    epoch: u64,
+    epoch: u32,
 }
 
-impl From<&DatabaseRecord> for InstanceId {
-    fn from(record: &DatabaseRecord) -> Self {
-        InstanceId { namespace: record.namespace, incarnation: record.incarnation, epoch: record.epoch }
+impl InstanceId {
+    /// Returns the id of the database with this record in an epoch of the store.
+    pub fn new(record: &DatabaseRecord, epoch: u32) -> Self {
+        InstanceId { namespace: record.namespace, incarnation: record.incarnation, epoch }
+    }
+
+    /// Returns whether a record is that of this database, in any epoch.
+    pub fn is_of(&self, record: &DatabaseRecord) -> bool {
+        (self.namespace, self.incarnation) == (record.namespace, record.incarnation)
     }
 }
 
 const EPOCH_BITS: u32 = 24;
 
-/// Returns the incarnation of a new database. The namespace distinguishes it from others of its name. The bits below
-/// count renewals, and the bits above are of the epoch, because a restore also reverts which namespaces are taken.
-pub fn first_incarnation(namespace: u64, epoch: u64) -> u64 {
+/// Returns the incarnation of a new database, which it keeps. The namespace distinguishes it from others of its name,
+/// and the bits above are of the epoch, because a restore also reverts which namespaces are taken.
+pub fn incarnation_of(namespace: u64, epoch: u32) -> u64 {
     let instance = namespace << 16;
     let free_bits = instance.leading_zeros().min(EPOCH_BITS);
-    epoch.checked_shl(u64::BITS - free_bits).unwrap_or(0) | instance
-}
-
-/// Returns the incarnation of a database after a renewal.
-pub fn next_incarnation(record: &DatabaseRecord, epoch: u64) -> u64 {
-    first_incarnation(record.namespace, epoch) | ((record.incarnation & 0xffff) % 0xffff + 1)
+    u64::from(epoch).checked_shl(u64::BITS - free_bits).unwrap_or(0) | instance
 }
 
 /// One instance of a database: a database that is deleted and created again is another one, with another namespace and
@@ -89,6 +92,8 @@ pub fn next_incarnation(record: &DatabaseRecord, epoch: u64) -> u64 {
 pub struct Instance {
     pub name: String,
     pub record: DatabaseRecord,
+    /// The epochs of the store.
+    pub epochs: Epochs,
     pub record_key: Vec<u8>,
     pub keys: Keys,
     pub buckets: Buckets,
@@ -113,6 +118,27 @@ impl Instance {
         self.record.incarnation
     }
 
+    /// Returns the epoch of the stamps that this instance writes.
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        self.epochs.now()
+    }
+
+    /// Returns the sequence before all changes of the epoch, and after those of the epochs before it.
+    pub fn epoch_begin(&self) -> Seq {
+        Seq::new(self.incarnation(), begin_of(self.epoch()))
+    }
+
+    /// Returns whether a sequence is one of this database's, of an epoch that it has been in.
+    pub fn has_seq(&self, seq: &Seq) -> bool {
+        seq.incarnation() == self.incarnation() && self.epochs.has(seq.epoch())
+    }
+
+    /// Returns a number that differs between databases of the name and between epochs, for caches of this process.
+    pub fn cache_number(&self) -> u64 {
+        self.incarnation() ^ u64::from(self.epoch()).rotate_left(32)
+    }
+
     /// Returns why the database is closed to its users.
     #[inline]
     pub fn closed(&self) -> ClosedReasons {
@@ -120,15 +146,15 @@ impl Instance {
     }
 
     /// Marks the database as changed in a transaction that affects feeds: moves `last_seq` to the transaction's
-    /// versionstamp with this user version, and updates the list of changed databases.
+    /// stamp with this user version, and updates the list of changed databases.
     pub fn touch(&self, trx: &Transaction, user_version: u16) -> Result<()> {
-        touch_last_seq(trx, self.buckets.own(), user_version)?;
+        touch_last_seq(trx, self.buckets.own(), self.epoch(), user_version)?;
         self.updated.touch(trx)
     }
 
     #[inline]
     pub fn id(&self) -> InstanceId {
-        InstanceId::from(&self.record)
+        InstanceId::new(&self.record, self.epoch())
     }
 
     /// Returns the number of the rule that routes documents to channels, which each new sync function increments; 0 if
@@ -152,14 +178,9 @@ impl Instance {
 
 #[cfg(test)]
 mod tests {
-    use flatbed_store::proto;
     use proptest::prelude::*;
 
     use super::*;
-
-    fn record(namespace: u64, incarnation: u64) -> proto::DatabaseRecord {
-        proto::DatabaseRecord { namespace, incarnation, ..proto::DatabaseRecord::default() }
-    }
 
     #[test]
     fn a_size_is_remembered_for_a_minute() {
@@ -175,21 +196,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn incarnations_differ(
-            namespace in 1..1_u64 << 40, other in 1..1_u64 << 24, restores in 0..0x1_0000_u64, epochs: [u64; 3]
-        ) {
-            let first = namespace << 16 | restores;
-            let second = next_incarnation(&record(namespace, first), epochs[0]);
-            let third = next_incarnation(&record(namespace, second), epochs[1]);
-            prop_assert!(first != second && second != third);
-            let twice = next_incarnation(&record(namespace, first), epochs[0] ^ 1);
-            prop_assert!(twice != second, "two restores of one backup");
-            // A database that was deleted and created again.
-            let namespace = namespace & 0xff_ffff;
+        fn incarnations_differ(namespace in 1..1_u64 << 24, other in 1..1_u64 << 24, epochs: [u32; 2]) {
+            let [here, again] = epochs.map(|epoch| incarnation_of(namespace, epoch));
+            // A restore has reverted the first creation.
+            prop_assert_eq!(here == again, (epochs[0] ^ epochs[1]) << 8 == 0);
             prop_assume!(namespace != other);
-            let here = next_incarnation(&record(namespace, first), epochs[0]);
-            let there = next_incarnation(&record(other, other << 16), epochs[2]);
-            prop_assert!(here != there && here != first_incarnation(other, epochs[2]));
+            prop_assert!(here != incarnation_of(other, epochs[1]));
         }
     }
 }

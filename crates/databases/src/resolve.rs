@@ -10,7 +10,7 @@ use flatbed_store::features::{check_record, is_outdated, is_replicator};
 use flatbed_store::keys::METADATA_VERSION;
 use flatbed_store::proto;
 use flatbed_store::record_log::read_changes;
-use flatbed_store::root::in_use;
+use flatbed_store::root::{Epochs, in_use};
 use flatbed_store::transaction::{self, NOT_COMMITTED, Transaction};
 use flatbed_store::updated::UpdatedKeys;
 use foundationdb::FdbError;
@@ -67,7 +67,7 @@ impl Inner {
     /// cached databases stay current. Transactions that begin while another one does so read the same.
     ///
     /// # Errors
-    /// [`Error::Renewing`] and other errors of a store that may not be used; [`Error::Storage`].
+    /// [`Error::Storage`], and errors of a store that may not be used.
     pub async fn learn(&self, trx: &Transaction, version: &[u8]) -> Result<Arc<ConfirmedVersion>> {
         let as_of_us = self.as_of_us(trx);
         if let Some(known) = self.confirmed.known(version, as_of_us) {
@@ -80,10 +80,10 @@ impl Inner {
         let changed =
             async { if continues { read_changes(trx, &self.keys, before.version()).await } else { Ok(None) } };
         let (root, changed) = try_join(async { Ok(root.await?) }, changed).await?;
-        let record = in_use(root.as_deref())?;
+        let epochs = Epochs::of(&in_use(root.as_deref())?);
         // A read of the past says nothing of the present, and no key is a store that is about to be made.
         if trx.is_pinned() || root.is_none() {
-            return Ok(ConfirmedVersion::aside(version, record.epoch, as_of_us));
+            return Ok(ConfirmedVersion::aside(version, epochs, as_of_us));
         }
         let _changing = self.databases.lock();
         if let Some(known) = self.confirmed.known(version, as_of_us) {
@@ -91,14 +91,14 @@ impl Inner {
         }
         let newest = self.confirmed.newest();
         if newest.is_in_series() && newest.version() > version {
-            return Ok(ConfirmedVersion::aside(version, record.epoch, as_of_us));
+            return Ok(ConfirmedVersion::aside(version, epochs, as_of_us));
         }
-        let is_same_epoch = self.enter_epoch(record.epoch);
+        let is_same_epoch = self.enter_epoch(epochs.now());
         // The newest value may be a later one than `before`: what has changed in between is only marked once more.
         for name in changed.iter().flatten() {
             self.databases.outdate(name);
         }
-        Ok(self.confirmed.advance(version, record.epoch, as_of_us, is_same_epoch && changed.is_some()))
+        Ok(self.confirmed.advance(version, epochs, as_of_us, is_same_epoch && changed.is_some()))
     }
 
     /// Returns the root's epoch, in a transaction that writes. The transaction fails if another epoch begins before its
@@ -106,10 +106,10 @@ impl Inner {
     ///
     /// # Errors
     /// As [`Inner::learn`].
-    pub async fn epoch_for_write(&self, trx: &Transaction) -> Result<u64> {
+    pub async fn epoch_for_write(&self, trx: &Transaction) -> Result<u32> {
         transaction::conflict_with(trx, &self.keys.instance())?;
         let version = trx.get(METADATA_VERSION, true).await?;
-        Ok(self.learn(trx, version.as_deref().unwrap_or_default()).await?.epoch())
+        Ok(self.learn(trx, version.as_deref().unwrap_or_default()).await?.epochs().now())
     }
 
     /// Returns the moment as of which what a transaction reads is confirmed. 0 for a read of the past.
@@ -130,15 +130,16 @@ impl Inner {
         let cached = self.databases.get(name);
         let known = cached.as_ref().map(|cached| Arc::clone(&cached.instance));
         let instance = match &known {
-            Some(instance) if instance.record == record => Arc::clone(instance),
-            _ => self.new_instance(name, record, known.as_ref()),
+            Some(instance) if instance.record == record && instance.epochs == *seen.epochs() => Arc::clone(instance),
+            _ => self.new_instance(name, record, seen.epochs(), known.as_ref()),
         };
         let is_past = trx.is_pinned() || cached.is_some_and(|cached| cached.seen.version() > seen.version());
         if !is_past {
             let as_of_us = self.as_of_us(trx);
             // If another transaction has learned of later changes meanwhile, this record may be among them.
             let known_now = self.confirmed.known(seen.version(), as_of_us);
-            let seen = known_now.unwrap_or_else(|| ConfirmedVersion::aside(seen.version(), seen.epoch(), as_of_us));
+            let seen =
+                known_now.unwrap_or_else(|| ConfirmedVersion::aside(seen.version(), seen.epochs().clone(), as_of_us));
             if !known.is_some_and(|known| Arc::ptr_eq(&known.security, &instance.security)) {
                 (self.note_security)(self, &instance);
             }
@@ -148,9 +149,16 @@ impl Inner {
     }
 
     /// Makes the instance of a record, with what it shares with the cached instance of its name.
-    fn new_instance(&self, name: &str, record: proto::DatabaseRecord, known: Option<&Arc<Instance>>) -> Arc<Instance> {
+    fn new_instance(
+        &self,
+        name: &str,
+        record: proto::DatabaseRecord,
+        epochs: &Epochs,
+        known: Option<&Arc<Instance>>,
+    ) -> Arc<Instance> {
         let keys = self.keys.namespace(record.namespace);
-        let of_this = known.filter(|known| known.id() == InstanceId::from(&record));
+        let id = InstanceId::new(&record, epochs.now());
+        let of_this = known.filter(|known| known.id() == id);
         let (fields, size) = of_this.map(|known| (known.fields.clone(), known.size.clone())).unwrap_or_default();
         let has_channels = record.channels > 0;
         let same = of_this.filter(|known| {
@@ -176,12 +184,9 @@ impl Inner {
         // Running selectors continue.
         let of_name = known.map(|known| known.of_name.clone()).unwrap_or_default();
         // Settings change without effect on followers.
-        let is_same = |known: &&Arc<Instance>| {
-            (known.record.namespace, known.record.incarnation) == (record.namespace, record.incarnation)
-        };
-        let of_incarnation = known.filter(is_same).map(|known| known.of_incarnation.clone()).unwrap_or_default();
+        let of_incarnation = of_this.map(|known| known.of_incarnation.clone()).unwrap_or_default();
         let buckets = Buckets::of_record(&keys, &record, self.writer);
-        let updated = UpdatedKeys::new(&self.keys, name, buckets.own_number());
+        let updated = UpdatedKeys::new(&self.keys, name, buckets.own_number(), epochs.now());
         Arc::new(Instance {
             name: name.to_owned(),
             keys,
@@ -190,6 +195,7 @@ impl Inner {
             root: self.keys.clone(),
             record_key: self.keys.database(name),
             record,
+            epochs: epochs.clone(),
             fields,
             size,
             security,
@@ -200,7 +206,7 @@ impl Inner {
     }
 
     /// Evicts the entries of another epoch. Returns whether the epoch is the same.
-    fn enter_epoch(&self, epoch: u64) -> bool {
+    fn enter_epoch(&self, epoch: u32) -> bool {
         let mut entered = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
         if *entered == epoch {
             return true;

@@ -184,7 +184,7 @@ pub struct Inner {
     pub confirmed: VersionCache,
     /// Work to be scheduled.
     pub due: DueNotes,
-    pub epoch: Mutex<u64>,
+    pub epoch: Mutex<u32>,
 }
 
 impl Inner {

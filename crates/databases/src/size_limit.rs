@@ -81,7 +81,7 @@ impl Operation for Measure<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<u64> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let all = instance.keys.all();
-        let meta = instance.buckets.begin_meta(trx, instance.incarnation());
+        let meta = instance.buckets.begin_meta(trx, instance.epoch_begin());
         let size = trx.get_estimated_range_size_bytes(&all.begin, &all.end);
         let (_, [_, _, _, active_bytes, _, _]) = meta.await?;
         let bytes = size.await?.max(active_bytes).max(0) as u64;

@@ -22,10 +22,10 @@ use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, RootKeys};
 use flatbed_store::proto;
-use flatbed_store::root::in_use;
-use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::root::{Epochs, in_use};
+use flatbed_store::seq::{STAMP_BYTES, Seq, Stamp, begin_of};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
-use flatbed_store::updated::{Stamp, newest_of, newest_stamps, stamp_of};
+use flatbed_store::updated::{newest_of, newest_stamps, stamp_of};
 use follow::Batch;
 use futures_util::future::try_join;
 use prost::Message;
@@ -34,7 +34,7 @@ use tokio::sync::broadcast;
 use crate::feed::changes::WaitOutcome;
 use crate::feed::query::Since;
 pub use follow::UpdatesHub;
-pub use sweep::{sweep, sweep_root};
+pub use sweep::sweep;
 
 /// Row limit of a first page and of a batch.
 const PAGE_UPDATES_MAX: usize = 1_000;
@@ -112,7 +112,7 @@ pub fn database_updates(inner: &Arc<Inner>, query: DatabaseUpdatesQuery) -> Data
 #[boxed]
 pub async fn newest_database_update(inner: &Arc<Inner>) -> Result<Seq> {
     let begin = transaction::read(&inner.db, &inner.metrics, &mut ReadNewest { keys: &inner.keys }).await?;
-    Ok(Seq::new(begin.incarnation, begin.newest))
+    Ok(update_seq(begin.newest))
 }
 
 impl DatabaseUpdates {
@@ -146,8 +146,11 @@ impl DatabaseUpdates {
     async fn read(&self) -> Result<DatabaseUpdatesPage> {
         let begin =
             transaction::read(&self.inner.db, &self.inner.metrics, &mut ReadNewest { keys: &self.inner.keys }).await?;
-        let UpdatePositions { incarnation, newest, buckets } = begin;
-        let of_this = |seq: Seq| if seq.incarnation() == incarnation { *seq.stamp() } else { [0; STAMP_BYTES] };
+        let UpdatePositions { epochs, newest, buckets } = begin;
+        let of_this = |seq: Seq| {
+            let is_known = seq.incarnation() == UPDATES && epochs.has(seq.epoch());
+            if is_known { *seq.stamp() } else { [0; STAMP_BYTES] }
+        };
         let since = match self.query.since {
             Since::Beginning => [0; STAMP_BYTES],
             Since::Now => newest,
@@ -158,9 +161,9 @@ impl DatabaseUpdates {
             (true, None) => (since, newest),
             (true, Some(cursor)) => (since, before(of_this(cursor))),
         };
-        let seq = |stamp| Seq::new(incarnation, stamp);
         if self.limit == 0 || after >= until {
-            let stands = if self.query.descending { self.cursor.unwrap_or(seq(newest)) } else { seq(after) };
+            let stands =
+                if self.query.descending { self.cursor.unwrap_or(update_seq(newest)) } else { update_seq(after) };
             return Ok(DatabaseUpdatesPage { rows: Vec::new(), at_end: true, last_seq: stands });
         }
         let most = if self.cursor.is_none() { PAGE_UPDATES_MAX } else { LATER_ROWS_MAX };
@@ -168,11 +171,11 @@ impl DatabaseUpdates {
         let mut collect = Collect::new(after, until, most, self.query.descending);
         collect.read(&self.inner, &buckets).await?;
         let (found, at_end) = collect.finish();
-        let rows: Vec<_> = found.into_iter().map(|found| found.row(incarnation)).collect();
+        let rows: Vec<_> = found.into_iter().map(UpdateEntry::row).collect();
         let last = rows.last().map(|row| row.seq);
         let last_seq = match (at_end && !self.query.descending, last) {
             (false, Some(last)) => last,
-            _ => seq(until),
+            _ => update_seq(until),
         };
         Ok(DatabaseUpdatesPage { rows, at_end, last_seq })
     }
@@ -228,9 +231,16 @@ fn before(mut stamp: Stamp) -> Stamp {
     [0; STAMP_BYTES]
 }
 
+/// The incarnation in all sequences of updates.
+const UPDATES: u64 = 0;
+
+fn update_seq(stamp: Stamp) -> Seq {
+    Seq::new(UPDATES, stamp)
+}
+
 struct UpdatePositions {
-    /// The incarnation of all updates: the epoch.
-    incarnation: u64,
+    epochs: Epochs,
+    /// The newest stamp of all, at least the beginning of the epoch.
     newest: Stamp,
     /// The newest stamp of each bucket.
     buckets: Vec<(u8, Stamp)>,
@@ -245,9 +255,10 @@ impl Operation for ReadNewest<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<UpdatePositions> {
         let instance_key = self.keys.instance();
-        let instance = async { Ok(in_use(trx.get(&instance_key, true).await?.as_deref())?.epoch) };
-        let (incarnation, buckets) = try_join(instance, newest_stamps(trx, self.keys)).await?;
-        Ok(UpdatePositions { incarnation, newest: newest_of(&buckets), buckets })
+        let instance = async { Ok(Epochs::of(&in_use(trx.get(&instance_key, true).await?.as_deref())?)) };
+        let (epochs, buckets) = try_join(instance, newest_stamps(trx, self.keys)).await?;
+        let newest = newest_of(&buckets).max(begin_of(epochs.now()));
+        Ok(UpdatePositions { epochs, newest, buckets })
     }
 }
 
@@ -258,8 +269,8 @@ struct UpdateEntry {
 }
 
 impl UpdateEntry {
-    fn row(self, incarnation: u64) -> DatabaseUpdate {
-        DatabaseUpdate { seq: Seq::new(incarnation, self.stamp), name: self.name, kind: self.kind }
+    fn row(self) -> DatabaseUpdate {
+        DatabaseUpdate { seq: update_seq(self.stamp), name: self.name, kind: self.kind }
     }
 }
 

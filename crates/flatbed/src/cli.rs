@@ -497,7 +497,7 @@ fn restore_help() -> String {
     format!(
         "flatbed restore OUT [OPTIONS]\n\n\
          Copies the backup in OUT into a data directory that is new or empty, and overwrites nothing. Clients that follow\n\
-         changes start over. OUT may be a data directory too.\n\
+         changes go on. OUT may be a data directory too.\n\
          Exit status: 0 restored, 2 failed, and the data directory has no database.\n\n{}",
         setting_lines(AcceptedSettings::Directory)
     )
@@ -506,9 +506,9 @@ fn restore_help() -> String {
 fn renew_help() -> String {
     format!(
         "flatbed renew [OPTIONS]\n\n\
-         Run it after every fdbrestore, with every Flatbed on the root stopped. It invalidates earlier sequences and\n\
-         caches, and clients that follow changes start over. No server starts before it is done. An interrupted\n\
-         renewal resumes when it is run again. flatbed restore includes it.\n\
+         Run it after every fdbrestore, with every Flatbed on the root stopped. It begins another epoch, so that new\n\
+         changes sort after all old ones, and takes one transaction. Clients that follow changes go on. flatbed restore\n\
+         includes it.\n\
          Exit status: 0 done, 2 failed.\n\n{}",
         setting_lines(AcceptedSettings::Storage)
     )

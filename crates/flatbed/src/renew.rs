@@ -4,7 +4,6 @@ use flatbed_layer::renew;
 
 use crate::{
     output::say,
-    progress::{Progress, Unit},
     settings::{Settings, StorageChoice},
     storage::Storage,
 };
@@ -12,27 +11,19 @@ use crate::{
 /// Renews the store under the root, and prints a summary.
 ///
 /// # Errors
-/// If the storage cannot be opened, or the root has no store. An interrupted renewal resumes at the next call.
+/// If the storage cannot be opened, or the root has no store.
 pub(crate) async fn renew(settings: &Settings) -> Result<(), Box<dyn std::error::Error>> {
     let storage = Storage::open(settings).await?;
-    let root = settings.layer_options().root;
-    let mut progress = Progress::new("renew".to_owned(), Unit::Documents, None);
+    let options = settings.layer_options();
     let database = storage.database();
-    let renewed = renew::renew(&database, &root, false, |moved| progress.draw(moved, moved)).await;
-    progress.clear();
-    let renewed = match renewed {
+    let renewed = match renew::renew(&database, &options.root, &options.clock).await {
         Err(flatbed_layer::Error::StoreNotFound) => {
-            let root = String::from_utf8_lossy(&root);
+            let root = String::from_utf8_lossy(&options.root);
             return Err(format!("there is nothing of Flatbed's under the root {root:?} in {storage}").into());
         }
         renewed => renewed?,
     };
-    say!(
-        "databases: {}, documents and tombstones: {}; renewed in {storage} in {:.1} s",
-        renewed.databases,
-        renewed.entries,
-        progress.elapsed().as_secs_f64()
-    );
+    say!("renewed in {storage}: epoch {}", renewed.epoch);
     drop(database);
     storage.close();
     Ok(())

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use fdb_embedded::Restore;
-use flatbed_layer::renew::{self, RenewalReport, Roots, roots};
+use flatbed_layer::LayerOptions;
+use flatbed_layer::renew::{self, Roots, roots};
 
 use crate::{
     backup::{CopyError, directory, draw},
@@ -13,7 +14,7 @@ use crate::{
     storage::Storage,
 };
 
-/// Copies the backup into the data directory, gives its databases their new incarnations, and prints a summary.
+/// Copies the backup into the data directory, begins another epoch in it, and prints a summary.
 ///
 /// # Errors
 /// [`CopyError`]. The data directory then has no database.
@@ -22,26 +23,17 @@ pub(crate) async fn restore(backup: &Path, settings: &Settings) -> Result<(), Co
     let mut progress = Progress::new("restore".to_owned(), Unit::Bytes, None);
     let restore = Restore::begin(backup, &directory, |copied| draw(&mut progress, copied))?;
     progress.clear();
-    let renewed = renew(restore.staging()).await?;
+    renew(restore.staging()).await?;
     restore.finish()?;
-    say!(
-        "databases: {}, documents and tombstones: {}; restored from {} to {} in {:.1} s",
-        renewed.databases,
-        renewed.entries,
-        backup.display(),
-        directory.display(),
-        progress.elapsed().as_secs_f64()
-    );
+    say!("restored from {} to {} in {:.1} s", backup.display(), directory.display(), progress.elapsed().as_secs_f64());
     Ok(())
 }
 
-/// Opens the copy and renews it, so that sequences of the lost history are invalid in it. Roots of an older format are
+/// Opens the copy and renews it, so that its changes sort after all of the lost history. Roots of an older format are
 /// named, and stay as they are.
-async fn renew(staging: &Path) -> Result<RenewalReport, CopyError> {
+async fn renew(staging: &Path) -> Result<(), CopyError> {
     let storage = Storage::embedded(staging)?;
     let database = storage.database();
-    let mut progress = Progress::new("restore".to_owned(), Unit::Documents, None);
-    let mut all = RenewalReport::default();
     let Roots { known, too_old } = roots(&database).await?;
     for (root, error) in &too_old {
         eprintln!("flatbed: root {:?} is copied and cannot be served: {error}", String::from_utf8_lossy(root));
@@ -49,15 +41,11 @@ async fn renew(staging: &Path) -> Result<RenewalReport, CopyError> {
     if let (true, Some((_, error))) = (known.is_empty(), too_old.into_iter().next()) {
         return Err(error.into());
     }
+    let clock = LayerOptions::default().clock;
     for root in known {
-        let before = all.entries;
-        let renewed =
-            renew::renew(&database, &root, true, |moved| progress.draw(before + moved, before + moved)).await?;
-        all.databases += renewed.databases;
-        all.entries += renewed.entries;
+        renew::renew(&database, &root, &clock).await?;
     }
-    progress.clear();
     drop(database);
     storage.close();
-    Ok(all)
+    Ok(())
 }

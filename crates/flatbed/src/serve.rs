@@ -185,7 +185,7 @@ pub(crate) async fn serve(
     functions.prepare();
     let judge = Arc::new(worker::judging(Functions::new(functions.clone())));
     let (layer, authority) = match Layer::open(storage.database(), settings.layer_options(), Some(judge)).await {
-        Err(reason @ (flatbed_layer::Error::Renewing | flatbed_layer::Error::StampsAhead { .. })) => {
+        Err(reason @ flatbed_layer::Error::StampsAhead { .. }) => {
             return Err(ServeError::Renew { reason, command: renew::command(settings) });
         }
         layer => layer?,

@@ -191,7 +191,7 @@ impl From<LayerError> for Failure {
             LayerError::Refused(refusal) => refusal.into(),
             LayerError::DatabaseNotFound => Failure::not_found("no such database"),
             LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "Duplicate database name"),
-            LayerError::ShuttingDown | LayerError::Renewing | LayerError::Index(_) => unavailable(reason),
+            LayerError::ShuttingDown | LayerError::Index(_) => unavailable(reason),
             // No retry makes it smaller.
             LayerError::Storage(code) if code.code() == TRANSACTION_TOO_LARGE => {
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, reason)

@@ -132,7 +132,7 @@ impl Background {
     /// Does all work that is due and not leased to other processes, to its end. Returns the number of tasks done.
     ///
     /// # Errors
-    /// [`Storage`](crate::Error::Storage), [`Renewing`](crate::Error::Renewing).
+    /// [`Storage`](crate::Error::Storage).
     #[boxed]
     pub async fn round(&self) -> Result<u64> {
         let mut all = 0;

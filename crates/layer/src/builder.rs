@@ -60,7 +60,7 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
                     StepOutcome::Gone => {}
                 }
             }
-            Err(error @ (Error::DatabaseNotFound | Error::Renewing)) => return Err(error),
+            Err(error @ Error::DatabaseNotFound) => return Err(error),
             Err(error) => {
                 inner.metrics.index_build_failures.add(1);
                 tracing::warn!(database = name, index = number, %error, "an index could not be built");

@@ -554,7 +554,7 @@ impl Operation for ReadInfo<'_> {
             return Ok(info_of_part(&instance, info.doc_count, info.update_seq));
         }
         let all = instance.keys.all();
-        let meta = instance.buckets.begin_meta(trx, instance.incarnation());
+        let meta = instance.buckets.begin_meta(trx, instance.epoch_begin());
         let now = trx.clock().now();
         let known = instance.size.known(now);
         let size = known.is_none().then(|| trx.get_estimated_range_size_bytes(&all.begin, &all.end));

@@ -80,7 +80,7 @@ impl Operation for FindStale<'_> {
         let mut gone = Vec::new();
         for (known, read) in self.known.iter().zip(reads) {
             let record = read.await?.map(|bytes| proto::DatabaseRecord::decode(&*bytes)).transpose()?;
-            if record.is_none_or(|record| InstanceId::from(&record) != known.1) {
+            if record.is_none_or(|record| !known.1.is_of(&record)) {
                 gone.push(known.clone());
             }
         }

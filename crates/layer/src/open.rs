@@ -44,7 +44,7 @@ impl Layer {
     /// Without a judge, writes of users are refused in databases with validation functions.
     ///
     /// # Errors
-    /// [`crate::Error::FormatTooNew`], [`crate::Error::FormatTooOld`], [`crate::Error::Renewing`],
+    /// [`crate::Error::FormatTooNew`], [`crate::Error::FormatTooOld`],
     /// [`crate::Error::StampsAhead`], [`crate::Error::Storage`].
     #[boxed]
     pub async fn open(
@@ -75,7 +75,7 @@ impl Layer {
             reorder_indexes: |inner, name| Box::pin(reorder_alone(inner, name)),
             note_security: |inner, instance| {
                 if let Some(judge) = judge_of(inner) {
-                    judge.note_security(&named_by(&instance.name, instance.incarnation()), &instance.security);
+                    judge.note_security(&named_by(&instance.name, instance.cache_number()), &instance.security);
                 }
             },
             closing: watch::Sender::new(false),

@@ -89,7 +89,7 @@ impl Operation for ReadState<'_> {
         let records = RecordState::of(version.as_deref());
         let users = match self.inner.resolve(trx, USERS).await {
             Ok(instance) => {
-                let update_seq = instance.buckets.begin_last_seq(trx, instance.incarnation());
+                let update_seq = instance.buckets.begin_last_seq(trx, instance.epoch_begin());
                 let purges = instance.buckets.begin_count(trx, Counter::Purges);
                 Some(UsersState { update_seq: update_seq.await?, purges: purges.await? })
             }

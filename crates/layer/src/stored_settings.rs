@@ -46,7 +46,7 @@ impl Layer {
     /// is not older than the call.
     ///
     /// # Errors
-    /// [`Error::Storage`]; [`Error::Renewing`] and other errors of a store that may not be used.
+    /// [`Error::Storage`], and errors of a store that may not be used.
     #[boxed]
     pub async fn stored_settings(
         &self,

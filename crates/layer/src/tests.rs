@@ -13,6 +13,7 @@ mod many_names;
 mod read;
 mod record_change;
 mod record_log;
+mod renew;
 mod resync;
 mod unknown_results;
 mod view;

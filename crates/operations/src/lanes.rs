@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     fn waiting(id: &str, bytes: u64, rules: u64) -> WaitingWrite {
-        let fence = (InstanceId::from(&DatabaseRecord::default()), rules);
+        let fence = (InstanceId::new(&DatabaseRecord::default(), 0), rules);
         WaitingWrite { id: id.into(), bytes, fence, may_repeat: true, number: 0, write: Box::new(()) }
     }
 

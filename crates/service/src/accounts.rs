@@ -520,7 +520,9 @@ impl Accounts {
         let (Some(before), Some(now)) = (before, now) else {
             return Ok((before == now).then(Vec::new));
         };
-        let is_same = before.update_seq.incarnation() == now.update_seq.incarnation() && before.purges == now.purges;
+        // A restore reverts documents without a change.
+        let of = |state: &UsersState| (state.update_seq.incarnation(), state.update_seq.epoch(), state.purges);
+        let is_same = of(&before) == of(&now);
         if !is_same {
             return Ok(None);
         }

@@ -13,23 +13,19 @@ use foundationdb::options::MutationType;
 
 use crate::error::Result;
 use crate::keys::{AccessCell, BUCKETS, Keys, RootKeys, pack_principal};
-use crate::seq::STAMP_BYTES;
+use crate::seq::{own_stamp, stamped_value};
 use crate::transaction::{Quiet, Transaction};
-
-/// The placeholder of the transaction's stamp, its user version 0, and the placeholder's offset.
-const STAMP_AS_VALUE: [u8; STAMP_BYTES + 4] =
-    [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0];
 
 /// Proof that a transaction has noted a change of access. Only the functions of this module create it.
 #[derive(Debug)]
 #[must_use = "a writer of rights must show it"]
 pub struct AccessNote(());
 
-/// Notes that access to a database has changed, without naming users.
-pub fn note(trx: &Transaction, root: &RootKeys, name: &str) -> Result<AccessNote> {
-    let (quiet, of) = (Quiet(trx), AccessCell::of(name));
-    quiet.atomic(&root.access_cell(of), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)?;
-    quiet.atomic(&root.access_bucket(of.bucket), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)?;
+/// Notes in this epoch that access to a database has changed, without naming users.
+pub fn note(trx: &Transaction, (root, epoch, name): (&RootKeys, u32, &str)) -> Result<AccessNote> {
+    let (quiet, of, stamp) = (Quiet(trx), AccessCell::of(name), stamped_value(&own_stamp(epoch, 0)));
+    quiet.atomic(&root.access_cell(of), &stamp, MutationType::SetVersionstampedValue)?;
+    quiet.atomic(&root.access_bucket(of.bucket), &stamp, MutationType::SetVersionstampedValue)?;
     Ok(AccessNote(()))
 }
 
@@ -37,27 +33,28 @@ pub fn note(trx: &Transaction, root: &RootKeys, name: &str) -> Result<AccessNote
 /// entries have the user versions 0, 1, 2 and so on.
 pub fn note_principals<'a>(
     trx: &Transaction,
-    (root, name): (&RootKeys, &str),
+    of: (&RootKeys, u32, &str),
     (keys, incarnation): (&Keys, u64),
     changed: impl IntoIterator<Item = (PrincipalKind, &'a str)>,
 ) -> Result<AccessNote> {
-    let (quiet, at_ms) = (Quiet(trx), trx.clock().unix_ms());
+    let ((_, epoch, _), quiet, at_ms) = (of, Quiet(trx), trx.clock().unix_ms());
     for (number, (kind, principal)) in changed.into_iter().enumerate() {
         let number = u16::try_from(number).unwrap_or(u16::MAX);
-        let key = keys.changed_principal_stamped(incarnation, number);
+        let key = keys.changed_principal_stamped(incarnation, epoch, number);
         let value = pack_principal(kind, principal, at_ms);
         quiet.atomic(&key, &value, MutationType::SetVersionstampedKey)?;
     }
-    note(trx, root, name)
+    note(trx, of)
 }
 
-/// Notes a change of access to every database that has had one, after a restore: stamps of another cluster may be above
-/// all of this one.
-pub async fn note_all(trx: &Transaction, root: &RootKeys) -> Result<()> {
+/// Notes a change of access to every database that has had one, in the transaction that begins this epoch: a restore
+/// reverts changes that followers may have seen.
+pub async fn note_all(trx: &Transaction, root: &RootKeys, epoch: u32) -> Result<()> {
     let rows = trx.range(&root.access_buckets(), true).all(BUCKETS).await?;
     // Without cells each bucket has changed as a whole.
     let cells = root.all_access_cells();
     trx.clear_range(&cells.begin, &cells.end);
-    let touch = |key: &[u8]| Quiet(trx).atomic(key, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue);
+    let stamp = stamped_value(&own_stamp(epoch, 0));
+    let touch = |key: &[u8]| Quiet(trx).atomic(key, &stamp, MutationType::SetVersionstampedValue);
     rows.iter().try_for_each(|row| touch(row.key()))
 }

@@ -81,18 +81,14 @@ impl Buckets {
         self.all.get(usize::try_from(number).ok()?)
     }
 
-    /// Begins to read the newest sequence.
-    pub fn begin_last_seq(
-        &self,
-        trx: &Transaction,
-        incarnation: u64,
-    ) -> impl Future<Output = Result<Seq>> + Send + use<> {
+    /// Begins to read the newest sequence. `begin`: the least, which precedes all changes of the epoch.
+    pub fn begin_last_seq(&self, trx: &Transaction, begin: Seq) -> impl Future<Output = Result<Seq>> + Send + use<> {
         let reads: Vec<_> = self.all.iter().map(|bucket| trx.get(&bucket.last_seq(), true)).collect();
         async move {
-            let mut newest = Seq::zero(incarnation);
+            let mut newest = begin;
             for read in reads {
                 if let Some(stamp) = read.await? {
-                    newest = newest.max(Seq::from_slice(incarnation, &stamp)?);
+                    newest = newest.max(Seq::from_slice(begin.incarnation(), &stamp)?);
                 }
             }
             Ok(newest)
@@ -117,17 +113,17 @@ impl Buckets {
     pub fn begin_meta<'t>(
         &self,
         trx: &'t Transaction,
-        incarnation: u64,
+        begin: Seq,
     ) -> impl Future<Output = Result<(Seq, [i64; Counter::ALL.len()])>> + Send + use<'t> {
         let buckets = self.all.clone();
         let read = |bucket: &BucketKeys| trx.range(&bucket.meta(), true).all(META_KEYS_MAX);
         let reads: Vec<_> = buckets.iter().map(read).collect();
         async move {
-            let (mut newest, mut sums) = (Seq::zero(incarnation), [0_i64; Counter::ALL.len()]);
+            let (mut newest, mut sums) = (begin, [0_i64; Counter::ALL.len()]);
             for (bucket, read) in buckets.iter().zip(reads) {
                 for row in read.await?.iter() {
                     match bucket.meta_parse(row.key())? {
-                        None => newest = newest.max(Seq::from_slice(incarnation, row.value())?),
+                        None => newest = newest.max(Seq::from_slice(begin.incarnation(), row.value())?),
                         Some(counter) => {
                             let sum = Counter::ALL.iter().position(|other| *other == counter);
                             if let Some(sum) = sum.and_then(|at| sums.get_mut(at)) {

@@ -67,9 +67,6 @@ pub enum Error {
         /// The feature's name.
         feature: String,
     },
-    /// The store was restored, and its renewal is running or was interrupted.
-    #[error("the renewal of a restored store is running or was interrupted: run `flatbed renew` to its end")]
-    Renewing,
     /// The store has versions that the cluster has not reached: it was restored from another cluster's backup.
     #[error(
         "the store's newest change is at version {newest}, and the cluster is at {now} only: it was restored, and must go \
@@ -84,9 +81,6 @@ pub enum Error {
     /// The root has no keys.
     #[error("there is nothing of Flatbed's under this root")]
     StoreNotFound,
-    /// Another renewal has begun.
-    #[error("another renewal is running: wait for it to end")]
-    RenewedElsewhere,
     /// The stored data cannot be decoded.
     #[error("stored data cannot be read: {0}")]
     Corrupt(String),

@@ -20,7 +20,7 @@ mod view;
 mod work;
 
 use crate::error::Result;
-use crate::seq::STAMP_BYTES;
+use crate::seq::Stamp;
 
 pub use access::{ACCESS_CELLS, AccessCell};
 pub use bucket::BucketKeys;
@@ -34,7 +34,7 @@ pub use principals::{PrincipalPart, SESSION_HASH_BYTES, changed_principal_at, pa
 pub use root::RootKeys;
 pub use subspaces::Subspace;
 use tuple::{
-    TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_bytes_at,
+    TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_stamp, put_text, stamped, take_bytes_at, take_stamp,
     take_text, take_text_at, under, with_int,
 };
 pub use tuple::{take_int, take_rev};
@@ -283,20 +283,20 @@ impl Keys {
     }
 
     /// Returns the key of a purge's record for SET_VERSIONSTAMPED_KEY.
-    pub fn purge_stamped(&self, user_version: u16) -> Vec<u8> {
-        stamped(self.one(PURGES), user_version)
+    pub fn purge_stamped(&self, epoch: u32, user_version: u16) -> Vec<u8> {
+        stamped(self.one(PURGES), epoch, user_version)
     }
 
-    pub fn purge_stamp<'k>(&self, key: &'k [u8]) -> Result<&'k [u8]> {
-        match behind(key, &self.one(PURGES)).split_first() {
-            Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => Ok(stamp),
-            _ => Err(bad_key()),
-        }
+    pub fn purge_stamp(&self, key: &[u8]) -> Result<Stamp> {
+        take_stamp(behind(key, &self.one(PURGES)))
     }
 
     /// Returns the first key behind the record of a stamp.
-    pub fn behind_purge(&self, stamp: &[u8]) -> Vec<u8> {
-        [&self.one(PURGES)[..], &[TUPLE_VERSIONSTAMP], stamp, &[0]].concat()
+    pub fn behind_purge(&self, stamp: &Stamp) -> Vec<u8> {
+        let mut key = self.one(PURGES);
+        put_stamp(&mut key, stamp);
+        key.push(0);
+        key
     }
 
     pub fn purges(&self) -> KeyRange {
@@ -401,11 +401,12 @@ mod tests {
         let text: RevId = "2-xy".parse().unwrap();
         assert_eq!(document.revision(&text), pack(&(root.clone(), 3, 300, 2, "a\0é", 3, 2, "xy")));
         let stamp = Versionstamp::complete([7; 10], 9);
-        let mut bytes = [7_u8; 12];
-        bytes[10..].copy_from_slice(&9_u16.to_be_bytes());
+        let mut bytes = [7_u8; 16];
+        bytes[..4].copy_from_slice(&300_u32.to_be_bytes());
+        bytes[14..].copy_from_slice(&9_u16.to_be_bytes());
         let (seq, bucket) = (Seq::new(1, bytes), keys().bucket(64, 63));
-        assert_eq!(keys().bucket(0, 0).by_seq(&seq), pack(&(root.clone(), 3, 300, 3, 1, stamp.clone())));
-        assert_eq!(bucket.by_seq(&seq), pack(&(root.clone(), 3, 300, 15, 63, 3, 1, stamp)));
+        assert_eq!(keys().bucket(0, 0).by_seq(&seq), pack(&(root.clone(), 3, 300, 3, 1, 300, stamp.clone())));
+        assert_eq!(bucket.by_seq(&seq), pack(&(root.clone(), 3, 300, 15, 63, 3, 1, 300, stamp)));
         assert_eq!(bucket.last_seq(), pack(&(root.clone(), 3, 300, 15, 63, 0, 0)));
         assert_eq!(bucket.counter(Counter::StoredBytes), pack(&(root, 3, 300, 15, 63, 0, 4)));
         assert_eq!(bucket.by_seq_parse(&bucket.by_seq(&seq)).unwrap(), seq);
@@ -443,7 +444,7 @@ mod tests {
         }
 
         #[test]
-        fn entries_of_indexes_are_taken(number in 1..1_u64 << 40, incarnation: u64, stamp: [u8; 12], form in prop::collection::vec(any::<u8>(), 0..9)) {
+        fn entries_of_indexes_are_taken(number in 1..1_u64 << 40, incarnation: u64, stamp: Stamp, form in prop::collection::vec(any::<u8>(), 0..9)) {
             let (keys, seq) = (keys(), Seq::new(incarnation, stamp));
             let key = keys.index_change(number, &seq);
             prop_assert_eq!(keys.split_index(&key).unwrap(), (number, IndexPart::Change(seq)));

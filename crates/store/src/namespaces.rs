@@ -16,7 +16,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// restore may undo their allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    pub epoch: u64,
+    pub epoch: u32,
     pub from: u64,
     pub until: u64,
 }
@@ -39,7 +39,7 @@ impl Namespaces {
     }
 
     /// Takes a number of this epoch, and forgets a block of another epoch.
-    pub fn take(&self, epoch: u64) -> Option<u64> {
+    pub fn take(&self, epoch: u32) -> Option<u64> {
         let mut state = self.lock();
         let block = state.block.filter(|block| block.epoch == epoch);
         let rest = block.map(|block| Block { from: block.from + 1, ..block });

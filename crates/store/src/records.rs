@@ -10,10 +10,11 @@ use crate::error::{Error, Result};
 use crate::keys::FORMAT_VERSION;
 use crate::proto;
 use crate::records::since::ChannelsSince;
-use crate::seq::STAMP_BYTES;
+use crate::seq::{Stamp, VERSIONSTAMP_OFFSET};
 
-/// The offset of the sequence's 12 bytes in an encoded `DocumentInfo`: behind the first field's tag and length.
-pub const INFO_STAMP_OFFSET: u32 = 2;
+/// The offset of the sequence's versionstamp in an encoded `DocumentInfo`: behind the first field's tag, its length and
+/// the epoch.
+const INFO_STAMP_OFFSET: u32 = 2 + VERSIONSTAMP_OFFSET;
 
 pub fn revision_message(rev: &RevId) -> proto::Revision {
     let (md5, text) = match rev.hash() {
@@ -43,7 +44,7 @@ pub enum BodyPlace {
 /// A document's info record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
-    pub stamp: [u8; STAMP_BYTES],
+    pub stamp: Stamp,
     pub winner: RevId,
     pub deleted: bool,
     pub leaf_count: u32,
@@ -142,8 +143,8 @@ impl Info {
     }
 
     /// Encodes the operand of SET_VERSIONSTAMPED_VALUE: the record with the placeholder of the stamp at
-    /// [`INFO_STAMP_OFFSET`], then that offset (4 bytes little-endian). Only the last two bytes of `self.stamp`
-    /// are used, the user version.
+    /// [`INFO_STAMP_OFFSET`], then that offset (4 bytes little-endian). Of `self.stamp` only the epoch and the user
+    /// version are used.
     pub fn encode_stamped(&self) -> Vec<u8> {
         let message = proto::DocumentInfo {
             sequence: self.stamp.to_vec(),
@@ -168,20 +169,6 @@ impl Info {
         out.extend_from_slice(&INFO_STAMP_OFFSET.to_le_bytes());
         out
     }
-}
-
-/// Returns the operand of SET_VERSIONSTAMPED_VALUE that replaces the stamp of an info record and keeps the rest;
-/// `None`: the record does not contain `stamp`.
-pub fn stamped_anew(info: &[u8], stamp: &[u8; STAMP_BYTES], user_version: u16) -> Option<Vec<u8>> {
-    let begin = INFO_STAMP_OFFSET as usize;
-    let mut operand = info.to_vec();
-    let place = operand.get_mut(begin..begin + STAMP_BYTES)?;
-    if place != stamp || info.first_chunk() != Some(&[0x0a, STAMP_BYTES as u8]) {
-        return None;
-    }
-    place[STAMP_BYTES - 2..].copy_from_slice(&user_version.to_be_bytes());
-    operand.extend_from_slice(&INFO_STAMP_OFFSET.to_le_bytes());
-    Some(operand)
 }
 
 /// The value of a document's row by id.
@@ -378,7 +365,7 @@ mod tests {
     #[test]
     fn the_stamp_stands_where_it_is_written() {
         let info = Info {
-            stamp: [0xee; STAMP_BYTES],
+            stamp: [0xee; 16],
             winner: "3-28390acbb2afb09d34e8e35d2d2211ad".parse().unwrap(),
             deleted: true,
             leaf_count: 1,
@@ -393,19 +380,13 @@ mod tests {
                 expires_at_ms: Some(9),
                 left: 2,
                 gives: true,
-                since: ChannelsSince::decode(vec![2, 0], &[7; 12]),
+                since: ChannelsSince::decode(vec![2, 0], &[7; 16]),
             },
         };
         let mut operand = info.encode_stamped();
-        assert_eq!(operand[2..14], [0xee; 12]);
+        assert_eq!((&operand[2..18], INFO_STAMP_OFFSET), (&[0xee; 16][..], 6));
         assert_eq!(operand.split_off(operand.len() - 4), INFO_STAMP_OFFSET.to_le_bytes());
         assert_eq!(Info::decode(&operand).unwrap(), info);
-        let mut anew = stamped_anew(&operand, &info.stamp, 0x0102).expect("its stamp");
-        anew.truncate(operand.len());
-        let stamp = [&info.stamp[..10], &[1, 2]].concat().try_into().unwrap();
-        assert_eq!(Info::decode(&anew).unwrap(), Info { stamp, ..info.clone() });
-        assert_eq!(stamped_anew(&operand, &stamp, 0), None);
-        assert!((0..operand.len()).all(|cut| stamped_anew(&operand[..cut.min(13)], &info.stamp, 0).is_none()));
     }
 
     /// 0: there are none; else their bytes plus 1.

@@ -1,10 +1,12 @@
-//! The root's record: the format of everything under it, its features, its epoch, and whether a renewal is under way.
+//! The root's record: the format of everything under it, its features, and its epochs.
 //!
 //! Only renewals write the epoch (`renew` of the layer). Every transaction that writes has the record's key as a read
 //! conflict. Each change of the record changes `\xff/metadataVersion`, and a process reads the record once for each
-//! value of that. So a write that was prepared in another epoch, or that meets a renewal, fails.
+//! value of that. So a write that was prepared in another epoch fails, and all stamps of an epoch precede those of the
+//! next.
 
-use foundationdb::options::MutationType;
+use std::sync::Arc;
+
 use futures_util::future::try_join;
 use prost::Message;
 
@@ -22,8 +24,47 @@ const SETTINGS: &str = "settings";
 /// The features that this program knows.
 const KNOWN: &[&str] = &[SETTINGS];
 
-/// The bytes of a renewal's mark: the stamp of the transaction that began it.
-const RENEWAL_BYTES: usize = 10;
+/// The most earlier epochs that are kept. Positions of older ones are not known any more.
+const EARLIER_MAX: usize = 64;
+
+/// The epochs of a store: 0 at its creation, and a higher one from each renewal on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Epochs {
+    now: u32,
+    earlier: Arc<[u32]>,
+}
+
+impl Epochs {
+    pub fn of(record: &proto::Instance) -> Epochs {
+        Epochs { now: record.epoch, earlier: record.earlier.as_slice().into() }
+    }
+
+    /// Returns the epoch of new stamps.
+    pub fn now(&self) -> u32 {
+        self.now
+    }
+
+    /// Returns whether the store has a history in an epoch. It has none in the epoch of a store that was lost and
+    /// replaced by an older backup: what a position there has seen of this store is not known.
+    pub fn has(&self, epoch: u32) -> bool {
+        epoch == 0 || epoch == self.now || self.earlier.contains(&epoch)
+    }
+}
+
+/// Begins the next epoch: the time in seconds of Unix time, so that it differs from each epoch that a lost state of the
+/// store has begun, but higher than the last one in any case.
+///
+/// # Errors
+/// [`Error::Corrupt`] if there is no higher one.
+pub fn raise_epoch(record: &mut proto::Instance, unix_s: u64) -> Result<()> {
+    let least = record.epoch.checked_add(1).ok_or_else(|| Error::Corrupt("the epochs are used up".to_owned()))?;
+    if record.epoch > 0 {
+        record.earlier.push(record.epoch);
+        record.earlier.drain(..record.earlier.len().saturating_sub(EARLIER_MAX));
+    }
+    record.epoch = u32::try_from(unix_s).unwrap_or(least).max(least);
+    Ok(())
+}
 
 /// Checks that this program may use a store, by the format and the features of its record.
 pub fn check_store(record: &proto::Instance) -> Result<()> {
@@ -51,16 +92,6 @@ pub fn name_settings(record: &mut proto::Instance, are_stored: bool) {
     }
 }
 
-/// Returns whether the record says that a renewal is under way.
-pub fn is_renewing(record: &proto::Instance) -> bool {
-    record.renewal.len() == RENEWAL_BYTES
-}
-
-/// Records that no renewal is under way.
-pub fn end_renewal(record: &mut proto::Instance) {
-    record.renewal.clear();
-}
-
 /// Writes the record, and changes `\xff/metadataVersion`: a process that has read the record under one value of it does
 /// not read the record again.
 pub fn write_root(trx: &Transaction, keys: &RootKeys, record: &proto::Instance) {
@@ -68,37 +99,20 @@ pub fn write_root(trx: &Transaction, keys: &RootKeys, record: &proto::Instance) 
     trx.update_metadata_version();
 }
 
-/// As [`write_root`], in the transaction that begins a renewal. The transaction's stamp is the mark.
-pub fn begin_renewal(trx: &Transaction, keys: &RootKeys, record: &mut proto::Instance) {
-    trx.atomic_op(&keys.instance(), &renewal_operand(record), MutationType::SetVersionstampedValue);
-    trx.update_metadata_version();
-}
-
-/// Encodes the record for SET_VERSIONSTAMPED_VALUE.
-fn renewal_operand(record: &mut proto::Instance) -> Vec<u8> {
-    record.renewal = vec![0xff; RENEWAL_BYTES];
-    // The length of the fields behind it: fields are in the order of their numbers.
-    let behind = proto::Instance { features: record.features.clone(), ..proto::Instance::default() }.encoded_len();
-    let mut operand = record.encode_to_vec();
-    let offset = (operand.len() - behind - RENEWAL_BYTES) as u32;
-    operand.extend_from_slice(&offset.to_le_bytes());
-    operand
-}
-
-/// Decodes the root's record and checks that the store can be used; a renewal under way is an error. Without a record
-/// the store is new, or about to be restored.
+/// Decodes the root's record and checks that the store can be used. Without a record the store is new, or about to be
+/// restored.
 ///
-/// Each process calls this once for each value of `\xff/metadataVersion`, so a running process notices a store that another program has changed beyond its
-/// knowledge.
+/// Each process calls this once for each value of `\xff/metadataVersion`, so a running process notices a store that
+/// another program has changed beyond its knowledge.
 pub fn in_use(bytes: Option<&[u8]>) -> Result<proto::Instance> {
     let Some(bytes) = bytes else { return Ok(proto::Instance::default()) };
     let record = proto::Instance::decode(bytes)?;
     check_store(&record)?;
-    if is_renewing(&record) { Err(Error::Renewing) } else { Ok(record) }
+    Ok(record)
 }
 
 /// Returns the epoch, in a transaction that writes. The transaction fails if another epoch begins before its commit.
-pub async fn epoch_for_write(trx: &Transaction, keys: &RootKeys) -> Result<u64> {
+pub async fn epoch_for_write(trx: &Transaction, keys: &RootKeys) -> Result<u32> {
     let key = keys.instance();
     transaction::conflict_with(trx, &key)?;
     Ok(in_use(trx.get(&key, true).await?.as_deref())?.epoch)
@@ -107,7 +121,7 @@ pub async fn epoch_for_write(trx: &Transaction, keys: &RootKeys) -> Result<u64> 
 /// The identity of an opened root.
 pub struct RootIdentity {
     pub uuid: Vec<u8>,
-    pub epoch: u64,
+    pub epoch: u32,
 }
 
 /// Opens a root, and creates its record the first time.
@@ -131,12 +145,10 @@ impl Operation for OpenRoot<'_> {
         };
         let record = proto::Instance::decode(&*found)?;
         check_store(&record)?;
-        if is_renewing(&record) {
-            return Err(Error::Renewing);
-        }
         // Every commit that writes a stamp also writes one of these keys, so no stamp is newer. A cluster returns no
-        // read version below one that it has committed.
-        let newest = Seq::new(0, newest_of(&newest)).number();
+        // read version below one that it has committed. Stamps of earlier epochs may be of other clusters.
+        let newest = Seq::new(0, newest_of(&newest));
+        let newest = if newest.epoch() == record.epoch { newest.version() } else { 0 };
         // An empty store needs no read version.
         if newest > 0 {
             let now = u64::try_from(trx.get_read_version().await?).unwrap_or_default();
@@ -166,24 +178,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stamp_of_a_renewal_has_its_place() {
-        let named = |epoch, are_stored| {
-            let mut record = proto::Instance { epoch, ..new_store(vec![7; 16]) };
-            name_settings(&mut record, are_stored);
-            record
-        };
-        for mut record in [named(0, false), named(5, true), named(u64::MAX, false)] {
-            let operand = renewal_operand(&mut record);
-            let (value, offset) = operand.split_at(operand.len() - 4);
-            let at = u32::from_le_bytes(offset.try_into().unwrap()) as usize;
-            let mut value = value.to_vec();
-            value[at..at + RENEWAL_BYTES].copy_from_slice(&[0xab; RENEWAL_BYTES]);
-            let mut stamped = proto::Instance::decode(value.as_slice()).unwrap();
-            assert_eq!(stamped, proto::Instance { renewal: vec![0xab; RENEWAL_BYTES], ..record });
-            assert!(is_renewing(&stamped));
-            end_renewal(&mut stamped);
-            assert!(!is_renewing(&stamped));
+    fn epochs_rise_and_are_known_in_part() {
+        let mut record = new_store(vec![7; 16]);
+        assert!(Epochs::of(&record).has(0) && !Epochs::of(&record).has(1));
+        raise_epoch(&mut record, 1_000).unwrap();
+        assert_eq!((record.epoch, record.earlier.as_slice()), (1_000, &[][..]));
+        // A clock that has moved back, and one beyond the year 2106.
+        for (unix_s, epoch) in [(999, 1_001), (1_001, 1_002), (u64::MAX, 1_003), (2_000, 2_000)] {
+            raise_epoch(&mut record, unix_s).unwrap();
+            assert_eq!(record.epoch, epoch);
         }
+        let epochs = Epochs::of(&record);
+        assert_eq!((epochs.now(), &*epochs.earlier), (2_000, &[1_000, 1_001, 1_002, 1_003][..]));
+        assert!([0, 1_000, 1_003, 2_000].into_iter().all(|epoch| epochs.has(epoch)));
+        assert!(![1, 999, 1_500, 2_001, u32::MAX].into_iter().any(|epoch| epochs.has(epoch)));
+        for unix_s in 3_000..3_100 {
+            raise_epoch(&mut record, unix_s).unwrap();
+        }
+        let epochs = Epochs::of(&record);
+        assert_eq!(
+            (epochs.earlier.len(), epochs.has(3_098), epochs.has(2_000), epochs.has(0)),
+            (64, true, false, true)
+        );
+        record.epoch = u32::MAX;
+        assert!(raise_epoch(&mut record, 5).is_err());
     }
 
     #[test]

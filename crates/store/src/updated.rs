@@ -6,20 +6,8 @@ use prost::Message;
 use crate::error::Result;
 use crate::keys::{BUCKETS, BucketKeys, RootKeys, bucket_of};
 use crate::proto;
-use crate::seq::{STAMP_BYTES, Seq};
+use crate::seq::{STAMP_BYTES, Seq, Stamp, own_stamp, stamped_value};
 use crate::transaction::{Quiet, Transaction};
-
-/// A transaction's versionstamp, with two bytes of user version.
-pub type Stamp = [u8; STAMP_BYTES];
-
-/// A value that starts with the placeholder of the transaction's stamp, two bytes of user version, and the
-/// placeholder's offset.
-const STAMP_AS_VALUE: [u8; STAMP_BYTES + 4] =
-    [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0];
-
-pub fn touch_newest(trx: &Transaction, keys: &RootKeys, bucket: u8) -> Result<()> {
-    Quiet(trx).atomic(&keys.newest_update(bucket), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
-}
 
 /// Reads the newest stamp of each bucket that has one, at the transaction's read version. A change of a database is no
 /// newer than the stamp of its bucket.
@@ -49,13 +37,14 @@ pub fn newest_of(stamps: &[(u8, Stamp)]) -> Stamp {
 pub struct UpdatedKeys {
     database: Vec<u8>,
     newest: Vec<u8>,
+    stamp: Vec<u8>,
 }
 
 impl UpdatedKeys {
-    /// Creates the keys. A database without shards has shard 0.
-    pub fn new(keys: &RootKeys, name: &str, shard: u32) -> Self {
+    /// Creates the keys, which this epoch stamps. A database without shards has shard 0.
+    pub fn new(keys: &RootKeys, name: &str, shard: u32, epoch: u32) -> Self {
         let (database, newest) = (keys.database_updated(name, shard), keys.newest_update(bucket_of(name, shard)));
-        UpdatedKeys { database, newest }
+        UpdatedKeys { database, newest, stamp: stamped_value(&own_stamp(epoch, 0)) }
     }
 
     /// Returns whether its documents have ever changed.
@@ -66,8 +55,8 @@ impl UpdatedKeys {
     /// Writes the keys, in a transaction that changes documents.
     pub fn touch(&self, trx: &Transaction) -> Result<()> {
         let quiet = Quiet(trx);
-        quiet.atomic(&self.database, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)?;
-        quiet.atomic(&self.newest, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
+        quiet.atomic(&self.database, &self.stamp, MutationType::SetVersionstampedValue)?;
+        quiet.atomic(&self.newest, &self.stamp, MutationType::SetVersionstampedValue)
     }
 
     /// Records that its documents have never changed.
@@ -76,17 +65,18 @@ impl UpdatedKeys {
     }
 }
 
-/// Logs a creation or, with `deleted`, a deletion of a database with this many shards, in its transaction.
-pub fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted: Option<u32>) -> Result<()> {
+/// Logs a creation or, with `deleted`, a deletion of a database with this many shards, in its transaction of this epoch.
+pub fn note_event(trx: &Transaction, keys: &RootKeys, epoch: u32, name: &str, deleted: Option<u32>) -> Result<()> {
     let quiet = Quiet(trx);
     let (name_of, at_ms) = (name.to_owned(), trx.clock().unix_ms());
-    let event = proto::DatabaseEvent { name: name_of, deleted: deleted.is_some(), at_ms, renewed: 0 };
-    let key = keys.database_event_stamped(0);
+    let event = proto::DatabaseEvent { name: name_of, deleted: deleted.is_some(), at_ms };
+    let key = keys.database_event_stamped(epoch);
     quiet.atomic(&key, &event.encode_to_vec(), MutationType::SetVersionstampedKey)?;
     if let Some(shards) = deleted {
         (0..shards.max(1)).try_for_each(|shard| quiet.clear(&keys.database_updated(name, shard)))?;
     }
-    touch_newest(trx, keys, bucket_of(name, 0))
+    let stamp = stamped_value(&own_stamp(epoch, 0));
+    quiet.atomic(&keys.newest_update(bucket_of(name, 0)), &stamp, MutationType::SetVersionstampedValue)
 }
 
 /// Adds or removes the list entry of a replicator database, in the transaction that creates or deletes it, and wakes
@@ -99,7 +89,9 @@ pub fn note_replicator(trx: &Transaction, keys: &RootKeys, name: &str, is_there:
     } else {
         quiet.clear(&key)?
     }
-    quiet.atomic(&keys.replicators_changed(), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
+    // Only watched.
+    let stamp = stamped_value(&own_stamp(0, 0));
+    quiet.atomic(&keys.replicators_changed(), &stamp, MutationType::SetVersionstampedValue)
 }
 
 /// Decodes a stamp. An empty value precedes all stamps.
@@ -107,11 +99,9 @@ pub fn stamp_of(value: &[u8]) -> Result<Stamp> {
     if value.is_empty() { Ok([0; STAMP_BYTES]) } else { Ok(*Seq::from_slice(0, value)?.stamp()) }
 }
 
-/// Sets a bucket's `last_seq` to the transaction's versionstamp and its greatest user version, without a read and
-/// without a write conflict range.
-pub fn touch_last_seq(trx: &Transaction, bucket: &BucketKeys, user_version: u16) -> Result<()> {
-    let mut value = vec![0xff; 10];
-    value.extend_from_slice(&user_version.to_be_bytes());
-    value.extend_from_slice(&0_u32.to_le_bytes());
+/// Sets a bucket's `last_seq` to the transaction's stamp of this epoch with its greatest user version, without a read
+/// and without a write conflict range.
+pub fn touch_last_seq(trx: &Transaction, bucket: &BucketKeys, epoch: u32, user_version: u16) -> Result<()> {
+    let value = stamped_value(&own_stamp(epoch, user_version));
     Quiet(trx).atomic(&bucket.last_seq(), &value, MutationType::SetVersionstampedValue)
 }

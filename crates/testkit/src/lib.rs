@@ -82,7 +82,7 @@ mod waiting;
 pub use mortal::Mortal;
 pub use neighbour::{is_quiet, metadata_version, start_neighbour};
 pub use random::{Random, length, number, seed};
-pub use storage::{Faults, Storage, boot, engine, pages_are_full};
+pub use storage::{Faults, Storage, boot, engine, pages_are_full, shift_stamps};
 pub use torture::Torture;
 pub use waiting::{
     PATIENCE, RequestStart, RunningTime, WaitLoop, pass, pass_blocking, soon, until, until_blocking, until_some,

@@ -200,3 +200,21 @@ fn new_root() -> Vec<u8> {
     let number = ROOTS.fetch_add(1, Ordering::Relaxed);
     format!("test{now:x}{:x}-{number:x}", std::process::id()).into_bytes()
 }
+
+/// Moves the versions of all stamps of epoch 0 in these keys and values, as in a backup of a cluster whose versions are
+/// higher. `versions`: those that the rows may have.
+pub fn shift_stamps(rows: &mut [(Vec<u8>, Vec<u8>)], versions: std::ops::RangeInclusive<u64>, by: u64) {
+    // In keys the epoch and the version are elements of a tuple, in values four bytes precede the version.
+    let shift = |bytes: &mut [u8], before: &[u8]| {
+        for at in before.len()..bytes.len().saturating_sub(7) {
+            let version = u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+            if versions.contains(&version) && bytes[..at].ends_with(before) {
+                bytes[at..at + 8].copy_from_slice(&(version + by).to_be_bytes());
+            }
+        }
+    };
+    for (key, value) in rows {
+        shift(key, &[0x14, 0x33]);
+        shift(value, &[0; 4]);
+    }
+}

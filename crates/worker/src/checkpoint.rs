@@ -50,18 +50,19 @@ impl Seq {
         &self.0
     }
 
-    /// Returns the part of the sequence that identifies the database. In Flatbed's form (at least 16 digits, a dash, 24
+    /// Returns the part of the sequence that identifies the database. In Flatbed's form (16 to 30 digits, a dash, 24
     /// hexadecimal digits) it is the first 16 of the hexadecimal digits. `None`: another form.
     pub fn incarnation(&self) -> Option<&str> {
         let (number, rest) = self.0.split_once('-')?;
-        let is_number = (16..=20).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number = (16..=30).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
         let is_rest = rest.len() == 24 && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         rest.get(..16).filter(|_| is_number && is_rest)
     }
 
     /// Returns the increasing number in the sequence, for lag and to detect a source that went back: of `1500`, of
-    /// CouchDB's `1500-g1AA...`, and the last of Sync Gateway's `12:34`. `None`: it has no number.
-    pub fn number(&self) -> Option<u64> {
+    /// CouchDB's `1500-g1AA...`, and the last of Sync Gateway's `12:34`. In Flatbed's it has up to 30 digits. `None`: it
+    /// has no number.
+    pub fn number(&self) -> Option<u128> {
         let head = self.0.split('-').next().unwrap_or_default();
         head.rsplit(':').next()?.parse().ok()
     }
@@ -256,6 +257,10 @@ mod tests {
             [Some(1_500), Some(1_500), Some(34), Some(34)]
         );
         assert_eq!([number("[5,\"x\"]"), number("now")], [None, None]);
+        // Flatbed's, before a restore and after it: the epoch comes first.
+        let restored = "176454000000000000000000000012-0123456789abcdef00000001";
+        let before = number("0009876543210123-0123456789abcdef00000001");
+        assert!(before < number(restored) && Seq(restored.to_owned()).incarnation() == Some("0123456789abcdef"));
     }
 
     #[test]

@@ -47,7 +47,7 @@ struct Inner {
     /// True since the end of the feed was reached and the job waits for rows.
     has_waited: bool,
     /// Samples of the end of the feed: the time and the position.
-    samples: VecDeque<(u64, u64)>,
+    samples: VecDeque<(u128, u64)>,
     rows: u64,
     /// True if a page has reported the lag since the source was last unreachable.
     is_known: bool,

@@ -190,7 +190,7 @@ pub struct Runner<'j, S, T, Q> {
     page_rows: usize,
     page_bytes: usize,
     /// Deletions up to here concern documents that the target never had, for a job with `active_only`.
-    first_end: Option<u64>,
+    first_end: Option<u128>,
     sampled_at: Instant,
     replayed_at: Instant,
     identity: SourceIdentity,

@@ -94,7 +94,7 @@ pub(crate) async fn view_info(request: Request, name: &str, design: &str) -> Res
         index.bool("waiting_commit", false).number("waiting_clients", info.waiting_clients);
         index.bool("updater_running", info.updater_running);
         // CouchDB's is a number, and typed clients expect one. It grows, but no feed can resume from it.
-        index.number("update_seq", info.update_seq.map_or(0, |seq| seq.number()));
+        index.number("update_seq", info.update_seq.map_or(0, |seq| seq.version()));
         let mut sizes = index.object("sizes");
         sizes.number("file", info.file_bytes).number("external", info.external_bytes);
         sizes.number("active", info.file_bytes);

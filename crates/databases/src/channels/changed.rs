@@ -7,10 +7,10 @@ use std::sync::Arc;
 use async_recursion::async_recursion as boxed;
 use flatbed_channels::PrincipalKind;
 use flatbed_store::error::{Error, Result};
-use flatbed_store::keys::{ACCESS_CELLS, AccessCell, BUCKETS, unpack_principal};
-use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::keys::{ACCESS_CELLS, AccessCell, BUCKETS, METADATA_VERSION, unpack_principal};
+use flatbed_store::seq::{Seq, Stamp, VERSIONSTAMP_OFFSET, own_stamp};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
-use flatbed_store::updated::{Stamp, stamp_of};
+use flatbed_store::updated::stamp_of;
 use futures_util::future::join_all;
 
 use crate::limits::Limit;
@@ -79,7 +79,9 @@ impl Operation for ReadAccess<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<AccessChanges> {
         let keys = &self.inner.keys;
         let (version, rows) = (trx.get_read_version(), trx.range(&keys.access_buckets(), true).all(BUCKETS));
-        let (stamp, mut buckets) = (stamp_behind(version.await?), BTreeMap::new());
+        let metadata = trx.get(METADATA_VERSION, true).await?;
+        let epoch = self.inner.learn(trx, metadata.as_deref().unwrap_or_default()).await?.epochs().now();
+        let (stamp, mut buckets) = (stamp_behind(epoch, version.await?), BTreeMap::new());
         for row in rows.await?.iter() {
             buckets.insert(keys.access_bucket_parse(row.key())?, stamp_of(row.value())?);
         }
@@ -121,11 +123,12 @@ impl Operation for ReadAccess<'_> {
     }
 }
 
-/// Returns a stamp behind every commit of a read version, and before all later ones.
-fn stamp_behind(version: i64) -> Stamp {
-    let mut stamp = [0xff; STAMP_BYTES];
+/// Returns a stamp behind every commit of an epoch up to a read version, and before all later ones.
+fn stamp_behind(epoch: u32, version: i64) -> Stamp {
+    let mut stamp = own_stamp(epoch, u16::MAX);
     let version = u64::try_from(version).unwrap_or_default();
-    stamp.iter_mut().zip(version.to_be_bytes()).for_each(|(byte, of)| *byte = of);
+    let place = stamp.iter_mut().skip(VERSIONSTAMP_OFFSET as usize);
+    place.zip(version.to_be_bytes()).for_each(|(byte, of)| *byte = of);
     stamp
 }
 
@@ -168,9 +171,9 @@ impl Operation for ReadChanges<'_> {
     type Output = Vec<Option<UserChanges>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
-        let stamp = stamp_behind(trx.get_read_version().await?);
+        let version = trx.get_read_version().await?;
         let inner = self.inner;
-        let looks = self.asked.iter().map(|(name, place)| look_at(inner, trx, name, *place, stamp));
+        let looks = self.asked.iter().map(|(name, place)| look_at(inner, trx, name, *place, version));
         join_all(looks).await.into_iter().collect()
     }
 }
@@ -180,7 +183,7 @@ async fn look_at(
     trx: &Transaction,
     name: &str,
     before: Option<UsersPosition>,
-    stamp: Stamp,
+    version: i64,
 ) -> Result<Option<UserChanges>> {
     let instance = match inner.resolve(trx, name).await {
         Ok(instance) if instance.channels() > 0 => instance,
@@ -189,10 +192,12 @@ async fn look_at(
         // The database does not exist, or this program cannot open it.
         Err(_) => return Ok(None),
     };
-    let place = UsersPosition(Seq::new(instance.incarnation(), stamp));
+    let place = UsersPosition(Seq::new(instance.incarnation(), stamp_behind(instance.epoch(), version)));
     let all = Some(UserChanges { place, names: None });
-    // A restored database has another order of commits.
-    let is_same = |before: &UsersPosition| before.0.incarnation() == instance.incarnation() && before.0 <= place.0;
+    // A restore also reverts users, without a change.
+    let is_same = |UsersPosition(before): &UsersPosition| {
+        (before.incarnation(), before.epoch()) == (place.0.incarnation(), place.0.epoch()) && *before <= place.0
+    };
     let Some(UsersPosition(before)) = before.filter(is_same) else { return Ok(all) };
     let range = instance.keys.changed_principals_after(&before);
     let rows = trx.range(&range, true).first(CHANGES_MAX.get()).await?;

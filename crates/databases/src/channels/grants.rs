@@ -13,6 +13,7 @@ use flatbed_channels::{Grant, GrantedItem, Grantee, Periods, PrincipalKind, Stam
 use flatbed_store::access::{self, AccessNote};
 use flatbed_store::error::Result;
 use flatbed_store::keys::Keys;
+use flatbed_store::seq::{own_stamp, stamped_value};
 use flatbed_store::transaction::{Transaction, conflict_with};
 use foundationdb::options::MutationType;
 use futures_util::future::{OptionFuture, try_join_all};
@@ -21,9 +22,6 @@ use crate::channels::holding::periods_of;
 use crate::channels::sweep;
 use crate::held::VersionRead;
 use crate::instance::Instance;
-
-/// The stamp of the transaction itself, with the least user version: its grants precede everything else that it writes.
-const OWN_STAMP: Stamp = Stamp([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
 
 /// A principal, and the channel or role that it may hold.
 pub type Entitlement = (PrincipalKind, String, GrantedItem);
@@ -105,7 +103,7 @@ impl GrantChanges {
     /// Writes the periods and versions once all grants are known. Waits at most once, and not for reads of
     /// [`GrantChanges::begin`]. `None`: no principal has changed, and no access is noted.
     pub async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<Option<AccessNote>> {
-        let changed = self.settle(trx, &instance.keys).await?;
+        let changed = self.settle(trx, instance).await?;
         if changed.is_empty() { Ok(None) } else { note_changed(trx, instance, &changed).map(Some) }
     }
 
@@ -116,13 +114,16 @@ impl GrantChanges {
         instance: &Instance,
         (kind, name): (PrincipalKind, &str),
     ) -> Result<AccessNote> {
-        let mut changed = self.settle(trx, &instance.keys).await?;
+        let mut changed = self.settle(trx, instance).await?;
         changed.insert((kind, name.to_owned()));
         note_changed(trx, instance, &changed)
     }
 
     /// Writes the periods, and returns the principals that have gained or lost something.
-    async fn settle(self, trx: &Transaction, keys: &Keys) -> Result<BTreeSet<(PrincipalKind, String)>> {
+    async fn settle(self, trx: &Transaction, instance: &Instance) -> Result<BTreeSet<(PrincipalKind, String)>> {
+        let keys = &instance.keys;
+        // With the least user version: its grants precede everything else that the transaction writes.
+        let own = Stamp(own_stamp(instance.epoch(), 0));
         let (GrantChanges { things, forgets }, mut changed) = (self, BTreeSet::new());
         let moved = things.into_iter().filter(|(_, moved)| moved.takes || !moved.made.is_empty());
         let reads = moved.map(|(thing, GrantChange { periods, made, .. })| {
@@ -146,8 +147,8 @@ impl GrantChanges {
             }
             match (was_had, is_had) {
                 (_, false) if forgets => trx.clear(&key),
-                (true, false) => set_stamped(trx, &key, &periods.taken(OWN_STAMP)),
-                (false, true) => set_stamped(trx, &key, &periods.given(OWN_STAMP)),
+                (true, false) => set_stamped(trx, &key, &periods.taken(own)),
+                (false, true) => set_stamped(trx, &key, &periods.given(own)),
                 _ => continue,
             }
             changed.insert((kind, name));
@@ -162,8 +163,8 @@ fn note_changed(
     instance: &Instance,
     changed: &BTreeSet<(PrincipalKind, String)>,
 ) -> Result<AccessNote> {
+    let version = stamped_value(&own_stamp(instance.epoch(), 0));
     for (kind, name) in changed {
-        let version = [&OWN_STAMP.0[..], &0_u32.to_le_bytes()].concat();
         // A read conflict of each writer whose rights include the principal's.
         let key = instance.keys.principal_version(*kind, name);
         trx.atomic_op(&key, &version, MutationType::SetVersionstampedValue);
@@ -178,14 +179,13 @@ pub(super) fn note_followers<'a>(
     changed: impl IntoIterator<Item = (PrincipalKind, &'a str)>,
 ) -> Result<AccessNote> {
     sweep::note(trx, instance)?;
-    let (root, of) = ((&instance.root, &*instance.name), (&instance.keys, instance.incarnation()));
+    let (root, of) = ((&instance.root, instance.epoch(), &*instance.name), (&instance.keys, instance.incarnation()));
     access::note_principals(trx, root, of, changed)
 }
 
 /// Writes periods of which the newest begins or ends with the transaction.
 fn set_stamped(trx: &Transaction, key: &[u8], periods: &Periods) {
-    let mut value = periods.encode();
-    value.extend_from_slice(&0_u32.to_le_bytes());
+    let value = stamped_value(&periods.encode());
     trx.atomic_op(key, &value, MutationType::SetVersionstampedValue);
 }
 

@@ -130,7 +130,7 @@ impl<'a> RightsRead<'a> {
 /// Decodes a stored version.
 pub fn stamp_of(found: Option<&[u8]>) -> Result<Option<Stamp>> {
     let stamp = |bytes: &[u8]| bytes.try_into().map(Stamp);
-    found.map(stamp).transpose().map_err(|_| Error::Corrupt("the version of a principal is not 12 bytes".into()))
+    found.map(stamp).transpose().map_err(|_| Error::Corrupt("the version of a principal is not 16 bytes".into()))
 }
 
 impl UserReading {

@@ -12,7 +12,7 @@ use flatbed_store::error::{Error, Refusal, Result};
 use flatbed_store::keys::{Keys, PrincipalPart};
 use flatbed_store::once::Once;
 use flatbed_store::proto;
-use flatbed_store::seq::STAMP_BYTES;
+use flatbed_store::seq::{STAMP_BYTES, VERSIONSTAMP_OFFSET, own_stamp};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
 use foundationdb::options::MutationType;
 use prost::Message;
@@ -29,9 +29,6 @@ pub const ADMIN_NAMES_BYTES_MAX: usize = 50_000;
 
 /// Byte limit of an address, and of a password's hash.
 const TEXT_BYTES_MAX: usize = 4_000;
-
-/// The stamp of the transaction itself.
-const OWN_STAMP: [u8; STAMP_BYTES] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
 
 /// Past periods of a deleted user that are removed with it.
 const FORGOTTEN_MAX: usize = 2_000;
@@ -233,9 +230,10 @@ pub(super) fn with_channels(instance: Arc<Instance>) -> Result<Arc<Instance>> {
 
 /// Writes a record with the transaction's stamp, which is its last field. The transaction has noted the change of
 /// access.
-pub(super) fn set_record(trx: &Transaction, key: &[u8], record: proto::Principal, _: &AccessNote) {
-    let mut operand = proto::Principal { changed: OWN_STAMP.to_vec(), ..record }.encode_to_vec();
-    let offset = operand.len().saturating_sub(STAMP_BYTES) as u32;
+pub(super) fn set_record(trx: &Transaction, instance: &Instance, key: &[u8], record: proto::Principal, _: &AccessNote) {
+    let changed = own_stamp(instance.epoch(), 0).to_vec();
+    let mut operand = proto::Principal { changed, ..record }.encode_to_vec();
+    let offset = operand.len().saturating_sub(STAMP_BYTES) as u32 + VERSIONSTAMP_OFFSET;
     operand.extend_from_slice(&offset.to_le_bytes());
     trx.atomic_op(key, &operand, MutationType::SetVersionstampedValue);
 }
@@ -312,7 +310,7 @@ impl Operation for PutPrincipal<'_> {
             shared.give(trx, &instance.keys, (kind, name.clone(), what.clone()), None);
         }
         let note = shared.finish_with(trx, &instance, (kind, name)).await?;
-        set_record(trx, &key, after, &note);
+        set_record(trx, &instance, &key, after, &note);
         instance.touch(trx, 0)?;
         self.once.mark(trx);
         self.created.push(written);
@@ -361,7 +359,7 @@ impl Operation for DeletePrincipal<'_> {
         }
         let note = shared.finish_with(trx, &instance, (kind, name)).await?;
         let generation = before.generation + 1;
-        set_record(trx, &key, proto::Principal { generation, ..proto::Principal::default() }, &note);
+        set_record(trx, &instance, &key, proto::Principal { generation, ..proto::Principal::default() }, &note);
         instance.touch(trx, 0)?;
         self.once.mark(trx);
         Ok(true)

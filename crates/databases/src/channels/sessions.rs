@@ -218,7 +218,7 @@ impl Operation for EndAll<'_> {
         let user = (PrincipalKind::User, self.name);
         let note = GrantChanges::default().finish_with(trx, &instance, user).await?;
         let generation = record.generation + 1;
-        set_record(trx, &key, proto::Principal { generation, ..record }, &note);
+        set_record(trx, &instance, &key, proto::Principal { generation, ..record }, &note);
         instance.touch(trx, 0)?;
         self.once.mark(trx);
         Ok(true)

@@ -57,7 +57,8 @@ const NO_PLACE: u64 = u64::MAX;
 pub struct Hub {
     name: String,
     pub namespace: u64,
-    incarnation: u64,
+    /// Before all changes of the epoch.
+    begin: Seq,
     pub buckets: Buckets,
     state: Mutex<HubState>,
     /// Wakes the followers that are woken for each change.
@@ -112,7 +113,7 @@ struct OwnHub(Arc<Hub>);
 impl State<Instance> for OwnHub {
     fn new_of(instance: &Instance) -> OwnHub {
         let Instance { name, record, buckets, .. } = instance;
-        OwnHub(Arc::new(Hub::new(name, record.namespace, record.incarnation, buckets.clone())))
+        OwnHub(Arc::new(Hub::new(name, record.namespace, instance.epoch_begin(), buckets.clone())))
     }
 
     fn is_used(&self) -> bool {
@@ -141,11 +142,11 @@ impl State<Inner> for RunningHubs {
 }
 
 impl Hub {
-    pub fn new(name: &str, namespace: u64, incarnation: u64, buckets: Buckets) -> Hub {
+    pub fn new(name: &str, namespace: u64, begin: Seq, buckets: Buckets) -> Hub {
         Hub {
             name: name.to_owned(),
             namespace,
-            incarnation,
+            begin,
             buckets,
             state: Mutex::default(),
             rounds: watch::Sender::new(0),
@@ -168,7 +169,12 @@ impl Hub {
     }
 
     pub fn begin_last_seq(&self, trx: &Transaction) -> impl Future<Output = Result<Seq>> + Send + use<> {
-        self.buckets.begin_last_seq(trx, self.incarnation)
+        self.buckets.begin_last_seq(trx, self.begin)
+    }
+
+    /// Returns the commit version of a position, as one of the epoch.
+    fn version_at(&self, seq: Seq) -> u64 {
+        if seq < self.begin { 0 } else { seq.version() }
     }
 
     pub fn standing(&self, now: Instant) -> Followers {
@@ -320,7 +326,7 @@ impl HubFollower {
 
     /// Sets the follower's place; `None` if it reads by-seq.
     pub fn stands_at(&self, cursor: Option<Seq>) {
-        self.place.store(cursor.map_or(NO_PLACE, |cursor| cursor.number()), Ordering::Relaxed);
+        self.place.store(cursor.map_or(NO_PLACE, |cursor| self.hub.version_at(cursor)), Ordering::Relaxed);
     }
 
     /// Waits until there is a change since the last [`HubFollower::take`].

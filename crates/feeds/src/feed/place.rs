@@ -116,10 +116,12 @@ mod tests {
     use super::*;
 
     fn place() -> impl Strategy<Value = FeedPosition> {
-        let stamp = (0..10_u64.pow(15), any::<u32>()).prop_map(|(version, order)| {
+        let epoch = prop_oneof![Just(0), any::<u32>()];
+        let stamp = (epoch, any::<u64>(), any::<u32>()).prop_map(|(epoch, version, order)| {
             let mut stamp = [0; STAMP_BYTES];
-            stamp[..8].copy_from_slice(&version.to_be_bytes());
-            stamp[8..].copy_from_slice(&order.to_be_bytes());
+            stamp[..4].copy_from_slice(&epoch.to_be_bytes());
+            stamp[4..12].copy_from_slice(&version.to_be_bytes());
+            stamp[12..].copy_from_slice(&order.to_be_bytes());
             stamp
         });
         (any::<u64>(), stamp.clone(), prop::option::of(stamp))

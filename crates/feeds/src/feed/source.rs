@@ -247,11 +247,11 @@ impl FeedPage<'_> {
     }
 
     /// Returns the sequence behind which the whole feed begins; `None`: behind the newest one, so it is empty.
-    fn since(&self, incarnation: u64) -> Option<Seq> {
+    fn since(&self, instance: &Instance) -> Option<Seq> {
         match self.since {
-            Since::Beginning => Some(Seq::zero(incarnation)),
+            Since::Beginning => Some(Seq::zero(instance.incarnation())),
             Since::Now => None,
-            Since::After(place) => Some(of_incarnation(incarnation, place.seq())),
+            Since::After(place) => Some(known_seq(instance, place.seq())),
         }
     }
 
@@ -282,7 +282,7 @@ impl FeedPage<'_> {
     }
 }
 
-/// Returns the sequence, or the beginning if it is of another incarnation.
-fn of_incarnation(incarnation: u64, seq: Seq) -> Seq {
-    if seq.incarnation() == incarnation { seq } else { Seq::zero(incarnation) }
+/// Returns the sequence, or the beginning if it is of another incarnation or of an epoch of a lost store.
+fn known_seq(instance: &Instance, seq: Seq) -> Seq {
+    if instance.has_seq(&seq) { seq } else { Seq::zero(instance.incarnation()) }
 }

@@ -293,7 +293,9 @@ impl Tail {
     }
 
     fn part<'a>(&self, cursor: Seq, mut behind: impl Iterator<Item = &'a Arc<TailRow>>) -> Option<TailPart> {
-        if cursor.incarnation() != self.begin.incarnation() || cursor < self.begin {
+        // A later epoch than that of all rows is one of a lost store.
+        let is_other = cursor.incarnation() != self.begin.incarnation() || cursor.epoch() > self.drained.epoch();
+        if is_other || cursor < self.begin {
             return None;
         }
         let (mut rows, mut bytes) = (Vec::new(), 0);
@@ -318,7 +320,7 @@ impl Tail {
 
     /// Returns the age of the first change behind a commit version; zero if there is none.
     pub fn age_behind(&self, version: u64, now: Instant) -> Duration {
-        let from = self.rows.partition_point(|(seq, _)| seq.number() <= version);
+        let from = self.rows.partition_point(|(seq, _)| seq.version() <= version);
         let next = self.rows.range(from..).find_map(|(_, row)| row.as_ref());
         next.map_or(Duration::ZERO, |row| now.saturating_duration_since(row.read_at))
     }
@@ -335,8 +337,8 @@ mod tests {
     use flatbed_operations::read::get::plain;
 
     fn seq(at: u64) -> Seq {
-        let mut stamp = [0; 12];
-        stamp[..8].copy_from_slice(&at.to_be_bytes());
+        let mut stamp = [0; 16];
+        stamp[4..12].copy_from_slice(&at.to_be_bytes());
         Seq::new(7, stamp)
     }
 
@@ -352,7 +354,7 @@ mod tests {
         let (mut cursor, mut got) = (seq(from), Vec::new());
         loop {
             let part = tail.after(cursor)?;
-            got.extend(part.rows.iter().map(|row| (row.row.seq.number(), row.row.id.clone())));
+            got.extend(part.rows.iter().map(|row| (row.row.seq.version(), row.row.id.clone())));
             let last = part.last_seq.expect("a place");
             assert!(last >= cursor);
             if part.rows.is_empty() {

@@ -11,9 +11,8 @@ use flatbed_databases::server::Inner;
 use flatbed_databases::slots::State;
 use flatbed_store::error::Result;
 use flatbed_store::keys::RootKeys;
-use flatbed_store::seq::Seq;
+use flatbed_store::seq::{Seq, Stamp};
 use flatbed_store::transaction::{self, Attempt, Operation, Transaction, bounded};
-use flatbed_store::updated::{Stamp, newest_of, newest_stamps};
 use foundationdb::FdbResult;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -22,7 +21,10 @@ use tokio::sync::broadcast;
 
 use crate::feed::hub::{ERROR_PAUSE, SAFETY_REREAD};
 use crate::feed::watches::set_watches;
-use crate::updates::{Collect, DatabaseUpdate, DatabaseUpdatesPage, PAGE_UPDATES_MAX, ReadNewest, UpdatePositions};
+use crate::updates::{
+    Collect, DatabaseUpdate, DatabaseUpdatesPage, PAGE_UPDATES_MAX, ReadNewest, UpdateEntry, UpdatePositions,
+    update_seq,
+};
 
 /// Batches buffered for a slow follower; beyond this limit it reads by itself.
 const BATCHES_WAITING_MAX: usize = 64;
@@ -36,7 +38,6 @@ const REST_MAX: Duration = Duration::from_secs(1);
 /// All updates behind one stamp up to another, as the shared reader found them.
 #[derive(Debug)]
 pub struct Batch {
-    incarnation: u64,
     after: Stamp,
     until: Stamp,
     rows: Vec<DatabaseUpdate>,
@@ -45,18 +46,18 @@ pub struct Batch {
 impl Batch {
     /// Returns whether no update lies between the cursor and this batch.
     pub(super) fn continues(&self, cursor: Seq) -> bool {
-        cursor.incarnation() == self.incarnation && self.after <= *cursor.stamp()
+        self.after <= *cursor.stamp()
     }
 
     /// Returns whether no update of it lies behind the cursor.
     pub(super) fn is_behind(&self, cursor: Seq) -> bool {
-        cursor.incarnation() == self.incarnation && self.until <= *cursor.stamp()
+        self.until <= *cursor.stamp()
     }
 
     pub(super) fn page_after(&self, cursor: Seq) -> DatabaseUpdatesPage {
         let begin = self.rows.partition_point(|row| row.seq <= cursor);
         let rows = self.rows.get(begin..).unwrap_or_default().to_vec();
-        DatabaseUpdatesPage { rows, at_end: true, last_seq: cursor.max(Seq::new(self.incarnation, self.until)) }
+        DatabaseUpdatesPage { rows, at_end: true, last_seq: cursor.max(update_seq(self.until)) }
     }
 }
 
@@ -89,7 +90,7 @@ impl UpdatesHub {
 
 async fn run(inner: Weak<Inner>, sender: broadcast::Sender<Arc<Batch>>) {
     // The stamp up to which batches were sent.
-    let mut told: Option<(u64, Stamp)> = None;
+    let mut told: Option<Stamp> = None;
     let mut watches = BucketWatches::default();
     loop {
         let Some(inner) = inner.upgrade() else { return };
@@ -157,8 +158,8 @@ struct NewestStamp<'a> {
 impl Operation for NewestStamp<'_> {
     type Output = Stamp;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Stamp> {
-        Ok(newest_of(&newest_stamps(trx, self.keys).await?))
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Stamp> {
+        Ok(ReadNewest { keys: self.keys }.attempt(trx, attempt).await?.newest)
     }
 }
 
@@ -166,12 +167,12 @@ impl Operation for NewestStamp<'_> {
 async fn look(
     inner: &Inner,
     sender: &broadcast::Sender<Arc<Batch>>,
-    told: &mut Option<(u64, Stamp)>,
+    told: &mut Option<Stamp>,
     watches: &mut BucketWatches,
 ) -> Result<()> {
     let mut closing = inner.closing.subscribe();
     let newest = bounded(watches.arm(inner)).await?;
-    if told.is_none_or(|(_, told)| told != newest) {
+    if told.is_none_or(|told| told != newest) {
         let started = inner.clock.now();
         tell(inner, sender, told).await?;
         let rest = (inner.clock.since(started) * REST_PER_LOOK).clamp(REST_MIN, REST_MAX);
@@ -190,30 +191,26 @@ async fn look(
     Ok(())
 }
 
-async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut Option<(u64, Stamp)>) -> Result<()> {
+async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut Option<Stamp>) -> Result<()> {
     loop {
-        let UpdatePositions { incarnation, newest, buckets } =
+        let UpdatePositions { newest, buckets, .. } =
             transaction::read(&inner.db, &inner.metrics, &mut ReadNewest { keys: &inner.keys }).await?;
-        let after = match *told {
-            // Earlier updates are not this reader's; a follower sees the gap and reads by itself.
-            None => newest,
-            Some((of, after)) if of == incarnation => after,
-            Some(_) => newest,
-        };
+        // Earlier updates are not this reader's; a follower sees the gap and reads by itself.
+        let after = told.unwrap_or(newest);
         let (mut rows, mut until, mut at_end) = (Vec::new(), newest, true);
         if after < newest {
             let mut collect = Collect::new(after, newest, PAGE_UPDATES_MAX, false);
             collect.read(inner, &buckets).await?;
             let found;
             (found, at_end) = collect.finish();
-            rows = found.into_iter().map(|found| found.row(incarnation)).collect();
+            rows = found.into_iter().map(UpdateEntry::row).collect();
             if let (false, Some(last)) = (at_end, rows.last()) {
                 until = *last.seq.stamp();
             }
         }
-        *told = Some((incarnation, until));
+        *told = Some(until);
         // The next round checks whether there are receivers.
-        let _ = sender.send(Arc::new(Batch { incarnation, after, until, rows }));
+        let _ = sender.send(Arc::new(Batch { after, until, rows }));
         if at_end {
             return Ok(());
         }
@@ -235,9 +232,9 @@ mod tests {
 
     #[test]
     fn a_follower_takes_what_continues_from_where_it_stands() {
-        let seq = |n| Seq::new(7, stamp(n));
+        let seq = |n| update_seq(stamp(n));
         let rows = [5, 8].map(|n| DatabaseUpdate { seq: seq(n), name: "db".into(), kind: Updated }).to_vec();
-        let batch = Batch { incarnation: 7, after: stamp(4), until: stamp(9), rows };
+        let batch = Batch { after: stamp(4), until: stamp(9), rows };
         assert!(!batch.continues(seq(3)), "between 3 and 4 something may be missing");
         for (cursor, rows) in [(4, 2), (5, 1), (7, 1), (8, 0), (9, 0), (12, 0)] {
             assert!(batch.continues(seq(cursor)), "{cursor}");
@@ -245,10 +242,8 @@ mod tests {
             assert_eq!((page.rows.len(), page.last_seq), (rows, seq(cursor.max(9))), "{cursor}");
         }
         assert!(batch.is_behind(seq(9)) && !batch.is_behind(seq(8)));
-        // Positions before and after a restore do not compare.
-        assert!(!batch.continues(Seq::new(8, stamp(9))) && !batch.is_behind(Seq::new(8, stamp(12))));
         // The reader's first batch has no rows, and leaves a gap for a follower before it.
-        let first = Batch { incarnation: 7, after: stamp(9), until: stamp(9), rows: Vec::new() };
+        let first = Batch { after: stamp(9), until: stamp(9), rows: Vec::new() };
         assert!(!first.continues(seq(8)) && !first.is_behind(seq(8)) && first.is_behind(seq(9)));
     }
 }

@@ -1,19 +1,16 @@
 //! Removes creations and deletions from the log that later ones supersede.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_recursion::async_recursion as boxed;
 use flatbed_databases::server::Inner;
 use flatbed_kit::TransactionContext as _;
 use flatbed_store::error::Result;
-use flatbed_store::instruments::Instruments;
 use flatbed_store::keys::{KeyRange, RootKeys};
 use flatbed_store::proto;
 use flatbed_store::root::in_use;
 use flatbed_store::transaction::{self, Attempt, Operation, Quiet, Transaction, conflict_with};
-use foundationdb::Database;
 use prost::Message;
 
 /// Entries that one transaction reads or removes.
@@ -28,28 +25,14 @@ const DELETIONS_KEPT: usize = 100_000;
 /// Takes memory for the names of all databases and for [`DELETIONS_KEPT`] deleted ones.
 #[boxed]
 pub async fn sweep(inner: &Inner, kept_for: Duration) -> Result<u64> {
-    let is_ours = |bytes: Option<&[u8]>| Ok(in_use(bytes)?.epoch);
-    sweep_root(&inner.db, &inner.metrics, &inner.keys, kept_for, &is_ours, &mut |_| {}).await
-}
-
-/// As [`sweep`], for a root that no layer need have open. `epoch_of` returns the epoch of the root's record, or an
-/// error if nothing may be removed; `progress` is called after each transaction that removed some.
-#[boxed]
-pub async fn sweep_root(
-    db: &Database,
-    metrics: &Arc<Instruments>,
-    keys: &RootKeys,
-    kept_for: Duration,
-    epoch_of: &EpochOf<'_>,
-    progress: &mut (dyn FnMut(u64) + Send),
-) -> Result<u64> {
+    let Inner { db, metrics, keys, .. } = inner;
     let older_than_ms = metrics.clock().unix_ms().saturating_sub(kept_for.as_millis() as u64);
     let mut seen: HashSet<String> = HashSet::new();
     let (mut deletions, mut removed) = (0, 0);
     let mut epoch = None;
     let mut rest = Some(keys.database_events());
     while let Some(range) = rest {
-        let mut page = ReadLogPage { keys, range: &range, epoch_of };
+        let mut page = ReadLogPage { keys, range: &range };
         let (found, entries, next) = transaction::read(db, metrics, &mut page).await?;
         if *epoch.get_or_insert(found) != found {
             // The page is of another epoch: the next sweep begins again.
@@ -65,33 +48,29 @@ pub async fn sweep_root(
             }
         }
         if !superseded.is_empty() {
-            let mut remove = Remove { keys, superseded: &superseded, epoch: found, epoch_of };
+            let mut remove = Remove { keys, superseded: &superseded, epoch: found };
             if !transaction::write(db, metrics, &mut remove).await? {
                 return Ok(removed);
             }
             removed += superseded.len() as u64;
-            progress(removed);
         }
         rest = next;
     }
     Ok(removed)
 }
 
-type EpochOf<'a> = dyn Fn(Option<&[u8]>) -> Result<u64> + Send + Sync + 'a;
-
 struct ReadLogPage<'a> {
     keys: &'a RootKeys,
     range: &'a KeyRange,
-    epoch_of: &'a EpochOf<'a>,
 }
 
 impl Operation for ReadLogPage<'_> {
-    type Output = (u64, Vec<(Vec<u8>, proto::DatabaseEvent)>, Option<KeyRange>);
+    type Output = (u32, Vec<(Vec<u8>, proto::DatabaseEvent)>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let root = trx.get(&self.keys.instance(), true);
         let page = trx.range(self.range, true).reverse(true).page(SWEPT_ENTRIES_MAX).await?;
-        let epoch = (self.epoch_of)(root.await?.as_deref())?;
+        let epoch = in_use(root.await?.as_deref())?.epoch;
         let entries = page.iter().map(|row| Ok((row.key().to_vec(), proto::DatabaseEvent::decode(row.value())?)));
         Ok((epoch, entries.collect::<Result<_>>()?, page.rest))
     }
@@ -101,8 +80,7 @@ impl Operation for ReadLogPage<'_> {
 struct Remove<'a> {
     keys: &'a RootKeys,
     superseded: &'a [Vec<u8>],
-    epoch: u64,
-    epoch_of: &'a EpochOf<'a>,
+    epoch: u32,
 }
 
 impl Operation for Remove<'_> {
@@ -111,7 +89,7 @@ impl Operation for Remove<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
         let root_key = self.keys.instance();
         conflict_with(trx, &root_key)?;
-        if (self.epoch_of)(trx.get(&root_key, true).await?.as_deref())? != self.epoch {
+        if in_use(trx.get(&root_key, true).await?.as_deref())?.epoch != self.epoch {
             return Ok(false);
         }
         let quiet = Quiet(trx);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::support::{Layer, Store, all_changes, create, get, pages_are_full, put, snapshot, soon};
+use flatbed_clock::Clock;
 use flatbed_layer::renew::renew;
 use flatbed_layer::waits;
 use flatbed_layer::{ChangesQuery, LayerOptions, Since, StoredSettings};
@@ -125,7 +126,7 @@ async fn each_change_of_the_root_record_changes_the_metadata_version() {
             1 => set(Some("y")).await,
             2 => drop(store.layer_alone().await),
             3 => set(None).await,
-            4 => drop(renew(&store.fdb, &store.root, false, |_| ()).await.unwrap()),
+            4 => drop(renew(&store.fdb, &store.root, &Clock::system()).await.unwrap()),
             _ => layer.database("db").set_revs_limit(3).await.unwrap(),
         }
         let now = state().await;

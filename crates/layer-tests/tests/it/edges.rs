@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::support::{Layer, Store, assert_clean, change, create, delete, get, put, soon};
+use flatbed_clock::Clock;
 use flatbed_layer::renew::renew;
 use flatbed_layer::{AllDocsQuery, ChangesQuery, Edit, Error, LayerOptions, Refusal, json};
 use flatbed_testkit::{pass, until};
@@ -113,7 +114,10 @@ async fn other_formats_are_refused() {
     assert!(matches!(open().await, Err(Error::FormatTooNew { found: 99, .. })));
     set(pack(&(Bytes::from(store.root.clone()), 0)), 1).await;
     assert!(matches!(open().await, Err(Error::FormatTooOld { found: 1, .. })));
-    assert!(matches!(renew(&store.fdb, &store.root, false, |_| ()).await, Err(Error::FormatTooOld { found: 1, .. })));
+    assert!(matches!(
+        renew(&store.fdb, &store.root, &Clock::system()).await,
+        Err(Error::FormatTooOld { found: 1, .. })
+    ));
 }
 
 /// A sweep in the middle of an upload makes it fail, and never leaves a document with half a body.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{Layer, Store, change, create, get, put, snapshot};
+use flatbed_clock::Clock;
 use flatbed_layer::renew::renew;
 use flatbed_layer::{BackgroundOptions, Error, LayerOptions};
 use foundationdb::tuple::{Bytes, pack};
@@ -54,7 +55,7 @@ async fn a_process_that_runs_refuses_what_a_newer_one_has_changed() {
     assert_eq!(count(&store, &before, 17), 0);
     assert!(is_refused(background.round().await.map(|_| ())));
     assert!(is_refused(open(&store).await.map(|_| ())));
-    assert!(is_refused(renew(&store.fdb, &store.root, false, |_| ()).await.map(|_| ())));
+    assert!(is_refused(renew(&store.fdb, &store.root, &Clock::system()).await.map(|_| ())));
     let after = snapshot(&store).await;
     let but_the_record = |rows: &Rows| rows.iter().filter(|(key, _)| *key != instance).cloned().collect::<Rows>();
     assert_eq!(but_the_record(&after), but_the_record(&before), "nothing is written");

@@ -1,37 +1,26 @@
-//! Restores beside open layers and into younger clusters: no server writes from an old cache, and an interrupted
-//! renewal resumes.
+//! Restores beside open layers and into younger clusters: no server writes from an old cache, and everything goes on.
 
-use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{
     Layer, Store, all_changes, assert_clean, change, create, delete, get, put, put_back, snapshot, soon, update_names,
 };
+use crate::view_waits::NoFunctions;
+use flatbed_clock::Clock;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::renew::{RenewalReport, renew};
 use flatbed_layer::{
-    Changes, ChangesQuery, Database, Edit, EditParts, Error, FollowOutcome, LayerOptions, Refusal, Seq, Since,
+    Changes, ChangesQuery, Database, DatabaseUpdatesQuery, Edit, EditParts, Error, FollowOutcome, GetOptions,
+    LayerOptions, Refusal, Seq, Since, ViewQuery, ViewUpdate,
 };
-use foundationdb::tuple::{Bytes, Element, pack, unpack};
-use futures_util::FutureExt;
+use flatbed_testkit::shift_stamps;
+use foundationdb::tuple::{Bytes, pack};
 
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Runs a renewal, and kills it after this many transactions; `None` if it was killed.
-async fn renew_for(store: &Store, transactions: usize) -> Option<RenewalReport> {
-    let mut left = transactions;
-    let killed = |_: u64| {
-        left -= 1;
-        if left == 0 {
-            resume_unwind(Box::new(()));
-        }
-    };
-    let renewed = AssertUnwindSafe(renew(&store.fdb, &store.root, false, killed)).catch_unwind().await;
-    renewed.ok().map(|renewed| renewed.expect("renewed"))
-}
-
 async fn renewed(store: &Store) -> RenewalReport {
-    renew(&store.fdb, &store.root, false, |_| {}).await.expect("renewed")
+    renew(&store.fdb, &store.root, &Clock::system()).await.expect("renewed")
 }
 
 async fn open(store: &Store) -> Result<Layer, Error> {
@@ -99,8 +88,8 @@ async fn names_that_the_restored_mapping_lacks_are_not_written_by_their_old_ids(
         }
         assert_eq!(get(&db, "first").await.unwrap(), r#"{"known":{"a":1}}"#);
         assert!(matches!(get(&db, "lost-0-1").await, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
-        // Positions of replicas and followers in the lost history are invalid.
-        assert_eq!(after(&db, seen).await, 41);
+        // Replicas and followers of the lost history get what is new.
+        assert_eq!(after(&db, seen).await, 40);
     }
 }
 
@@ -166,7 +155,7 @@ async fn what_is_staged_for_a_lost_history_is_not_taken() {
 }
 
 #[tokio::test]
-async fn followers_of_a_lost_history_begin_anew() {
+async fn followers_of_a_lost_history_go_on() {
     let (store, layers, backup) = two_servers().await;
     let mut followers: Vec<_> =
         layers.iter().map(|layer| layer.database("db").changes(ChangesQuery::default())).collect();
@@ -192,7 +181,7 @@ async fn followers_of_a_lost_history_begin_anew() {
     renewed(&store).await;
     put(&layers[1].database("db"), "kept", None, "{}").await.unwrap();
     for follower in &mut followers {
-        assert_eq!(told(follower, 2).await, ["first", "kept"]);
+        assert_eq!(told(follower, 1).await, ["kept"]);
     }
 }
 
@@ -212,8 +201,7 @@ async fn much(layer: &Layer) -> Database {
     }
     for leaf in ["2-a 1-x", "2-b 1-x"] {
         let history = Some(leaf.split(' ').map(|rev| rev.parse().unwrap()).collect());
-        let parts =
-            EditParts::from_json(parse(b"{}", &Limits::default()).unwrap(), &flatbed_clock::Clock::system()).unwrap();
+        let parts = EditParts::from_json(parse(b"{}", &Limits::default()).unwrap(), &Clock::system()).unwrap();
         let (attachments, body) = (Vec::new(), parts.body);
         let edit = Edit { expiry: None, id: "both".into(), parent: None, history, deleted: false, attachments, body };
         db.update(&edit).await.unwrap();
@@ -235,185 +223,140 @@ async fn assert_all_clean(layer: &Layer) {
     }
     let mut names = update_names(layer).await;
     names.sort();
-    let mut told: Vec<_> = ["db Created", "db Updated", "deleted Deleted", "empty Created"].map(str::to_owned).into();
-    told.extend(["emptied Created".to_owned(), "emptied Updated".to_owned()]);
-    told.sort();
+    names.dedup();
+    let told = ["db Created", "db Updated", "deleted Created", "deleted Deleted"];
+    let told = told.into_iter().chain(["emptied Created", "emptied Updated", "empty Created"]).collect::<Vec<_>>();
     assert_eq!(names, told);
 }
 
-/// Moves every stamp by some seconds, as of an older cluster.
-fn shifted(rows: &Rows, by: i64) -> Rows {
-    let shift = |stamp: &mut [u8]| {
-        let version = u64::from_be_bytes(stamp[..8].try_into().unwrap());
-        stamp[..8].copy_from_slice(&version.saturating_add_signed(by).to_be_bytes());
-    };
-    let int = |element: &Element<'_>| if let Element::Int(n) = element { Some(*n) } else { None };
-    let rows = rows.iter().cloned().map(|(mut key, mut value)| {
-        let elements: Vec<Element<'_>> = unpack(&key).unwrap();
-        let has_stamp = matches!(elements.last(), Some(Element::Versionstamp(_)));
-        let parts: Vec<Option<i64>> = elements.iter().map(int).collect();
-        match (parts.as_slice(), elements.len()) {
-            ([_, Some(3), _, Some(0), Some(0)], _) | ([_, Some(10), _, _] | [_, Some(11), _], _) => shift(&mut value),
-            ([_, Some(3), _, Some(2), _, Some(0)], 6) => shift(&mut value[2..]),
-            _ => {}
+/// Returns the read version.
+async fn version(store: &Store) -> u64 {
+    loop {
+        if let Ok(version) = store.fdb.create_trx().expect("a transaction").get_read_version().await {
+            return version as u64;
         }
-        if has_stamp {
-            let at = key.len() - 12;
-            shift(&mut key[at..]);
-        }
-        (key, value)
-    });
-    rows.collect()
-}
-
-const SECONDS: i64 = 1_000_000;
-
-#[tokio::test]
-async fn what_was_restored_into_a_younger_cluster_is_stamped_anew() {
-    for by in [1_000_000 * SECONDS, 3 * SECONDS, -SECONDS] {
-        let store = Store::new();
-        let layer = store.layer().await;
-        let before = all_changes(&much(&layer).await).await;
-        layer.shutdown();
-        drop(layer);
-        let rows = snapshot(&store).await;
-        put_back(&store, &shifted(&rows, by)).await;
-        if by > 100 * SECONDS {
-            let Err(Error::StampsAhead { newest, now }) = open(&store).await.map(|_| ()) else { panic!("it opens") };
-            assert!(newest > now + 900_000 * SECONDS as u64);
-        }
-        let done = renewed(&store).await;
-        assert_eq!(done, RenewalReport { databases: 3, entries: before.len() as u64 });
-        // All stamps are those of commits of this cluster.
-        let stamped = snapshot(&store).await;
-        assert_eq!(stamped.len(), rows.len() - 3, "superseded creations are forgotten");
-        let layer = store.layer().await;
-        assert_all_clean(&layer).await;
-        let db = layer.database("db");
-        let after_it = all_changes(&db).await;
-        assert_eq!(ids(&after_it), ids(&before));
-        assert!(after_it.is_sorted_by_key(|row| row.seq));
-        for row in &before {
-            assert_eq!(after(&db, row.seq).await, before.len(), "a checkpoint of before means the beginning");
-        }
-        let seen = db.update_seq().await.unwrap();
-        assert_eq!(after(&db, seen).await, 0);
-        put(&db, "later", None, "{}").await.unwrap();
-        assert_eq!(after(&db, seen).await, 1);
-        assert_eq!(all_changes(&db).await.last().unwrap().id, "later");
-        // A later purge finds the earlier ones in order.
-        db.set_purged_infos_limit(1).await.unwrap();
-        let rev = put(&db, "purged", None, "{}").await.unwrap();
-        db.purge("purged", &[rev]).await.unwrap();
-        put(&db, "last", None, "{}").await.unwrap();
-        assert_all_clean(&layer).await;
-        let purges = |rows: &Rows| {
-            // {root}/3/{namespace}/10/{versionstamp}
-            let prefix = pack(&(Bytes::from(store.root.clone()), 3)).len();
-            let is_purge = |key: &[u8]| key.get(prefix + 2..prefix + 5) == Some(&[0x15, 10, 0x33]);
-            rows.iter().filter(|(key, _)| is_purge(key)).count()
-        };
-        assert_eq!((purges(&rows), purges(&stamped)), (6, 6));
-        assert_eq!(purges(&snapshot(&store).await), 2, "one of each");
     }
 }
 
-/// Returns [`much`] in a store of its own, with injected faults if requested. The rows are made without faults, whose
-/// results would be unknown, and then inserted. `None` if faults cannot be injected.
-async fn filled(faults: Option<f64>) -> Option<(Store, Layer)> {
-    let made = Store::new();
-    let layer = made.layer().await;
-    much(&layer).await;
-    let Some(probability) = faults else { return Some((made, layer)) };
-    let mut store = Store::with_faults(probability, 77)?;
-    // The size of a record includes the root in its key.
-    store.storage.root.clone_from(&made.root);
-    let rows = snapshot(&made).await;
-    // The cluster may be younger than the inserted stamps, so that no layer opens afterwards.
-    let layer = store.layer().await;
-    put_back(&store, &rows).await;
-    Some((store, layer))
+/// How far the restored cluster is ahead, in versions: some days.
+const AHEAD: u64 = 1_000_000_000_000;
+
+/// Restores the store's rows as those of a cluster whose versions were higher. `change`: as they are to be changed.
+async fn into_a_younger_cluster(store: &Store, first: u64, change: impl Fn(&mut Rows)) {
+    let mut rows = snapshot(store).await;
+    shift_stamps(&mut rows, first..=version(store).await, AHEAD);
+    change(&mut rows);
+    put_back(store, &rows).await;
+    let Err(Error::StampsAhead { newest, now }) = open(store).await.map(|_| ()) else { panic!("it opens") };
+    assert!(newest > now + AHEAD / 2);
+    renewed(store).await;
 }
 
 #[tokio::test]
-async fn a_renewal_that_is_killed_goes_on() {
-    for (transactions, faults) in [(1, None), (2, None), (3, None), (2, Some(0.1))] {
-        let Some((store, layer)) = filled(faults).await else { continue };
-        let db = layer.database("db");
-        let before = ids(&all_changes(&db).await);
-        let mut kills = 0;
-        let done = loop {
-            if let Some(done) = renew_for(&store, transactions).await {
-                break done;
-            }
-            kills += 1;
-            assert!(kills < 20, "it gets on");
-            // Killed after its last transaction.
-            let Err(refused) = open(&store).await else { break renewed(&store).await };
-            // All reads and writes are refused meanwhile.
-            assert!(matches!(refused, Error::Renewing));
-            assert!(matches!(put(&db, "no", None, "{}").await, Err(Error::Renewing)));
-            assert!(matches!(get(&db, "edited").await, Err(Error::Renewing)));
-            assert!(matches!(db.set_revs_limit(7).await, Err(Error::Renewing)));
-            assert!(matches!(layer.create_database("no", &Default::default()).await, Err(Error::Renewing)));
-            assert!(matches!(layer.delete_database("empty").await, Err(Error::Renewing)));
-            assert!(matches!(layer.sweep_database_updates(Duration::ZERO).await, Err(Error::Renewing)));
-            assert!(matches!(layer.ping().await, Err(Error::Renewing)));
-        };
-        assert!(kills > 1 && done.databases == 3, "{kills} {done:?}");
-        assert_all_clean(&layer).await;
-        assert_eq!(ids(&all_changes(&db).await), before);
-    }
-}
-
-#[tokio::test]
-async fn a_backup_of_a_renewal_under_way_gets_incarnations_that_nobody_knows() {
+async fn what_was_restored_into_a_younger_cluster_goes_on() {
     let store = Store::new();
+    let first = version(&store).await;
     let layer = store.layer().await;
-    let db = much(&layer).await;
-    let before = all_changes(&db).await;
-    // From before the database is finished until all are.
-    let mut transactions = 3;
-    let backup = loop {
-        assert!(renew_for(&store, transactions).await.is_none());
-        let backup = snapshot(&store).await;
-        renewed(&store).await;
-        let seen = db.update_seq().await.unwrap();
-        put_back(&store, &backup).await;
-        renewed(&store).await;
-        assert_eq!(after(&db, seen).await, before.len(), "after {transactions}");
-        assert_all_clean(&layer).await;
-        if transactions == 6 {
-            break backup;
-        }
-        transactions += 1;
-    };
-    // Copied with all keys of the engine.
-    put_back(&store, &backup).await;
-    renew(&store.fdb, &store.root, true, |_| {}).await.unwrap();
+    let before = all_changes(&much(&layer).await).await;
+    layer.shutdown();
+    drop(layer);
+    let count = snapshot(&store).await.len();
+    into_a_younger_cluster(&store, first, |_| ()).await;
+    assert_eq!(snapshot(&store).await.len(), count);
+    let layer = store.layer().await;
     assert_all_clean(&layer).await;
+    let db = layer.database("db");
+    let after_it = all_changes(&db).await;
+    assert_eq!(ids(&after_it), ids(&before));
+    assert!(after_it.is_sorted_by_key(|row| row.seq));
+    for (at, row) in after_it.iter().enumerate() {
+        assert_eq!(after(&db, row.seq).await, after_it.len() - at - 1, "a checkpoint of before");
+    }
+    let mut updates = layer.database_updates(DatabaseUpdatesQuery::default());
+    let told = updates.next_page().await.unwrap();
+    let seen = db.update_seq().await.unwrap();
+    assert_eq!(after(&db, seen).await, 0);
+    put(&db, "later", None, "{}").await.unwrap();
+    let rev = after_it.iter().find(|row| row.id == "d07").unwrap().rev.clone();
+    put(&db, "d07", Some(&rev), "{}").await.unwrap();
+    let all = all_changes(&db).await;
+    assert_eq!(all[all.len() - 2..].iter().map(|row| &*row.id).collect::<Vec<_>>(), ["later", "d07"]);
+    assert!(all.is_sorted_by_key(|row| row.seq));
+    assert_eq!(after(&db, after_it.last().unwrap().seq).await, 2);
+    let since = Since::after(told.last_seq);
+    let query = DatabaseUpdatesQuery { since, ..DatabaseUpdatesQuery::default() };
+    let page = layer.database_updates(query).next_page().await.unwrap();
+    assert_eq!(page.rows.iter().map(|row| &*row.name).collect::<Vec<_>>(), ["db"]);
+    // A later purge finds the earlier ones in order.
+    let purges = |rows: &Rows| {
+        // {root}/3/{namespace}/10/{epoch}/{versionstamp}
+        let prefix = pack(&(Bytes::from(store.root.clone()), 3)).len();
+        rows.iter().filter(|(key, _)| key.get(prefix + 2..prefix + 4) == Some(&[0x15, 10])).count()
+    };
+    assert_eq!(purges(&snapshot(&store).await), 6);
+    db.set_purged_infos_limit(1).await.unwrap();
+    let rev = put(&db, "purged", None, "{}").await.unwrap();
+    db.purge("purged", &[rev]).await.unwrap();
+    put(&db, "last", None, "{}").await.unwrap();
+    assert_all_clean(&layer).await;
+    assert_eq!(purges(&snapshot(&store).await), 2, "one of each");
 }
 
+/// A group keeps its rows, takes in what is new, and does not trust a read version of the other cluster.
 #[tokio::test]
-async fn two_renewals_at_once_do_no_harm() {
-    let store = Store::new();
-    let layer = store.layer().await;
-    let db = much(&layer).await;
-    let before = all_changes(&db).await;
-    for _ in 0..5 {
-        let one = async || renew(&store.fdb, &store.root, false, |_| {}).await;
-        let (a, b) = tokio::join!(one(), one());
-        let ended = |done: &Result<RenewalReport, Error>| matches!(done, Ok(_) | Err(Error::RenewedElsewhere));
-        assert!(ended(&a) && ended(&b) && (a.is_ok() || b.is_ok()), "{a:?} {b:?}");
-        assert_all_clean(&layer).await;
-        assert_eq!(ids(&all_changes(&db).await), ids(&before));
+async fn views_go_on_in_a_younger_cluster() {
+    let store = Store::new().sharded(1);
+    let first = version(&store).await;
+    let opened = async || {
+        let layer = store.layer().await;
+        layer.run_views_by(Arc::new(NoFunctions));
+        layer
+    };
+    let layer = opened().await;
+    let db = create(&layer, "db", None).await;
+    for n in 0..20 {
+        put(&db, &format!("d{n:02}"), None, &format!(r#"{{"n":{n}}}"#)).await.unwrap();
     }
+    let design =
+        r#"{"language":"query","views":{"v":{"map":{"fields":{"n":"asc"}},"reduce":"_count","options":{"def":{}}}}}"#;
+    put(&db, "_design/v", None, design).await.unwrap();
+    let rows = async |db: &Database, update| {
+        let view = soon(db.view("_design/v", "v", update)).await.unwrap();
+        let page = view.rows(ViewQuery::default()).next_page().await.unwrap();
+        page.unwrap().rows.into_iter().map(|row| row.id.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&db, ViewUpdate::True).await.len(), 20);
+    layer.shutdown();
+    drop((db, layer));
+    into_a_younger_cluster(&store, first, |rows| {
+        // {root}/3/{namespace}/13/{group}/0: the field `drained_version` of its progress, again.
+        let prefix = pack(&(Bytes::from(store.root.clone()), 3)).len();
+        let is_progress =
+            |key: &[u8]| key.len() == prefix + 7 && key[prefix + 2..prefix + 4] == [0x15, 13] && key.ends_with(&[0x14]);
+        let progress: Vec<_> = rows.iter_mut().filter(|(key, _)| is_progress(key)).collect();
+        assert!(!progress.is_empty());
+        for (_, value) in progress {
+            value.push(3 << 3 | 1);
+            value.extend(u64::try_from(i64::MAX).unwrap().to_le_bytes());
+        }
+    })
+    .await;
+    let layer = opened().await;
+    let db = layer.database("db");
+    assert_eq!(rows(&db, ViewUpdate::False).await.len(), 20, "it is not built again");
+    put(&db, "new", None, r#"{"n":7.5}"#).await.unwrap();
+    let all = rows(&db, ViewUpdate::True).await;
+    assert_eq!((all.len(), &*all[8]), (21, "new"));
+    let purged = db.get("d03", &GetOptions::default()).await.unwrap().rev;
+    db.purge("d03", &[purged]).await.unwrap();
+    assert_eq!(rows(&db, ViewUpdate::True).await.len(), 20);
+    assert_clean(&layer, &db).await;
 }
 
 #[tokio::test]
 async fn where_there_is_nothing_nothing_is_renewed() {
     let store = Store::new();
-    assert!(matches!(renew(&store.fdb, &store.root, false, |_| {}).await, Err(Error::StoreNotFound)));
+    assert!(matches!(renew(&store.fdb, &store.root, &Clock::system()).await, Err(Error::StoreNotFound)));
     assert!(snapshot(&store).await.is_empty());
     change(&store.fdb, |_| {}).await;
 }

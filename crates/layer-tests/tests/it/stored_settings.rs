@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use crate::support::{Layer, Store};
-use flatbed_clock::ManualClock;
+use flatbed_clock::{Clock, ManualClock};
 use flatbed_layer::renew::renew;
 use flatbed_layer::{Error, Refusal, SETTING_BYTES_MAX, STORED_SETTINGS_MAX, StoredSettings, check};
 use flatbed_testkit::{is_quiet, metadata_version};
@@ -53,7 +53,7 @@ async fn another_process_finds_a_change() {
     assert!(other.are_settings_known(&third) || !is_quiet(&store.fdb, &quiet).await);
     assert!(check::check_namespaces(&one).await.unwrap().is_clean());
 
-    renew(&store.fdb, &store.root, false, |_| ()).await.unwrap();
+    renew(&store.fdb, &store.root, &Clock::system()).await.unwrap();
     assert_eq!(other.stored_settings(None).await.unwrap().1.map(|settings| settings.len()), Some(1));
     assert_eq!(set(&one, "k\0é", None).await.unwrap().as_deref(), Some("x"));
     assert_eq!(other.stored_settings(Some(&third)).await.unwrap().1, Some(StoredSettings::new()));

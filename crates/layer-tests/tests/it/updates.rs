@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::support::{Layer, Random, Store, assert_clean, create, put, soon};
+use flatbed_clock::Clock;
 use flatbed_layer::renew::renew;
 use flatbed_layer::{
     CreateOptions, DatabaseUpdate, DatabaseUpdateKind, DatabaseUpdates, DatabaseUpdatesQuery, Seq, Since, WaitOutcome,
@@ -369,15 +370,22 @@ async fn a_follower_that_falls_behind_reads_for_itself() {
 }
 
 #[tokio::test]
-async fn a_restored_copy_has_other_sequences() {
+async fn a_restored_copy_goes_on() {
     let store = Store::new();
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
     put(&db, "x", None, "{}").await.unwrap();
     let (before, seen) = all(&layer, Since::Beginning).await;
-    renew(&store.fdb, &store.root, false, |_| ()).await.unwrap();
+    let first = before[0].seq;
+    renew(&store.fdb, &store.root, &Clock::system()).await.unwrap();
     let (after, last) = all(&layer, Since::after(seen)).await;
-    assert_eq!(told(&after), told(&before), "an old sequence means the beginning");
-    assert_eq!(all(&layer, Since::after(last)).await.0, []);
+    assert_eq!(after, []);
+    assert_eq!(all(&layer, Since::after(first)).await.0, before[1..]);
+    put(&db, "y", None, "{}").await.unwrap();
+    for since in [seen, last] {
+        assert_eq!(told(&all(&layer, Since::after(since)).await.0), [("db", Updated)]);
+    }
+    let unknown = Seq::new(0, [1; 16]);
+    assert_eq!(all(&layer, Since::after(unknown)).await.0.len(), 2, "another epoch means the beginning");
     assert_clean(&layer, &layer.database("db")).await;
 }

@@ -78,7 +78,7 @@ async fn measure(store: &Store) -> Vec<(&'static str, Vec<Waits>)> {
 }
 
 /// Functions that are never called: the view is one of fields.
-struct NoFunctions;
+pub struct NoFunctions;
 
 impl ViewFunctions for NoFunctions {
     fn load(&self, _: &str, _: &GroupSource, _: ViewBounds) -> Arc<dyn GroupFunctions> {

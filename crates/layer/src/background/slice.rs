@@ -254,9 +254,7 @@ async fn after(layer: &Layer, entry: DueEntry, done: Result<Outcome>) -> TaskOut
             _ => return nothing,
         },
         // Or only a newer or an older program can do it.
-        Err(
-            Error::Renewing | Error::FeatureUnknown { .. } | Error::FormatTooNew { .. } | Error::FormatTooOld { .. },
-        ) => return nothing,
+        Err(Error::FeatureUnknown { .. } | Error::FormatTooNew { .. } | Error::FormatTooOld { .. }) => return nothing,
         Err(error) => {
             fail(layer, &entry, &error.to_string()).await;
             return nothing;

@@ -7,6 +7,7 @@ use flatbed_store::buckets::Buckets;
 use flatbed_store::error::Result;
 use flatbed_store::keys::{KeyRange, bucket_of};
 use flatbed_store::proto;
+use flatbed_store::seq::STAMP_BYTES;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use flatbed_store::updated::{newest_rows, stamp_of};
 use prost::Message;
@@ -110,7 +111,7 @@ impl Operation for UpdatedPage<'_> {
             };
             let last_seq = trx.get(&bucket.last_seq(), true).await?;
             let last_seq = last_seq.as_deref().unwrap_or_default();
-            if last_seq.get(..10) != stamp.get(..10) {
+            if last_seq.get(..STAMP_BYTES - 2) != stamp.get(..STAMP_BYTES - 2) {
                 violations.push(format!("{name:?} is listed as changed at {}, not at {}", hex(value), hex(last_seq)));
             }
             let newest = newest.get(&keys.newest_update(bucket_of(&name, shard)));

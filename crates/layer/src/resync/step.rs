@@ -12,7 +12,7 @@ use flatbed_operations::write::winner::Bodies;
 use flatbed_store::error::Result;
 use flatbed_store::proto;
 use flatbed_store::records::{Info, RevisionRecord};
-use flatbed_store::seq::STAMP_BYTES;
+use flatbed_store::seq::own_stamp;
 use flatbed_store::transaction::{Attempt, Operation, Quiet, Transaction};
 use foundationdb::options::{ConflictRangeType, MutationType};
 use futures_util::future::try_join_all;
@@ -170,8 +170,7 @@ async fn rewrite(
     let place = found.leaves.iter().position(|(_, rev)| *rev == old.winner);
     let said = of_winner.map(|(_, said)| said).or_else(|| found.said.get(place?)).cloned().unwrap_or_default();
     let mut new = Info { bucket: instance.buckets.own_number(), ..old.clone() };
-    new.stamp = [0xff; STAMP_BYTES];
-    new.stamp[STAMP_BYTES - 2..].copy_from_slice(&user_version.to_be_bytes());
+    new.stamp = own_stamp(instance.epoch(), user_version);
     let rerouted = before.change_routing_to(within, &found.id, Some(old), &mut new, Some(said.clone())).await?;
     if answers.changed.is_empty() && rerouted.is_same() {
         return Ok(rewritten);

@@ -394,7 +394,7 @@ async fn a_renewal_meets_a_builder() {
     let building = begin(&db);
     let mut attempt = Step::new(&db.inner, "db", 1, BuildPace::default());
     attempt.attempt(&building, FIRST).await.unwrap();
-    renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
+    renew(&db.inner.db, &db.inner.options.root, &db.inner.clock).await.unwrap();
     assert!(building.commit().await.is_err(), "it read another epoch");
     assert_clean(&db).await;
     build_all(&db).await;

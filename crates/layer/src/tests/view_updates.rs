@@ -58,7 +58,7 @@ async fn a_renewal_takes_the_versions_of_before_with_it() {
     // A version from before the renewal: the state was restored into another cluster.
     state.moved_to(i64::MAX);
     let before = *state.moved.borrow();
-    crate::renew::renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
+    crate::renew::renew(&db.inner.db, &db.inner.options.root, &db.inner.clock).await.unwrap();
     db.exists().await.unwrap();
     // Waiting queries wake, and see the versions that follow.
     assert_eq!(*state.moved.borrow(), GroupMoves { drained: 0, ended: before.ended + 1 });

@@ -67,12 +67,12 @@ impl BySeq {
             expires_at_ms: new.ends_at_ms(),
             selected,
         };
-        let (incarnation, user_version) = (instance.incarnation(), change.user_version);
+        let (incarnation, epoch, user_version) = (instance.incarnation(), instance.epoch(), change.user_version);
         for number in &entry.selected {
-            let key = instance.keys.index_change_stamped(*number, incarnation, user_version);
+            let key = instance.keys.index_change_stamped(*number, incarnation, epoch, user_version);
             quiet.atomic(&key, &entry_of_document(change.id, new), MutationType::SetVersionstampedKey)?;
         }
-        let key = instance.buckets.own().by_seq_stamped(incarnation, user_version);
+        let key = instance.buckets.own().by_seq_stamped(incarnation, epoch, user_version);
         quiet.atomic(&key, &entry.encode_to_vec(), MutationType::SetVersionstampedKey)?;
         self.greatest_user_version = self.greatest_user_version.max(Some(user_version));
         Ok(())

@@ -20,7 +20,7 @@ use flatbed_store::keys::DocumentKeys;
 use flatbed_store::proto;
 use flatbed_store::records::since::{ChannelsSince, since_each};
 use flatbed_store::records::{Info, RecordedRouting, RevisionRecord};
-use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::seq::{STAMP_BYTES, Seq, own_stamp, stamped_value};
 use flatbed_store::transaction::{Quiet, Transaction};
 use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
@@ -44,9 +44,6 @@ const FORGOTTEN_BYTES_MAX: usize = 200_000;
 /// The read limit for the channels that a document has left, in bytes: [`LEFT_MAX`] and those of one more change, with
 /// the longest names.
 const LEFT_BYTES_MAX: u64 = 8_000_000;
-
-/// The offset of a transaction's stamp in an operand that begins with it.
-const STAMP_FIRST: [u8; 4] = [0; 4];
 
 #[derive(Debug, Default)]
 pub struct OldRouting {
@@ -327,23 +324,21 @@ impl IndexMaintainer for Channels {
         for (channel, _) in forgotten {
             writer.clear(&keys.stays(id, channel))?;
         }
-        let mut user_version = [0xff; STAMP_BYTES];
-        user_version[STAMP_BYTES - 2..].copy_from_slice(&change.user_version.to_be_bytes());
+        let (incarnation, epoch, user_version) = (instance.incarnation(), instance.epoch(), change.user_version);
         for (channels, removed) in [(&moves.entered, false), (&moves.left, true)] {
             if channels.is_empty() {
                 continue;
             }
             let entry = entry_of(id, new, removed, moves.entered.iter().map(String::as_str)).encode();
             for channel in channels {
-                let key = keys.channel_entry_stamped(channel, instance.incarnation(), change.user_version);
+                let key = keys.channel_entry_stamped(channel, incarnation, epoch, user_version);
                 writer.stamped(&key, &entry, MutationType::SetVersionstampedKey)?;
             }
         }
         for channel in &moves.left {
-            let (seq, since) = (Stamp(user_version), was_since.get(channel).copied());
+            let (seq, since) = (Stamp(own_stamp(epoch, user_version)), was_since.get(channel).copied());
             let left = ChannelDeparture { seq, rev: new.winner.to_string(), deleted: new.deleted, since }.encode();
-            let left = [&left[..], &STAMP_FIRST].concat();
-            writer.stamped(&keys.left(id, channel), &left, MutationType::SetVersionstampedValue)?;
+            writer.stamped(&keys.left(id, channel), &stamped_value(&left), MutationType::SetVersionstampedValue)?;
         }
         by_id(&mut writer, instance, id, rerouted, change.old, Some(new))?;
         self.written += grants_bytes(id, rerouted);

@@ -86,12 +86,12 @@ pub fn is_judged_by(instance: &Instance, edit: &Edit<'_>) -> bool {
 
 /// Identifies a database, and distinguishes it from earlier ones of the same name.
 pub(super) fn named(instance: &Instance) -> String {
-    named_by(&instance.name, instance.incarnation())
+    named_by(&instance.name, instance.cache_number())
 }
 
-/// Identifies a database of this name; incarnation 0: a database to be created.
-pub fn named_by(name: &str, incarnation: u64) -> String {
-    format!("{name}/{incarnation}")
+/// Identifies a database of this name, by its [`Instance::cache_number`]; 0: a database to be created.
+pub fn named_by(name: &str, number: u64) -> String {
+    format!("{name}/{number}")
 }
 
 async fn load(database: &ReadHandle, instance: &Instance) -> Result<Rules> {

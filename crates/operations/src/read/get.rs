@@ -631,7 +631,7 @@ fn deletion_of(parent: &RevId) -> RevId {
 
 /// Reads the database's newest sequence.
 pub async fn last_seq(trx: &Transaction, instance: &Instance) -> Result<Seq> {
-    instance.buckets.begin_last_seq(trx, instance.incarnation()).await
+    instance.buckets.begin_last_seq(trx, instance.epoch_begin()).await
 }
 
 pub fn plain(id: &str, rev: RevId, deleted: bool, body: Vec<u8>) -> Document {

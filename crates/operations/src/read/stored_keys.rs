@@ -15,7 +15,7 @@ use flatbed_flatten::path::{ARRAY, Element, FIRST_FIELD_ID, PACKED, PART, PERMUT
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::{DocumentPart, KeyRange, Keys, take_rev};
 use flatbed_store::records::Info;
-use flatbed_store::seq::Seq;
+use flatbed_store::seq::{Seq, VERSIONSTAMP_OFFSET};
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 
 /// Key limit of a page.
@@ -54,8 +54,8 @@ struct ReadKeys<'a> {
 }
 
 impl Operation for ReadKeys<'_> {
-    /// The instance; the keys under the document; keys elsewhere; whether there are more.
-    type Output = (Arc<Instance>, Vec<KeyAndLength>, Vec<(&'static str, KeyAndLength)>, bool);
+    /// The instance; the keys under the document; keys elsewhere, each with its form; whether there are more.
+    type Output = (Arc<Instance>, Vec<KeyAndLength>, Vec<(&'static str, String, KeyAndLength)>, bool);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
@@ -79,13 +79,17 @@ impl Operation for ReadKeys<'_> {
             let bucket = instance.buckets.of(info.bucket);
             let bucket =
                 bucket.ok_or_else(|| Error::Corrupt(format!("a document stands in bucket {}", info.bucket)))?;
-            let entry = bucket.by_seq(&Seq::new(instance.incarnation(), info.stamp));
+            let seq = Seq::new(instance.incarnation(), info.stamp);
+            let entry = bucket.by_seq(&seq);
             let listed = instance.keys.all_docs_entry(self.id);
             let (in_feed, in_list) = futures_util::try_join!(trx.get(&entry, true), trx.get(&listed, true))?;
-            let found = [("by_seq", entry, in_feed), ("all_docs", listed, in_list)];
-            beside.extend(
-                found.into_iter().filter_map(|(what, key, value)| value.map(|value| (what, (key, value.len())))),
-            );
+            let versionstamp = hexadecimal(seq.stamp().get(VERSIONSTAMP_OFFSET as usize..).unwrap_or_default());
+            let by_seq = format!("{{NS}} / 3 / {} / {} / {versionstamp}", seq.incarnation(), seq.epoch());
+            let all_docs = format!("{{NS}} / 4 / {:?}", self.id);
+            let found = [("by_seq", by_seq, entry, in_feed), ("all_docs", all_docs, listed, in_list)];
+            for (what, form, key, value) in found {
+                beside.extend(value.map(|value| (what, form, (key, value.len()))));
+            }
         }
         Ok((instance, under, beside, !rows.is_all()))
     }
@@ -113,14 +117,7 @@ pub async fn stored_keys(database: &ReadHandle, id: &str, after: Option<&[u8]>) 
                 .collect()
         }
     };
-    for (what, (key, value_bytes)) in beside {
-        let form = match what {
-            "by_seq" => {
-                let stamp = key.get(key.len().saturating_sub(12)..).unwrap_or_default();
-                format!("{{NS}} / 3 / {} / {}", instance.incarnation(), hexadecimal(stamp))
-            }
-            _ => format!("{{NS}} / 4 / {id:?}"),
-        };
+    for (what, form, (key, value_bytes)) in beside {
         keys.push(StoredKey { key, form, what, value_bytes });
     }
     Ok(StoredKeys { keys, next })

@@ -216,7 +216,7 @@ async fn some_documents(
                 from = compacted.from;
                 compacted.documents
             }
-            Err(error @ (Error::DatabaseNotFound | Error::Renewing)) => return Err(error),
+            Err(error @ Error::DatabaseNotFound) => return Err(error),
             Err(_) if some.len() > 1 => {
                 alone = some.len();
                 continue;

@@ -261,7 +261,7 @@ impl DocumentWrite<'_, '_> {
             Some(old) if old.winner == *best => BodyFacts::kept(old),
             _ => bodies.promote(best).await?,
         };
-        winner::info(&grown.leaves, described, self.user_version, self.instance.buckets.own_number())
+        winner::info(&grown.leaves, described, self.user_version, self.instance)
     }
 
     /// Counts the bodies of former leaves, or drops them if the database keeps only bodies of leaves: always one, and

@@ -342,7 +342,7 @@ impl Purge<'_> {
             bodies.clear_latest()?;
             bodies.promote(best).await?
         };
-        let mut new = winner::info(&leaves, described, 0, instance.buckets.own_number())?;
+        let mut new = winner::info(&leaves, described, 0, instance)?;
         let rerouted = match before {
             Some(before) => Some(before.change_routing(within, self.id, keys, Some(old), &mut new, None).await?),
             None => None,
@@ -414,8 +414,8 @@ impl Purge<'_> {
         }
         for (number, revs) in (0..).zip(cut(purged, RECORD_BYTES_MAX - self.id.len())) {
             let revisions = revs.iter().map(revision_message).collect();
-            let record = proto::PurgeInfo { document_id: self.id.to_owned(), revisions, renewed: 0 };
-            let key = instance.keys.purge_stamped(number);
+            let record = proto::PurgeInfo { document_id: self.id.to_owned(), revisions };
+            let key = instance.keys.purge_stamped(instance.epoch(), number);
             quiet.atomic(&key, &record.encode_to_vec(), MutationType::SetVersionstampedKey)?;
         }
         instance.buckets.add(trx, Counter::Purges, 1)

@@ -8,7 +8,7 @@ use flatbed_revtree::RevId;
 use flatbed_store::error::{Error, Result};
 use flatbed_store::keys::DocumentKeys;
 use flatbed_store::records::{BodyPlace, Info, RecordedRouting, RevisionRecord};
-use flatbed_store::seq::STAMP_BYTES;
+use flatbed_store::seq::own_stamp;
 use flatbed_store::transaction::{Quiet, Transaction};
 
 /// The facts of a revision's body that are stored beside it.
@@ -40,12 +40,11 @@ pub fn best(leaves: &[(bool, RevId)]) -> Result<&(bool, RevId)> {
     winner(leaves).ok_or_else(|| Error::Corrupt("a document without a leaf".into()))
 }
 
-/// Returns the info of a document with these leaves, the best of which has this body. `user_version` is unique among
-/// the documents of the transaction, which adds them to the by-seq of a bucket.
-pub fn info(leaves: &[(bool, RevId)], body: BodyFacts, user_version: u16, bucket: u32) -> Result<Info> {
+/// Returns the info of a document of the instance with these leaves, the best of which has this body. `user_version` is
+/// unique among the documents of the transaction, which adds them to the by-seq of its bucket.
+pub fn info(leaves: &[(bool, RevId)], body: BodyFacts, user_version: u16, instance: &Instance) -> Result<Info> {
     let (deleted, winner) = best(leaves)?;
-    let mut stamp = [0xff; STAMP_BYTES];
-    stamp[10..].copy_from_slice(&user_version.to_be_bytes());
+    let (stamp, bucket) = (own_stamp(instance.epoch(), user_version), instance.buckets.own_number());
     let leaf_count = u32::try_from(leaves.len()).unwrap_or(u32::MAX);
     let BodyFacts { place, external_bytes, stored_bytes, has_attachments, attachment_bytes } = body;
     let (winner, deleted) = (winner.clone(), *deleted);

@@ -6,11 +6,11 @@
 
 use crate::error::Result;
 use crate::keys::tuple::{
-    TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_int, take_text_at, under,
+    TUPLE_STRING, bad_key, behind, put_int, put_stamp, put_text, stamped, take_int, take_stamp, take_text_at, under,
     with_int,
 };
 use crate::keys::{BY_SEQ, Counter, KeyRange, Keys, LAST_SEQ, META, PARTITIONS, SHARDED, Subspace};
-use crate::seq::{STAMP_BYTES, Seq};
+use crate::seq::Seq;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketKeys {
@@ -120,8 +120,7 @@ impl BucketKeys {
 
     pub fn by_seq(&self, seq: &Seq) -> Vec<u8> {
         let mut key = self.two(BY_SEQ, seq.incarnation());
-        key.push(TUPLE_VERSIONSTAMP);
-        key.extend_from_slice(seq.stamp());
+        put_stamp(&mut key, seq.stamp());
         key
     }
 
@@ -132,21 +131,13 @@ impl BucketKeys {
     }
 
     /// Returns the key for SET_VERSIONSTAMPED_KEY.
-    pub fn by_seq_stamped(&self, incarnation: u64, user_version: u16) -> Vec<u8> {
-        stamped(self.two(BY_SEQ, incarnation), user_version)
-    }
-
-    /// Returns the part of a by-seq key that identifies it in its bucket and sorts it among those of all buckets.
-    pub fn by_seq_place<'k>(&self, key: &'k [u8]) -> &'k [u8] {
-        behind(key, &with_int(&self.prefix, BY_SEQ))
+    pub fn by_seq_stamped(&self, incarnation: u64, epoch: u32, user_version: u16) -> Vec<u8> {
+        stamped(self.two(BY_SEQ, incarnation), epoch, user_version)
     }
 
     pub fn by_seq_parse(&self, key: &[u8]) -> Result<Seq> {
         let (incarnation, rest) = take_int(behind(key, &with_int(&self.prefix, BY_SEQ)))?;
-        match rest.split_first() {
-            Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => Seq::from_slice(incarnation, stamp),
-            _ => Err(bad_key()),
-        }
+        Ok(Seq::new(incarnation, take_stamp(rest)?))
     }
 
     fn two(&self, subspace: u64, second: u64) -> Vec<u8> {

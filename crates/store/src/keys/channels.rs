@@ -3,11 +3,11 @@
 
 use crate::error::Result;
 use crate::keys::tuple::{
-    TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_int, take_text, take_text_at,
-    under,
+    TUPLE_STRING, bad_key, behind, put_int, put_stamp, put_text, stamped, take_int, take_stamp, take_text,
+    take_text_at, under,
 };
 use crate::keys::{CHANNELS, KeyRange, Keys};
-use crate::seq::{STAMP_BYTES, Seq};
+use crate::seq::Seq;
 
 // Under {NS}/CHANNELS.
 const ENTRIES: u64 = 0;
@@ -16,7 +16,7 @@ const LEFT: u64 = 2;
 const ENDS: u64 = 3;
 const FUNCTION: u64 = 4;
 const RESYNC: u64 = 5;
-const MARKS: u64 = 6;
+// 6: no longer used.
 const STAYS: u64 = 7;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,14 +60,13 @@ impl Keys {
 
     pub fn channel_entry(&self, channel: &str, seq: &Seq) -> Vec<u8> {
         let mut key = self.channel_incarnation(channel, seq.incarnation());
-        key.push(TUPLE_VERSIONSTAMP);
-        key.extend_from_slice(seq.stamp());
+        put_stamp(&mut key, seq.stamp());
         key
     }
 
     /// Returns the key of an entry for SET_VERSIONSTAMPED_KEY.
-    pub fn channel_entry_stamped(&self, channel: &str, incarnation: u64, user_version: u16) -> Vec<u8> {
-        stamped(self.channel_incarnation(channel, incarnation), user_version)
+    pub fn channel_entry_stamped(&self, channel: &str, incarnation: u64, epoch: u32, user_version: u16) -> Vec<u8> {
+        stamped(self.channel_incarnation(channel, incarnation), epoch, user_version)
     }
 
     pub fn channel_entries(&self, channel: &str, incarnation: u64) -> KeyRange {
@@ -125,11 +124,6 @@ impl Keys {
         }
     }
 
-    /// Those of all documents.
-    pub fn left_all(&self) -> KeyRange {
-        KeyRange { begin: self.two(CHANNELS, LEFT), end: self.two(CHANNELS, LEFT + 1) }
-    }
-
     /// Returns the key of a document's past stays in a channel that it entered again.
     pub fn stays(&self, id: &str, channel: &str) -> Vec<u8> {
         self.channel_text(STAYS, id, channel)
@@ -145,11 +139,6 @@ impl Keys {
             ChannelPart::Stays { channel, .. } => Ok(channel),
             _ => Err(bad_key()),
         }
-    }
-
-    /// Returns the range of the past stays of all documents.
-    pub fn stays_all(&self) -> KeyRange {
-        KeyRange { begin: self.two(CHANNELS, STAYS), end: self.two(CHANNELS, STAYS + 1) }
     }
 
     /// Returns the key whose presence makes a document expire at a second of Unix time.
@@ -191,50 +180,14 @@ impl Keys {
         KeyRange { begin: self.resync(), end: self.two(CHANNELS, RESYNC + 1) }
     }
 
-    /// Returns the range of a renewal's marks: in the order of their stamps, the keys whose values contain a stamp.
-    /// They exist only during the renewal.
-    pub fn renewal_marks(&self) -> KeyRange {
-        let mut begin = self.renewal_marked();
-        begin.push(0);
-        KeyRange { begin, end: self.two(CHANNELS, MARKS + 1) }
-    }
-
-    /// Returns the key whose presence records that a renewal has written all its marks. It precedes them.
-    pub fn renewal_marked(&self) -> Vec<u8> {
-        self.two(CHANNELS, MARKS)
-    }
-
-    /// Returns the mark of a key of this namespace whose value contains a stamp.
-    pub fn renewal_mark(&self, stamp: &[u8; STAMP_BYTES], marked: &[u8]) -> Vec<u8> {
-        let mut key = self.renewal_marked();
-        key.push(TUPLE_VERSIONSTAMP);
-        key.extend_from_slice(stamp);
-        // The elements of the tuple as stored.
-        key.extend_from_slice(behind(marked, &self.prefix));
-        key
-    }
-
-    /// Parses a mark into the stamp and the key whose value contains it.
-    pub fn split_renewal_mark(&self, key: &[u8]) -> Result<([u8; STAMP_BYTES], Vec<u8>)> {
-        let rest = behind(key, &self.renewal_marked());
-        let rest = rest.strip_prefix(&[TUPLE_VERSIONSTAMP]).ok_or_else(bad_key)?;
-        let (stamp, rest) = rest.split_first_chunk().ok_or_else(bad_key)?;
-        Ok((*stamp, [&self.prefix, rest].concat()))
-    }
-
-    /// Parses a key of channels. Marks of a renewal are an error.
+    /// Parses a key of channels.
     pub fn split_channels(&self, key: &[u8]) -> Result<ChannelPart> {
         let (part, rest) = take_int(behind(key, &self.one(CHANNELS)))?;
         Ok(match part {
             ENTRIES => {
                 let (channel, rest) = take_text_at(rest)?;
                 let (incarnation, rest) = take_int(rest)?;
-                match rest.split_first() {
-                    Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => {
-                        ChannelPart::Entry { channel, seq: Seq::from_slice(incarnation, stamp)? }
-                    }
-                    _ => return Err(bad_key()),
-                }
+                ChannelPart::Entry { channel, seq: Seq::new(incarnation, take_stamp(rest)?) }
             }
             DOCUMENTS => {
                 let (channel, rest) = take_text_at(rest)?;
@@ -273,8 +226,8 @@ mod tests {
 
     #[test]
     fn keys_are_those_of_the_design() {
-        let seq = Seq::new(65_536, *b"0123456789ab");
-        let entry = b"\x01fb\0\x15\x03\x15\x01\x15\x11\x14\x02A\0\x17\x01\0\0\x330123456789ab";
+        let seq = Seq::new(65_536, *b"\0\0\0\00123456789ab");
+        let entry = b"\x01fb\0\x15\x03\x15\x01\x15\x11\x14\x02A\0\x17\x01\0\0\x14\x330123456789ab";
         assert_eq!(keys().channel_entry("A", &seq), entry);
         assert_eq!(keys().channel_document("A", "d"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x01\x02A\0\x02d\0");
         assert_eq!(keys().left("d", "B"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x02\x02d\0\x02B\0");
@@ -283,8 +236,8 @@ mod tests {
         assert_eq!(keys().resync(), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x05");
         assert_eq!(keys().resync_range("d"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x05\x02d\0");
         assert_eq!(keys().stays("d", "B"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x07\x02d\0\x02B\0");
-        let stamped = keys().channel_entry_stamped("A", 65_536, 0x0102);
-        let place = entry.len() - STAMP_BYTES;
+        let stamped = keys().channel_entry_stamped("A", 65_536, 0, 0x0102);
+        let place = entry.len() - 12;
         assert_eq!(stamped[..place], entry[..place]);
         assert_eq!(stamped[place..], [&[0xff; 10][..], &[1, 2], &(place as u32).to_le_bytes()].concat());
     }
@@ -292,7 +245,7 @@ mod tests {
     #[test]
     fn a_channel_is_a_range_of_its_own() {
         let is_in = |range: &KeyRange, key: &Vec<u8>| range.begin <= *key && *key < range.end;
-        let [first, second] = [1, 2].map(|last| Seq::new(7, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]));
+        let [first, second] = [1, 2].map(|last| Seq::new(7, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]));
         for other in ["A\0", "A\0B", "AB", "B", "", "@"] {
             assert!(!is_in(&keys().channel_entries("A", 7), &keys().channel_entry(other, &first)), "{other:?}");
             assert!(!is_in(&keys().channel_documents("A"), &keys().channel_document(other, "d")), "{other:?}");
@@ -315,14 +268,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_put_is_taken(channel in ".{0,40}", id in ".{0,40}", second: u64, stamp: [u8; 12]) {
+        fn what_is_put_is_taken(channel in ".{0,40}", id in ".{0,40}", second: u64, stamp: crate::seq::Stamp) {
             let (keys, seq) = (keys(), Seq::new(second, stamp));
             let (one, two) = (channel.clone(), id.clone());
             let built = [
                 (keys.channel_entry(&one, &seq), ChannelPart::Entry { channel: one.clone(), seq }, keys.subspace(Subspace::Channels)),
                 (keys.channel_document(&one, &two), ChannelPart::Document { channel: one.clone(), id: two.clone() }, keys.channel_documents_all()),
-                (keys.left(&two, &one), ChannelPart::Left { id: two.clone(), channel: one.clone() }, keys.left_all()),
-                (keys.stays(&two, &one), ChannelPart::Stays { id: two.clone(), channel: one }, keys.stays_all()),
+                (keys.left(&two, &one), ChannelPart::Left { id: two.clone(), channel: one.clone() }, keys.left_of(&two)),
+                (keys.stays(&two, &one), ChannelPart::Stays { id: two.clone(), channel: one }, keys.stays_of(&two)),
                 (keys.end_of_document(second, &two), ChannelPart::End { second, id: two }, keys.subspace(Subspace::Channels)),
             ];
             for (key, part, all) in built {

@@ -3,8 +3,8 @@
 use crate::error::Result;
 use crate::keys::places::{RowPlaces, SortPlace};
 use crate::keys::tuple::{
-    TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_bytes_at,
-    take_int, take_text, under,
+    TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_stamp, put_text, stamped, take_bytes_at, take_int,
+    take_stamp, take_text, under,
 };
 use crate::keys::{INDEXES, KeyRange, Keys};
 use crate::seq::Seq;
@@ -69,14 +69,13 @@ impl Keys {
     /// Returns the key of an index's entry in commit order.
     pub fn index_change(&self, number: u64, seq: &Seq) -> Vec<u8> {
         let mut key = self.index_incarnation(number, seq.incarnation());
-        key.push(TUPLE_VERSIONSTAMP);
-        key.extend_from_slice(seq.stamp());
+        put_stamp(&mut key, seq.stamp());
         key
     }
 
     /// Returns the key of such an entry for SET_VERSIONSTAMPED_KEY.
-    pub fn index_change_stamped(&self, number: u64, incarnation: u64, user_version: u16) -> Vec<u8> {
-        stamped(self.index_incarnation(number, incarnation), user_version)
+    pub fn index_change_stamped(&self, number: u64, incarnation: u64, epoch: u32, user_version: u16) -> Vec<u8> {
+        stamped(self.index_incarnation(number, incarnation), epoch, user_version)
     }
 
     /// Returns the range of such entries behind a sequence, of its incarnation.
@@ -153,12 +152,10 @@ impl Keys {
                 (sorted, []) => IndexPart::Entry(sorted),
                 _ => return Err(bad_key()),
             },
-            (ENTRIES, rest) => match take_int(rest)? {
-                (incarnation, [TUPLE_VERSIONSTAMP, stamp @ ..]) => {
-                    IndexPart::Change(Seq::from_slice(incarnation, stamp)?)
-                }
-                _ => return Err(bad_key()),
-            },
+            (ENTRIES, rest) => {
+                let (incarnation, rest) = take_int(rest)?;
+                IndexPart::Change(Seq::new(incarnation, take_stamp(rest)?))
+            }
             (OF_DOCUMENT, rest) => IndexPart::OfDocument(take_text(rest)?),
             (LATER, rest) => match take_bytes_at(rest, TUPLE_BYTES)? {
                 (hash, []) => IndexPart::Later(hash),

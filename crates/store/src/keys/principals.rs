@@ -5,11 +5,11 @@ use flatbed_channels::{GrantedItem, PrincipalKind};
 
 use crate::error::Result;
 use crate::keys::tuple::{
-    TUPLE_BYTES, TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, stamped, take_bytes_at,
-    take_int, take_text, take_text_at, under,
+    TUPLE_BYTES, TUPLE_STRING, bad_key, behind, put_int, put_stamp, put_text, stamped, take_bytes_at, take_int,
+    take_stamp, take_text, take_text_at, under,
 };
 use crate::keys::{KeyRange, Keys, PRINCIPALS};
-use crate::seq::{STAMP_BYTES, Seq};
+use crate::seq::Seq;
 
 // Under {NS}/PRINCIPALS.
 const RECORDS: u64 = 0;
@@ -100,11 +100,6 @@ impl Keys {
         under(&prefix)
     }
 
-    /// Returns the range of the keys whose values contain stamps: records, versions and periods.
-    pub fn principals_stamped(&self) -> KeyRange {
-        KeyRange { begin: self.two(PRINCIPALS, RECORDS), end: self.two(PRINCIPALS, PERIODS + 1) }
-    }
-
     /// Returns the key of the versionstamp of the last change of anything that it holds.
     pub fn principal_version(&self, kind: PrincipalKind, name: &str) -> Vec<u8> {
         self.principal_part(VERSIONS, kind, name)
@@ -156,16 +151,15 @@ impl Keys {
 
     /// Returns the key that logs a change of a user or role, for SET_VERSIONSTAMPED_KEY. Only
     /// `note_principals` of the module `access` writes it.
-    pub(crate) fn changed_principal_stamped(&self, incarnation: u64, user_version: u16) -> Vec<u8> {
-        stamped(self.changed_principals_prefix(incarnation), user_version)
+    pub(crate) fn changed_principal_stamped(&self, incarnation: u64, epoch: u32, user_version: u16) -> Vec<u8> {
+        stamped(self.changed_principals_prefix(incarnation), epoch, user_version)
     }
 
     /// Returns the range of the changes behind a sequence.
     pub fn changed_principals_after(&self, seq: &Seq) -> KeyRange {
         let mut begin = self.changed_principals_prefix(seq.incarnation());
         let end = under(&begin).end;
-        begin.push(TUPLE_VERSIONSTAMP);
-        begin.extend_from_slice(seq.stamp());
+        put_stamp(&mut begin, seq.stamp());
         begin.push(0);
         KeyRange { begin, end }
     }
@@ -247,12 +241,7 @@ impl Keys {
             }
             CHANGED => {
                 let (incarnation, rest) = take_int(rest)?;
-                match rest.split_first() {
-                    Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => {
-                        PrincipalPart::Changed(Seq::from_slice(incarnation, stamp)?)
-                    }
-                    _ => return Err(bad_key()),
-                }
+                PrincipalPart::Changed(Seq::new(incarnation, take_stamp(rest)?))
             }
             SESSIONS => match take_bytes_at(rest, TUPLE_BYTES)? {
                 (hash, []) if hash.len() == SESSION_HASH_BYTES => PrincipalPart::Session(hash),
@@ -342,12 +331,12 @@ mod tests {
             let way = keys.given_by_administrator(PrincipalKind::User, "a", &other);
             assert!(way < range.begin || range.end <= way, "{other:?}");
         }
-        let [first, second] = [1, 2].map(|last| Seq::new(7, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]));
+        let [first, second] = [1, 2].map(|last| Seq::new(7, [0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]));
         let after = keys.changed_principals_after(&first);
         let key = |seq: &Seq| {
-            let mut key = keys.changed_principal_stamped(7, 0);
-            key.truncate(key.len() - STAMP_BYTES - 4);
-            key.extend_from_slice(seq.stamp());
+            let mut key = keys.changed_principal_stamped(7, 9, 0);
+            key.truncate(key.len() - 12 - 4);
+            key.extend_from_slice(&seq.stamp()[4..]);
             key
         };
         let is_after = |seq: &Seq| after.begin <= key(seq) && key(seq) < after.end;

@@ -3,7 +3,6 @@
 use crate::error::Result;
 use crate::keys::tuple::{TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_text, take_text, with_int};
 use crate::keys::{KeyRange, RootKeys};
-use crate::seq::STAMP_BYTES;
 
 // Under the root.
 const RECORD_CHANGES: u64 = 23;
@@ -11,6 +10,10 @@ const RECORD_CHANGES: u64 = 23;
 /// Length of a value of `\xff/metadataVersion`: the versionstamp of the transaction that changed it, without a user
 /// version.
 const METADATA_VERSION_BYTES: usize = 10;
+
+/// Length of an entry's versionstamp with its user version. It has no epoch, as the value of `\xff/metadataVersion` has
+/// none.
+const VERSIONSTAMP_BYTES: usize = METADATA_VERSION_BYTES + 2;
 
 impl RootKeys {
     /// Returns the range of the whole log.
@@ -25,7 +28,7 @@ impl RootKeys {
         key.push(TUPLE_VERSIONSTAMP);
         let offset = key.len() as u32;
         key.extend_from_slice(&[0xff; METADATA_VERSION_BYTES]);
-        key.extend_from_slice(&[0; STAMP_BYTES - METADATA_VERSION_BYTES]);
+        key.extend_from_slice(&[0; VERSIONSTAMP_BYTES - METADATA_VERSION_BYTES]);
         put_text(&mut key, TUPLE_STRING, name.as_bytes());
         key.extend_from_slice(&offset.to_le_bytes());
         key
@@ -45,7 +48,7 @@ impl RootKeys {
         begin.push(TUPLE_VERSIONSTAMP);
         begin.extend_from_slice(value);
         // Behind each user version and what follows it.
-        begin.extend_from_slice(&[0xff; STAMP_BYTES - METADATA_VERSION_BYTES + 1]);
+        begin.extend_from_slice(&[0xff; VERSIONSTAMP_BYTES - METADATA_VERSION_BYTES + 1]);
         KeyRange { begin, end: self.record_changes().end }
     }
 
@@ -54,7 +57,7 @@ impl RootKeys {
     pub fn record_changes_gone(&self, last: &[u8]) -> Result<Vec<u8>> {
         let stamp_begin = with_int(&self.prefix, RECORD_CHANGES).len() + 1;
         let mut key = last.get(..stamp_begin + METADATA_VERSION_BYTES).ok_or_else(bad_key)?.to_vec();
-        key.extend_from_slice(&[0xff; STAMP_BYTES - METADATA_VERSION_BYTES]);
+        key.extend_from_slice(&[0xff; VERSIONSTAMP_BYTES - METADATA_VERSION_BYTES]);
         put_text(&mut key, TUPLE_STRING, b"");
         Ok(key)
     }
@@ -62,7 +65,7 @@ impl RootKeys {
     /// Parses a key of the log into its database's name, which is empty for [`RootKeys::record_changes_gone`].
     pub fn record_change_name(&self, key: &[u8]) -> Result<String> {
         match behind(key, &with_int(&self.prefix, RECORD_CHANGES)).split_first() {
-            Some((&TUPLE_VERSIONSTAMP, rest)) => take_text(rest.get(STAMP_BYTES..).ok_or_else(bad_key)?),
+            Some((&TUPLE_VERSIONSTAMP, rest)) => take_text(rest.get(VERSIONSTAMP_BYTES..).ok_or_else(bad_key)?),
             _ => Err(bad_key()),
         }
     }

@@ -6,6 +6,7 @@ use flatbed_revtree::RevId;
 
 use crate::error::{Error, Result};
 use crate::keys::KeyRange;
+use crate::seq::{STAMP_BYTES, Stamp, VERSIONSTAMP_OFFSET, begin_of, epoch_of, own_stamp};
 
 pub(super) const TUPLE_VERSIONSTAMP: u8 = 0x33;
 
@@ -50,13 +51,32 @@ pub(super) fn with_int(prefix: &[u8], value: u64) -> Vec<u8> {
     key
 }
 
-/// Returns a key for SET_VERSIONSTAMPED_KEY: a prefix, the placeholder of the stamp, and its offset (4 bytes
-/// little-endian).
-pub(super) fn stamped(mut key: Vec<u8>, user_version: u16) -> Vec<u8> {
+/// Appends a stamp: its epoch as an integer, and the versionstamp.
+pub(super) fn put_stamp(key: &mut Vec<u8>, stamp: &Stamp) {
+    put_int(key, epoch_of(stamp).into());
     key.push(TUPLE_VERSIONSTAMP);
-    let offset = key.len() as u32;
-    key.extend_from_slice(&[0xff; 10]);
-    key.extend_from_slice(&user_version.to_be_bytes());
+    key.extend_from_slice(stamp.get(VERSIONSTAMP_OFFSET as usize..).unwrap_or_default());
+}
+
+/// Takes the stamp that ends a key.
+pub(super) fn take_stamp(key: &[u8]) -> Result<Stamp> {
+    let (epoch, rest) = take_int(key)?;
+    let mut stamp = begin_of(u32::try_from(epoch).map_err(|_| bad_key())?);
+    let place = stamp.get_mut(VERSIONSTAMP_OFFSET as usize..).unwrap_or_default();
+    match rest.split_first() {
+        Some((&TUPLE_VERSIONSTAMP, versionstamp)) if versionstamp.len() == place.len() => {
+            place.copy_from_slice(versionstamp);
+            Ok(stamp)
+        }
+        _ => Err(bad_key()),
+    }
+}
+
+/// Returns a key for SET_VERSIONSTAMPED_KEY: a prefix, the epoch, the placeholder of the versionstamp, and its offset
+/// (4 bytes little-endian).
+pub(super) fn stamped(mut key: Vec<u8>, epoch: u32, user_version: u16) -> Vec<u8> {
+    put_stamp(&mut key, &own_stamp(epoch, user_version));
+    let offset = (key.len() - (STAMP_BYTES - VERSIONSTAMP_OFFSET as usize)) as u32;
     key.extend_from_slice(&offset.to_le_bytes());
     key
 }

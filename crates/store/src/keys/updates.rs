@@ -3,10 +3,11 @@
 use crate::error::Result;
 use crate::keys::SHARDS_MAX;
 use crate::keys::tuple::{
-    TUPLE_STRING, TUPLE_VERSIONSTAMP, bad_key, behind, put_int, put_text, take_int, take_text, under, with_int,
+    TUPLE_STRING, bad_key, behind, put_int, put_stamp, put_text, stamped, take_int, take_stamp, take_text, under,
+    with_int,
 };
 use crate::keys::{KeyRange, RootKeys};
-use crate::seq::STAMP_BYTES;
+use crate::seq::Stamp;
 
 // Under the root.
 const DATABASE_EVENTS: u64 = 4;
@@ -20,35 +21,23 @@ impl RootKeys {
     }
 
     /// Returns the range of those after one stamp, up to and including another.
-    pub fn database_events_between(&self, after: &[u8; STAMP_BYTES], until: &[u8; STAMP_BYTES]) -> KeyRange {
-        let behind = |stamp: &[u8]| {
+    pub fn database_events_between(&self, after: &Stamp, until: &Stamp) -> KeyRange {
+        let behind = |stamp: &Stamp| {
             let mut key = with_int(&self.prefix, DATABASE_EVENTS);
-            key.push(TUPLE_VERSIONSTAMP);
-            key.extend_from_slice(stamp);
+            put_stamp(&mut key, stamp);
             key.push(0);
             key
         };
         KeyRange { begin: behind(after), end: behind(until) }
     }
 
-    /// Returns the key for SET_VERSIONSTAMPED_KEY: the placeholder of the stamp, then its offset (4 bytes
-    /// little-endian).
-    pub fn database_event_stamped(&self, user_version: u16) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, DATABASE_EVENTS);
-        key.push(TUPLE_VERSIONSTAMP);
-        let offset = key.len() as u32;
-        key.extend_from_slice(&[0xff; STAMP_BYTES - 2]);
-        key.extend_from_slice(&user_version.to_be_bytes());
-        key.extend_from_slice(&offset.to_le_bytes());
-        key
+    /// Returns the key for SET_VERSIONSTAMPED_KEY.
+    pub fn database_event_stamped(&self, epoch: u32) -> Vec<u8> {
+        stamped(with_int(&self.prefix, DATABASE_EVENTS), epoch, 0)
     }
 
-    pub fn database_event_stamp(&self, key: &[u8]) -> Result<[u8; STAMP_BYTES]> {
-        let rest = behind(key, &with_int(&self.prefix, DATABASE_EVENTS));
-        match rest.split_first() {
-            Some((&TUPLE_VERSIONSTAMP, stamp)) => stamp.try_into().map_err(|_| bad_key()),
-            _ => Err(bad_key()),
-        }
+    pub fn database_event_stamp(&self, key: &[u8]) -> Result<Stamp> {
+        take_stamp(behind(key, &with_int(&self.prefix, DATABASE_EVENTS)))
     }
 
     /// Returns the key of the stamp of the last change of a database, or of one of its shards.

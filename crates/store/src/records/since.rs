@@ -21,7 +21,7 @@ enum StayStart {
 }
 
 /// The starts for each of the winner's channels, in the order of their names, and last that of the document itself. A
-/// revision's rows are bounded, so there are at most some 600 of 14 bytes.
+/// revision's rows are bounded, so there are at most some 600 of 18 bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChannelsSince(Box<[StayStart]>);
 
@@ -141,8 +141,8 @@ mod tests {
         assert_eq!(ChannelsSince::decode(since.places(), &since.stamps()), since);
         // One number without a stamp, and one truncated stamp.
         assert_eq!(
-            *ChannelsSince::decode(vec![2, 3, u32::MAX], &[9; 13]).0,
-            [StayStart::Before(Stamp([9; 12])), StayStart::Unknown, StayStart::Unknown]
+            *ChannelsSince::decode(vec![2, 3, u32::MAX], &[9; 17]).0,
+            [StayStart::Before(Stamp([9; 16])), StayStart::Unknown, StayStart::Unknown]
         );
         assert_eq!(ChannelsSince::decode(Vec::new(), &[]), ChannelsSince::default());
     }

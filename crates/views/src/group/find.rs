@@ -125,7 +125,7 @@ pub(super) async fn load(
 
 /// Identifies a database, and distinguishes it from earlier ones of the same name.
 fn database_of(instance: &Instance) -> String {
-    format!("{}/{}", instance.name, instance.incarnation())
+    format!("{}/{}", instance.name, instance.cache_number())
 }
 
 fn definition_of(

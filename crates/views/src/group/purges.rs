@@ -34,8 +34,8 @@ pub const RECORDS_MAX: Limit<usize> = Limit::new(200, 5);
 const LACKING_PAGES_MAX: usize = 25;
 const LACKING_BYTES_MAX: usize = 1_000_000;
 
-/// The length of the part of a stamp that all records of one purge share.
-const COMMIT_BYTES: usize = 10;
+/// The length of the part of a stamp that all records of one purge share: epoch and versionstamp.
+const COMMIT_BYTES: usize = 14;
 
 pub(super) enum Outcome {
     Entered(Box<ViewProgress>),
@@ -152,7 +152,7 @@ impl LogPage {
     async fn read(trx: &Transaction, instance: &Instance, after: &[u8]) -> Result<LogPage> {
         let KeyRange { mut begin, end } = instance.keys.purges();
         if !after.is_empty() {
-            begin = instance.keys.behind_purge(after);
+            begin = instance.keys.behind_purge(Seq::from_slice(0, after)?.stamp());
         }
         let rows = trx.range(&KeyRange { begin, end }, true).first(RECORDS_MAX.get()).await?;
         // `first` returns a full page if there is one: the records of the last commit are dropped, and of a short page

@@ -80,7 +80,7 @@ impl Operation for LogEnd<'_> {
         let log = instance.keys.purges();
         let last = trx.range(&log, true).reverse(true).first(1).await?;
         let stamp = last.first().map(|row| instance.keys.purge_stamp(row.key())).transpose()?;
-        let stamp = stamp.unwrap_or_default().to_vec();
+        let stamp = stamp.map(|stamp| stamp.to_vec()).unwrap_or_default();
         Ok((purges.await?, stamp))
     }
 }

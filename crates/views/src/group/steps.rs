@@ -9,10 +9,10 @@ use flatbed_databases::instance::Instance;
 use flatbed_databases::limits::Limit;
 use flatbed_databases::server::Inner;
 use flatbed_operations::index::groups::is_group;
-use flatbed_store::error::{Error, Result, ViewFailure};
+use flatbed_store::error::{Result, ViewFailure};
 use flatbed_store::keys::Counter;
 use flatbed_store::proto::{self, ViewProgress};
-use flatbed_store::seq::{STAMP_BYTES, Seq};
+use flatbed_store::seq::Seq;
 use flatbed_store::transaction::{Attempt, Operation, Transaction};
 use prost::Message;
 use tokio::time::Instant;
@@ -63,13 +63,23 @@ pub(super) fn begin_standing(
 ) -> impl Future<Output = Result<(Option<ViewProgress>, Seq, i64)>> + Send + use<> {
     let incarnation = instance.incarnation();
     let progress = trx.get(&instance.keys.index_progress(number), !is_written);
-    let last_seq = instance.buckets.begin_last_seq(trx, incarnation);
+    let epoch = instance.epoch();
+    let last_seq = instance.buckets.begin_last_seq(trx, instance.epoch_begin());
     let purges = instance.buckets.begin_count(trx, Counter::Purges);
     async move {
         let progress = progress.await?.map(|bytes| ViewProgress::decode(&*bytes)).transpose()?;
         let progress = progress.filter(|progress| progress.incarnation == incarnation);
+        let progress = progress.map(|progress| of_epoch(progress, epoch));
         Ok((progress, last_seq.await?, purges.await?))
     }
+}
+
+/// Returns a progress as it counts in an epoch: a read version of an earlier one may be of another cluster.
+fn of_epoch(mut progress: ViewProgress, epoch: u32) -> ViewProgress {
+    if place_of(&progress).map_or(0, |place| place.epoch()) != epoch {
+        progress.drained_version = 0;
+    }
+    progress
 }
 
 pub(super) fn group_of(instance: &Instance, (namespace, number): (u64, u64)) -> Option<&proto::Index> {
@@ -214,7 +224,7 @@ impl Work for Take {
                     incarnation: instance.incarnation(),
                     stamp: last_seq.stamp().to_vec(),
                     purges: u64::try_from(purges).unwrap_or_default(),
-                    purge_stamp: stamp.unwrap_or_default().to_vec(),
+                    purge_stamp: stamp.map(|stamp| stamp.to_vec()).unwrap_or_default(),
                     ..job.storage.begin()?
                 }
             }
@@ -239,6 +249,7 @@ impl Work for Hold<'_> {
         let GroupContext { job, trx, instance, .. } = *within;
         let progress = trx.get(&instance.keys.index_progress(job.number()), false).await?;
         let progress = progress.map(|bytes| ViewProgress::decode(&*bytes)).transpose()?;
+        let progress = progress.map(|progress| of_epoch(progress, instance.epoch()));
         let may_hold = |progress: &ViewProgress| {
             let is_free = progress.holder.is_empty() || progress.holder == within.owner();
             let has_holder = progress.incarnation == instance.incarnation() && !is_shared(progress.phase);
@@ -506,12 +517,7 @@ impl Work for EnterPurged<'_, '_> {
 }
 
 pub(super) fn place_of(progress: &ViewProgress) -> Result<Seq> {
-    let stamp: [u8; STAMP_BYTES] = progress
-        .stamp
-        .as_slice()
-        .try_into()
-        .map_err(|_| Error::Corrupt("a group's position is not 12 bytes".to_owned()))?;
-    Ok(Seq::new(progress.incarnation, stamp))
+    Seq::from_slice(progress.incarnation, &progress.stamp)
 }
 
 impl<'a, W: Work> Step<'a, W> {

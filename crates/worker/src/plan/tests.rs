@@ -11,7 +11,7 @@ fn admit(plan: &mut Plan<u64>, id: &str, number: u64) {
 }
 
 fn checkpoint(plan: &mut Plan<u64>) -> Option<u64> {
-    plan.checkpoint().and_then(|seq| seq.number())
+    plan.checkpoint().and_then(|seq| seq.number()?.try_into().ok())
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn the_checkpoint_waits_for_what_is_under_way() {
     let (a, b, c) = (plan.take(3).unwrap(), plan.take(3).unwrap(), plan.take(3).unwrap());
     assert_eq!([&a.id, &b.id, &c.id], ["a", "b", "c"]);
     let reach = |plan: &Plan<u64>, places: &[PlanPosition]| {
-        plan.reach(&places.iter().copied().collect()).and_then(|seq| seq.number())
+        plan.reach(&places.iter().copied().collect()).and_then(|seq| seq.number()?.try_into().ok())
     };
     assert_eq!([reach(&plan, &[]), reach(&plan, &[1, 2]), reach(&plan, &[0, 2])], [None, None, Some(1)]);
     plan.settle("b", b.place);

@@ -74,8 +74,9 @@ impl Target for Strict {
             assert!(before.is_none_or(|before| before < seq), "{} after {before:?}", delivery.seq);
         }
         let Some(checkpoint) = checkpoint else { return Ok(()) };
-        let at = checkpoint.seq.number().unwrap();
-        let before = self.checkpoint.replace(checkpoint).and_then(|before| before.seq.number());
+        let at = checkpoint.seq.number().unwrap() as u64;
+        let before =
+            self.checkpoint.replace(checkpoint).and_then(|before| before.seq.number()).map(|number| number as u64);
         assert!(before.is_none_or(|before| before <= at));
         let queued: HashSet<String> = self.queue.documents().into_iter().collect();
         for (seq, id) in self.source.sequences().into_iter().filter(|(seq, _)| *seq <= at) {

@@ -153,7 +153,7 @@ impl Source for FakeSource {
     }
 
     async fn page(&self, since: &Seq, ask: PageLimits) -> Result<ChangePage, SourceError> {
-        let since = since.number().unwrap();
+        let since = since.number().unwrap() as u64;
         let (is_patient, mut last_seq) = {
             let state = self.0.lock().unwrap();
             (state.is_patient, state.last_seq.subscribe())
@@ -180,7 +180,7 @@ impl Source for FakeSource {
         if changes.iter().map(bytes).sum::<usize>() > ask.bytes_max {
             return Err(SourceError::Peer(PeerError::TooLarge(200)));
         }
-        let last_seq = changes.last().map_or(since, |change| change.seq.number().unwrap());
+        let last_seq = changes.last().map_or(since, |change| change.seq.number().unwrap() as u64);
         let last_seq = state.seq(last_seq);
         Ok(ChangePage { rows: changes.len(), changes, last_seq, pending: None })
     }
@@ -256,7 +256,7 @@ impl Source for FakeSource {
             return Err(SourceError::Status(409));
         }
         let next = before.map_or(1, |rev| rev.parse::<u64>().unwrap() + 1);
-        state.kept.push(checkpoint.seq.number().unwrap());
+        state.kept.push(checkpoint.seq.number().unwrap() as u64);
         state.locals.insert(id.to_owned(), (checkpoint.clone(), next));
         Ok(next.to_string())
     }

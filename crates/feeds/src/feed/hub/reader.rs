@@ -124,11 +124,11 @@ impl Reader {
             // Another database of this name; its followers are at its own hub.
             return Err(Error::DatabaseNotFound);
         }
-        let (mut newest, mut found) = (Seq::zero(hub.incarnation), Vec::with_capacity(last_seqs.len()));
+        let (mut newest, mut found) = (hub.begin, Vec::with_capacity(last_seqs.len()));
         for last_seq in last_seqs {
             let last_seq = last_seq.await?.map(|stamp| stamp.to_vec());
             if let Some(stamp) = &last_seq {
-                newest = newest.max(Seq::from_slice(hub.incarnation, stamp)?);
+                newest = newest.max(Seq::from_slice(hub.begin.incarnation(), stamp)?);
             }
             found.push(last_seq);
         }

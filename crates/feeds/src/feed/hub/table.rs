@@ -180,7 +180,7 @@ impl FollowerTable {
         match self.members.get(&number) {
             None => Some(at),
             Some(member) => {
-                member.list.as_ref().filter(|list| list.last.number() > at).map(|list| list.after.number().max(at))
+                member.list.as_ref().filter(|list| list.last.version() > at).map(|list| list.after.version().max(at))
             }
         }
     }
@@ -311,8 +311,8 @@ mod tests {
     use super::*;
 
     fn seq(at: u64) -> Seq {
-        let mut stamp = [0; 12];
-        stamp[..8].copy_from_slice(&at.to_be_bytes());
+        let mut stamp = [0; 16];
+        stamp[4..12].copy_from_slice(&at.to_be_bytes());
         Seq::new(7, stamp)
     }
 

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use flatbed_databases::document::edit::check_document_id;
-use flatbed_databases::instance::Instance;
+use flatbed_databases::instance::{Instance, InstanceId};
 use flatbed_databases::server::Inner;
 use flatbed_store::error::Result;
 use flatbed_store::records::Info;
@@ -20,7 +20,7 @@ use futures_util::future::try_join;
 use crate::feed::query::Since;
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_seq::BySeq;
-use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, known_seq};
 use crate::feed::tail::TailRow;
 
 /// Length limit of a list: its records are read well within FoundationDB's 5 s. A longer list is answered by a scan of
@@ -36,7 +36,7 @@ const READS_AT_ONCE: usize = 256;
 /// The documents that further pages have to show.
 #[derive(Clone)]
 struct RemainingDocuments {
-    incarnation: u64,
+    instance: InstanceId,
     /// The newest sequence at the lookup.
     until: Seq,
     /// All of them, in the feed's order.
@@ -93,7 +93,7 @@ impl ByIds {
     ) -> Result<Option<(Vec<ChangeRow>, RemainingDocuments)>> {
         match &self.left {
             // The database was replaced by another one.
-            Some(left) if left.incarnation != instance.incarnation() => Ok(None),
+            Some(left) if left.instance != instance.id() => Ok(None),
             Some(left) => {
                 let rows = unchanged_rows(trx, instance, left.first(page.rows_max())).await?;
                 Ok(Some((rows, left.clone())))
@@ -116,16 +116,15 @@ impl ByIds {
         instance: &Instance,
         page: &FeedPage<'_>,
     ) -> Result<Option<(Vec<ChangeRow>, RemainingDocuments)>> {
-        let incarnation = instance.incarnation();
         let (descending, cursor) = (page.descending, page.cursor());
-        if descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
+        if descending && cursor.is_some_and(|cursor| !instance.has_seq(&cursor)) {
             // By-seq has the row.
             return Ok(None);
         }
         // Requested with the records, of the same read version.
-        let until = instance.buckets.begin_last_seq(trx, incarnation);
-        let begin = cursor.filter(|_| !descending).map(|cursor| of_incarnation(incarnation, cursor));
-        let Some(after) = begin.or(page.since(incarnation)) else { return Ok(None) };
+        let until = instance.buckets.begin_last_seq(trx, instance.epoch_begin());
+        let begin = cursor.filter(|_| !descending).map(|cursor| known_seq(instance, cursor));
+        let Some(after) = begin.or(page.since(instance)) else { return Ok(None) };
         let mut ids: Vec<&str> =
             self.ids.iter().map(String::as_str).filter(|id| check_document_id(id).is_ok()).collect();
         // Neighbouring keys are read together.
@@ -137,7 +136,7 @@ impl ByIds {
             rows.reverse();
         }
         let documents = rows.iter().map(|row| (row.seq, row.id.clone())).collect();
-        Ok(Some((rows, RemainingDocuments { incarnation, until, documents, passed: 0 })))
+        Ok(Some((rows, RemainingDocuments { instance: instance.id(), until, documents, passed: 0 })))
     }
 }
 

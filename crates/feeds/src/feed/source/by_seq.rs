@@ -13,7 +13,7 @@ use futures_util::future::{try_join, try_join_all};
 
 use crate::feed::query::Scope;
 use crate::feed::row::{ChangeRow, ChangesPage, change_row};
-use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, known_seq};
 use crate::feed::tail::TailRow;
 
 /// Limit up to which `pending` counts exactly: one answer of the storage.
@@ -45,18 +45,17 @@ impl BySeq {
 
 impl Source for BySeq {
     async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &FeedPage<'_>) -> Result<ChangesPage> {
-        let incarnation = instance.incarnation();
         let cursor = page.cursor();
-        if page.descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
+        if page.descending && cursor.is_some_and(|cursor| !instance.has_seq(&cursor)) {
             // The old database is gone; its feed must not end as if it had been read completely.
             return Err(Error::DatabaseNotFound);
         }
         // Requested with the entries, and awaited after them. All reads of a transaction have one read version, and
         // each commit writes its entries and its bucket's `last_seq` together. So no entry of the page lies behind the
         // newest sequence, and if the page is the last one, no other entry lies before it.
-        let newest = instance.buckets.begin_last_seq(trx, incarnation);
-        let begin = cursor.filter(|_| !page.descending).map(|cursor| of_incarnation(incarnation, cursor));
-        let Some(after) = begin.or(page.since(incarnation)) else {
+        let newest = instance.buckets.begin_last_seq(trx, instance.epoch_begin());
+        let begin = cursor.filter(|_| !page.descending).map(|cursor| known_seq(instance, cursor));
+        let Some(after) = begin.or(page.since(instance)) else {
             return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: newest.await?.into() });
         };
         let range = |bucket: &BucketKeys| {
@@ -111,7 +110,7 @@ impl Source for BySeq {
         behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
         // A cursor of another incarnation means the beginning.
-        let cursor = of_incarnation(instance.incarnation(), behind.cursor.seq());
+        let cursor = known_seq(instance, behind.cursor.seq());
         let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
         pending_in(trx, instance, &ranges).await.map(Some)
     }

@@ -20,14 +20,14 @@ use flatbed_channels::{
 use flatbed_databases::asker::ReadPrincipal;
 use flatbed_databases::channels::holding::RightsRead;
 use flatbed_databases::held::HeldRights;
-use flatbed_databases::instance::Instance;
+use flatbed_databases::instance::{Instance, InstanceId};
 use flatbed_databases::limits::Limit;
 use flatbed_databases::server::Inner;
 use flatbed_operations::read::all_docs::PAGE_ROWS_MAX;
 use flatbed_operations::read::get::READ_BYTES_MAX;
 use flatbed_revtree::DocumentId;
 use flatbed_store::error::{NotFound, Refusal, Result};
-use flatbed_store::seq::Seq;
+use flatbed_store::seq::{Seq, epoch_of};
 use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 
@@ -94,6 +94,13 @@ struct FollowerRights {
     only: Option<HeldChannels>,
 }
 
+/// Returns the position, or the beginning if it is of another incarnation or of an epoch of a lost store.
+fn known_position(instance: &Instance, place: &FeedPosition) -> Position {
+    let position = place.position(instance.incarnation());
+    let has = |stamp: Stamp| instance.epochs.has(epoch_of(&stamp.0));
+    if has(position.at) && position.of.is_none_or(has) { position } else { Position::BEGIN }
+}
+
 struct ScopeRequest {
     scope: Scope,
     active_only: bool,
@@ -102,7 +109,7 @@ struct ScopeRequest {
 
 #[derive(Clone, Copy)]
 struct FeedProgress {
-    incarnation: u64,
+    instance: InstanceId,
     /// The position that the reader was given.
     shown: FeedPosition,
     /// The position up to which everything was read; no rows lie between.
@@ -113,6 +120,7 @@ struct FeedProgress {
 
 /// A merge that continues with the next page.
 struct RunningMerge {
+    instance: InstanceId,
     incarnation: u64,
     held: Arc<HeldRights>,
     merge: Merge,
@@ -295,12 +303,13 @@ impl Channels {
 
     /// Returns the start of a page, as given to its reader and as a position; `None` if it starts at the feed's newest
     /// row.
-    fn begin(&self, incarnation: u64, page: &FeedPage<'_>) -> Option<(FeedPosition, Position)> {
+    fn begin(&self, instance: &Instance, page: &FeedPage<'_>) -> Option<(FeedPosition, Position)> {
+        let incarnation = instance.incarnation();
         let at = |place: FeedPosition| {
-            let position = place.position(incarnation);
+            let position = known_position(instance, &place);
             Some((FeedPosition::new(incarnation, position), position))
         };
-        match (page.cursor, self.reached.filter(|reached| reached.incarnation == incarnation)) {
+        match (page.cursor, self.reached.filter(|reached| reached.instance == instance.id())) {
             (Some(cursor), Some(reached)) if cursor == reached.shown => Some((cursor, reached.stands)),
             (Some(cursor), _) => at(cursor),
             (None, _) => match page.since {
@@ -329,11 +338,11 @@ impl Channels {
             UnrestrictedSource::Selected(index) => Some(index.number(page.inner, instance)?),
             UnrestrictedSource::BySeq(_) | UnrestrictedSource::ByIds(_) => None,
         };
-        let begin = self.begin(incarnation, page);
+        let begin = self.begin(instance, page);
         // The merge is lost if this fails: the next attempt begins where the last page ended.
         let is_on = |of: &RunningMerge| {
             let goes_on = self.reached.is_some_and(|reached| page.cursor == Some(reached.shown));
-            of.incarnation == incarnation && goes_on
+            of.instance == instance.id() && goes_on
         };
         let under_way = self.under_way.take().filter(is_on);
         if page.before > 0 && under_way.is_none() {
@@ -345,7 +354,7 @@ impl Channels {
             .min(ROWS_MAX.get())
             .saturating_sub(page.before)
             .min(usize::try_from(page.limit).unwrap_or(usize::MAX));
-        let last_seq = || instance.buckets.begin_last_seq(trx, incarnation);
+        let last_seq = || instance.buckets.begin_last_seq(trx, instance.epoch_begin());
         let (held, under_way, until) = match under_way {
             Some(mut under_way) => {
                 // Requested together with the versions.
@@ -375,7 +384,7 @@ impl Channels {
             }
         };
         if page.limit == 0 {
-            self.reached = Some(FeedProgress { incarnation, shown, stands, until: None });
+            self.reached = Some(FeedProgress { instance: instance.id(), shown, stands, until: None });
             return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: shown });
         }
         let mut under_way = match under_way {
@@ -411,7 +420,7 @@ impl Channels {
         };
         let until = (at_end && !is_full).then(|| under_way.until());
         self.live = until.map(|_| self.following(&held));
-        self.reached = Some(FeedProgress { incarnation, shown: last_seq, stands, until });
+        self.reached = Some(FeedProgress { instance: instance.id(), shown: last_seq, stands, until });
         // A page without rows keeps its merge: a new one would find none again.
         if !at_end && (under_way.is_large() || under_way.is_kept() || rows.is_empty()) {
             // A large merge may have unread streams, and would make no progress if it began again.
@@ -439,15 +448,34 @@ impl Channels {
         most: usize,
         index: Option<u64>,
     ) -> Result<RunningMerge> {
-        let (incarnation, scope, held) = (instance.incarnation(), self.scope(held), Arc::clone(held));
+        let (id, incarnation) = (instance.id(), instance.incarnation());
+        let (scope, held) = (self.scope(held), Arc::clone(held));
         let Some(ids) = self.ids() else {
             let merge = Merge::new(scope, since, Stamp(*until.stamp()));
             let limits = reading::first_limits(merge.streams(), most);
-            return Ok(RunningMerge { incarnation, held, merge, limits, left: VecDeque::new(), of_ids: None, index });
+            return Ok(RunningMerge {
+                instance: id,
+                incarnation,
+                held,
+                merge,
+                limits,
+                left: VecDeque::new(),
+                of_ids: None,
+                index,
+            });
         };
         let left = reading::look(trx, instance, ids, &scope, since, |id| self.is_about(id)).await?;
         let merge = Merge::new(FeedScope::default(), since, Stamp(*until.stamp()));
-        Ok(RunningMerge { incarnation, held, merge, limits: Vec::new(), left: left.into(), of_ids: Some(scope), index })
+        Ok(RunningMerge {
+            instance: id,
+            incarnation,
+            held,
+            merge,
+            limits: Vec::new(),
+            left: left.into(),
+            of_ids: Some(scope),
+            index,
+        })
     }
 
     /// Takes rows from the merge until the page is full or the transaction's rounds are used, and returns whether the

@@ -15,7 +15,7 @@ use flatbed_store::transaction::Transaction;
 
 use crate::feed::row::{ChangeRow, ChangesPage, change_row};
 use crate::feed::source::by_seq::pending_in;
-use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, known_seq};
 use crate::feed::tail::TailRow;
 
 /// The index that a feed began with.
@@ -62,16 +62,15 @@ impl BySelector {
 impl Source for BySelector {
     async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &FeedPage<'_>) -> Result<ChangesPage> {
         let number = self.number(page.inner, instance)?;
-        let incarnation = instance.incarnation();
         let cursor = page.cursor();
-        if page.descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
+        if page.descending && cursor.is_some_and(|cursor| !instance.has_seq(&cursor)) {
             // The old database is gone; its feed must not end as if it had been read completely.
             return Err(Error::DatabaseNotFound);
         }
         // It has the read version of the entries, so no entry lies behind it.
-        let newest = instance.buckets.begin_last_seq(trx, incarnation);
-        let begin = cursor.filter(|_| !page.descending).map(|cursor| of_incarnation(incarnation, cursor));
-        let Some(after) = begin.or(page.since(incarnation)) else {
+        let newest = instance.buckets.begin_last_seq(trx, instance.epoch_begin());
+        let begin = cursor.filter(|_| !page.descending).map(|cursor| known_seq(instance, cursor));
+        let Some(after) = begin.or(page.since(instance)) else {
             return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: newest.await?.into() });
         };
         let mut range = instance.keys.index_changes_after(number, &after);
@@ -127,7 +126,7 @@ impl Source for BySelector {
         behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
         let number = self.name.find(&instance.record, inner.collation)?.number;
-        let cursor = of_incarnation(instance.incarnation(), behind.cursor.seq());
+        let cursor = known_seq(instance, behind.cursor.seq());
         pending_in(trx, instance, &[instance.keys.index_changes_after(number, &cursor)]).await.map(Some)
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Entry {
 }
 
 /// A position in the feed: the number, and the rest as a text, which orders positions within a transaction.
-pub(super) type FeedPosition = (u64, String);
+pub(super) type FeedPosition = (u128, String);
 
 fn place_of(seq: &Value) -> Option<FeedPosition> {
     let (number, rest) = seq.as_str()?.split_once('-')?;

@@ -12,6 +12,7 @@ use self::model::Model;
 use self::replica::{assert_equal, copy, everything};
 use self::work::Worker;
 use crate::support::{Layer, Random, Store, assert_clean};
+use flatbed_clock::Clock;
 use flatbed_layer::renew::renew;
 use flatbed_layer::{CreateOptions, Database, LayerOptions};
 use flatbed_testkit::{Faults, PATIENCE, number, until};
@@ -71,28 +72,6 @@ async fn quiet(layers: &[Layer], db: &Database) {
 }
 
 impl Scenario {
-    /// Renews the store; the renewal is killed now and then, and resumed.
-    async fn renew(&self, store: &Store, random: &mut Random) {
-        loop {
-            let mut left = random.below(6);
-            let is_killed = random.below(2) == 0;
-            let progress = move |_: u64| {
-                left = left.saturating_sub(1);
-                if left == 0 && is_killed {
-                    std::panic::resume_unwind(Box::new(()));
-                }
-            };
-            let (fdb, root) = (Arc::clone(&store.fdb), store.root.clone());
-            match tokio::spawn(async move { renew(&fdb, &root, false, progress).await }).await {
-                Ok(renewed) => {
-                    renewed.expect("renewed");
-                    return;
-                }
-                Err(killed) => assert!(killed.is_panic()),
-            }
-        }
-    }
-
     async fn run(&self, store: &Store) -> Counts {
         let mut random = Random(self.seed);
         let run_bytes = [None, Some(0), Some(300)][random.below(3) as usize];
@@ -121,7 +100,7 @@ impl Scenario {
         let is_renewed = random.below(2) == 0;
         for part in 0..1 + u64::from(is_renewed) {
             if part > 0 {
-                self.renew(store, &mut random).await;
+                renew(&store.fdb, &store.root, &Clock::system()).await.expect("renewed");
                 // An upload that began with a cached instance would be refused once.
                 for layer in &layers {
                     layer.database("db").exists().await.expect("it is there");

@@ -14,9 +14,8 @@ use flatbed_databases::document::edit::Edit;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_operations::write::expire::expire;
 use flatbed_revtree::RevId;
-use flatbed_store::access;
 use flatbed_store::keys::AccessCell as Cell;
-use flatbed_store::transaction::{self, Attempt, Operation, Transaction};
+use flatbed_store::transaction::Transaction;
 
 use super::{names, role, user};
 use crate::handle::{Database, Layer};
@@ -172,16 +171,6 @@ async fn the_checker_finds_a_writer_that_forgets() {
     assert_eq!(report.violations.len(), 2, "{report:?}");
 }
 
-struct Renewed<'a>(&'a Layer);
-
-impl Operation for Renewed<'_> {
-    type Output = ();
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> flatbed_store::error::Result<()> {
-        access::note_all(trx, &self.0.inner.keys).await
-    }
-}
-
 /// An idle look is one transaction with one range read; a change in one of many databases adds one range read of its
 /// bucket, and one of the database.
 #[tokio::test]
@@ -224,7 +213,7 @@ async fn a_look_costs_what_has_changed() {
     assert_eq!(found[0].as_ref().unwrap().names.as_deref(), Some(&["bert".into()][..]));
     assert_eq!([counts()[0] - before[0], counts()[1] - before[1]], [1, 1]);
     // After a renewal all buckets with a change have changed as a whole.
-    transaction::write(&layer.inner.db, &layer.inner.metrics, &mut Renewed(&layer)).await.unwrap();
+    crate::renew::renew(&layer.inner.db, &layer.inner.options.root, &layer.inner.clock).await.unwrap();
     let buckets: BTreeSet<u8> = (0..12).map(|number| AccessCell::of(&format!("db{number}")).bucket).collect();
     assert_eq!(looker.look().await, buckets.into_iter().map(AccessPart::Bucket).collect::<Vec<_>>());
     databases[7].put_principal(&user("carl")).await.unwrap();

@@ -248,7 +248,7 @@ async fn check(db: &Database, all: &[LoggedWrite]) {
     let prefix = log_key(db).len();
     for (key, number) in all_rows(&trx, log_range(db)).await {
         let stamp: [u8; 10] = key[prefix..].try_into().unwrap();
-        let at = Stamp([&stamp[..], &[0; 2]].concat().try_into().unwrap());
+        let at = Stamp([&[0; 4], &stamp[..], &[0; 2]].concat().try_into().unwrap());
         model.take(at, &all[u32::from_le_bytes(number.try_into().unwrap()) as usize]);
     }
     let (mut ways, mut periods, mut versions) = (GrantPaths::new(), BTreeMap::new(), BTreeMap::new());
@@ -267,7 +267,7 @@ async fn check(db: &Database, all: &[LoggedWrite]) {
             }
             PrincipalPart::Changed(seq) => {
                 let mut stamp = Stamp(*seq.stamp());
-                stamp.0[10..].fill(0);
+                stamp.0[14..].fill(0);
                 let of = unpack_principal(&value).unwrap();
                 assert_eq!(seq.incarnation(), instance.incarnation());
                 changed.insert(of, stamp);

@@ -584,7 +584,7 @@ async fn each_sees_what_is_theirs() {
     let refused = store.feed(descending, &alice()).next_page().await;
     assert!(matches!(refused, Err(crate::Error::Refused(Refusal::NoSuchFeed(_)))), "{refused:?}");
     // A sequence of another database means the beginning.
-    let since = Since::after(Seq::new(store.instance.incarnation() ^ 1, [9; 12]));
+    let since = Since::after(Seq::new(store.instance.incarnation() ^ 1, [9; 16]));
     let mut other = store.feed(ChangesQuery { since, ..ChangesQuery::default() }, &alice());
     assert_eq!(all(&mut other).await.len(), 4);
 }

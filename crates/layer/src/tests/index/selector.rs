@@ -286,7 +286,7 @@ async fn torture(probability: f64, seed: u64, has_channels: bool) {
     };
     assert_all_same().await;
     assert!(!indexes_of_kind(&one).await.is_empty());
-    renew(&one.inner.db, &one.inner.options.root, false, |_| {}).await.unwrap();
+    renew(&one.inner.db, &one.inner.options.root, &one.inner.clock).await.unwrap();
     assert_all_same().await;
     let rev = one.get("_design/a", &GetOptions::default()).await.unwrap().rev;
     settled(put(&one, "_design/a", Some(&rev), r#"{"_deleted":true}"#).await);

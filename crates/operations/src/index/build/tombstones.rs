@@ -34,7 +34,7 @@ impl Step<'_> {
         let Some(bucket) = instance.buckets.all().get(number) else { return self.built(within) };
         // After a renewal the whole bucket is read again.
         let passed = progress.passed.parse::<Seq>().ok();
-        let passed = passed.filter(|passed| passed.incarnation() == instance.incarnation());
+        let passed = passed.filter(|passed| instance.has_seq(passed));
         let range = bucket.by_seq_after(&passed.unwrap_or(Seq::zero(instance.incarnation())));
         let page = trx.range(&range, true).page(STEP_ENTRIES_MAX.get()).await?;
         let is_last = page.is_all();

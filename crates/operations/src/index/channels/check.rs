@@ -54,8 +54,6 @@ impl ChannelDepartures {
         let had_left = earlier.peek().is_some();
         let is_right = match <[u8; STAMP_BYTES]>::try_from(entry.before.as_slice()) {
             Err(_) => entry.before.is_empty() && !had_left,
-            // A renewal wrote the entry.
-            Ok(before) if before == [0; STAMP_BYTES] => had_left,
             // No kept change lies between the two.
             Ok(before) => had_left && before < info.stamp && earlier.all(|seq| seq <= before),
         };
@@ -207,7 +205,7 @@ async fn check_access_version(
     mut stamp: [u8; STAMP_BYTES],
 ) -> Result<Option<String>> {
     // All changes of one commit are equal here.
-    stamp[10..].fill(0);
+    stamp[STAMP_BYTES - 2..].fill(0);
     let bucket = instance.root.access_bucket(AccessCell::of(&instance.name).bucket);
     let newest = trx.get(&bucket, true).await?.map(|newest| stamp_of(&newest)).transpose()?;
     Ok(newest.is_none_or(|newest| newest < stamp).then(|| "changed without a change of the access version".to_owned()))

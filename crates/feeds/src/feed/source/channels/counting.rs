@@ -8,7 +8,7 @@ use flatbed_store::error::Result;
 use flatbed_store::transaction::Transaction;
 use futures_util::future::try_join;
 
-use crate::feed::source::channels::{Channels, MergeRow, ROUNDS_MAX, RunningMerge, reading};
+use crate::feed::source::channels::{Channels, MergeRow, ROUNDS_MAX, RunningMerge, known_position, reading};
 use crate::feed::source::{PendingCount, UnrestrictedSource};
 
 /// Limit up to which the count is exact.
@@ -40,9 +40,9 @@ impl Channels {
         instance: &Instance,
         behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
-        let (incarnation, most) = (instance.incarnation(), EXACT_MAX.get() + 1);
-        let is_known = behind.counting.as_ref().is_some_and(|known| known.under_way.incarnation == incarnation);
-        let last_seq = async || instance.buckets.begin_last_seq(trx, incarnation).await;
+        let most = EXACT_MAX.get() + 1;
+        let is_known = behind.counting.as_ref().is_some_and(|known| known.under_way.instance == instance.id());
+        let last_seq = async || instance.buckets.begin_last_seq(trx, instance.epoch_begin()).await;
         let until = async { if is_known { Ok(None) } else { last_seq().await.map(Some) } };
         let (held, until) = try_join(RightsRead::begin(inner, trx, instance, &self.asker).held(), until).await?;
         self.asker.admitted(&held)?;
@@ -58,7 +58,7 @@ impl Channels {
                     UnrestrictedSource::Selected(index) => index.known(),
                     UnrestrictedSource::BySeq(_) | UnrestrictedSource::ByIds(_) => None,
                 };
-                let between = (behind.cursor.position(incarnation), until);
+                let between = (known_position(instance, &behind.cursor), until);
                 let under_way = self.set_out(trx, instance, &held, between, most, index).await?;
                 other.insert(RunningCount { under_way, counted: 0 })
             }

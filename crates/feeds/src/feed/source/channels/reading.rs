@@ -258,7 +258,7 @@ pub(super) async fn newest(trx: &Transaction, instance: &Instance, scope: &FeedS
     let given = scope.held.channels().map(|(_, since)| since);
     let mut newest = lost.chain(given).chain(scope.user).max().unwrap_or(Stamp::ZERO);
     if scope.held.since(ALL).is_some() {
-        newest = newest.max(Stamp(*instance.buckets.begin_last_seq(trx, instance.incarnation()).await?.stamp()));
+        newest = newest.max(Stamp(*instance.buckets.begin_last_seq(trx, instance.epoch_begin()).await?.stamp()));
     } else {
         let last = |channel: String| {
             let range = instance.keys.channel_entries(&channel, instance.incarnation());

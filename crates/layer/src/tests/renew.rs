@@ -1,27 +1,24 @@
-//! Renewals of databases with channels, users and roles, with kills: users then see the same documents in the same
-//! order.
+//! Restores of databases with channels, users and roles into a younger cluster: users then see the same documents in
+//! the same order, and their feeds go on through further grants, losses and changes.
 #![cfg(test)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flatbed_channels::PrincipalKind;
 use flatbed_databases::channels::{PrincipalWrite, ReadPrincipal, SignsIn};
-use flatbed_databases::document::body::begin_read;
 use flatbed_databases::document::edit::{Edit, EditParts, GetOptions};
 use flatbed_flatten::json::{Limits, parse};
-use flatbed_operations::write::batch::resolved;
 use flatbed_revtree::RevId;
-use flatbed_store::keys::Subspace;
-use flatbed_testkit::Random;
+use flatbed_store::keys::KeyRange;
+use flatbed_store::transaction::Transaction;
+use flatbed_testkit::{Random, shift_stamps};
 
-use super::*;
-use crate::handle::Database;
-use crate::handle::Layer;
+use crate::handle::{Database, Layer};
 use crate::renew::renew;
-use crate::tests::index::channels::{ByBody, assert_clean};
-use crate::tests::index::random::with_faults;
-use crate::{ChangesQuery, Judge};
+use crate::tests::fenced::layer_judged_by;
+use crate::tests::index::channels::{ByBody, assert_clean, give_channels};
+use crate::{ChangesQuery, Error, FeedPosition, Result, RowKind, Since};
 
 const USERS: [&str; 3] = ["anna", "bert", ""];
 
@@ -143,93 +140,109 @@ async fn seen(db: &Database, written: &WrittenRevisions) -> Vec<String> {
     seen
 }
 
-/// Reads all rows of a range, with retries.
-async fn keys_of(db: &Database, range: KeyRange) -> Vec<foundationdb::future::FdbValues> {
-    loop {
-        let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        if let Ok(pages) = begin_read(&trx, range.clone()).finish(&trx, 10_000_000).await {
-            return pages;
-        }
-    }
+/// A user who follows the feed and keeps what it shows.
+struct Follower {
+    asker: ReadPrincipal,
+    since: Since,
+    shown: BTreeMap<String, RevId>,
 }
 
-/// Checks that no stamp or incarnation is old, and that the renewal left no keys.
-async fn assert_renewed(db: &Database, before: u64) {
-    let instance = resolved(&db.inner, &db.name).await.unwrap();
-    for subspace in [Subspace::Channels, Subspace::Principals] {
-        for page in keys_of(db, instance.keys.subspace(subspace)).await {
-            for row in &page {
-                let mut stamps: Vec<_> = places(&instance.keys, row.key(), row.value())
-                    .iter()
-                    .map(|at| stamp_at(row.value(), *at).unwrap())
-                    .collect();
-                match subspace {
-                    Subspace::Channels => {
-                        if let ChannelPart::Entry { seq, .. } = instance.keys.split_channels(row.key()).unwrap() {
-                            assert_eq!(seq.incarnation(), instance.incarnation());
-                            stamps.push(*seq.stamp());
-                        }
-                    }
-                    _ => {
-                        let part = instance.keys.split_principals(row.key()).unwrap();
-                        assert!(!matches!(part, PrincipalPart::Changed(_)), "{part:?}");
-                    }
+impl Follower {
+    fn new(asker: ReadPrincipal) -> Follower {
+        Follower { asker, since: Since::Beginning, shown: BTreeMap::new() }
+    }
+
+    /// Returns false if the user may not read.
+    async fn follow(&mut self, db: &Database) -> bool {
+        let query = ChangesQuery { since: self.since, revocations: true, ..ChangesQuery::default() };
+        let mut changes = db.reader().asked_by(self.asker.clone()).changes(query);
+        loop {
+            let page = match changes.next_page().await {
+                Err(Error::Refused(_)) => return false,
+                page => page.unwrap(),
+            };
+            for row in page.rows {
+                match row.kind {
+                    RowKind::Changed if !row.deleted => drop(self.shown.insert(row.id, row.rev)),
+                    RowKind::Changed | RowKind::Lost | RowKind::Revoked => drop(self.shown.remove(&row.id)),
+                    RowKind::User => {}
                 }
-                let is_new = |stamp: &Stamp| u64::from_be_bytes(*stamp.first_chunk().unwrap()) > before;
-                assert!(stamps.iter().all(is_new), "{:?}", row.key());
+            }
+            let last: FeedPosition = page.last_seq;
+            self.since = Since::After(last);
+            if page.at_end {
+                return true;
             }
         }
     }
+
+    /// Checks that the follower has what a new one gets.
+    async fn assert_same(&mut self, db: &Database) {
+        let mut new = Follower::new(self.asker.clone());
+        assert_eq!(self.follow(db).await, new.follow(db).await);
+        assert_eq!(self.shown, new.shown, "{:?}", self.asker);
+    }
 }
 
-/// Renews, and kills the renewal after this many transactions. Returns whether it ended before.
-async fn renew_for(db: &Database, mut transactions: u64) -> bool {
-    let (fdb, root) = (db.inner.db.clone(), db.inner.options.root.clone());
-    let renewal = async move {
-        let killed = |_| {
-            transactions = transactions.saturating_sub(1);
-            if transactions == 0 {
-                std::panic::resume_unwind(Box::new(()));
-            }
-        };
-        renew(&fdb, &root, false, killed).await.unwrap();
-    };
-    tokio::spawn(renewal).await.is_ok()
+async fn version(db: &Database) -> u64 {
+    let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
+    trx.get_read_version().await.unwrap() as u64
 }
 
-/// `kills`: kills a renewal after each of its transactions, else never.
-async fn renewals(db: &Database, seed: u64, kills: bool) {
-    crate::tests::index::channels::give_channels(db).await;
-    let (mut random, mut written) = (Random(seed), WrittenRevisions::new());
+/// Restores the store as that of a cluster with higher versions, and renews it.
+async fn restore(db: &Database, first: u64) {
+    let inner = &db.inner;
+    let all = KeyRange { begin: inner.keys.instance(), end: inner.keys.end() };
+    let begin = || Transaction::begin(&inner.db, &inner.metrics).unwrap();
+    let mut rows = begin().range(&all, true).all(100_000).await.unwrap().to_vec();
+    shift_stamps(&mut rows, first..=version(db).await, 1_000_000_000_000);
+    let trx = begin();
+    trx.clear_range(&all.begin, &all.end);
+    trx.commit().await.unwrap();
+    for rows in rows.chunks(500) {
+        let trx = begin();
+        rows.iter().for_each(|(key, value)| trx.set(key, value));
+        trx.commit().await.unwrap();
+    }
+    renew(&inner.db, &inner.options.root, &inner.clock).await.unwrap();
+}
+
+#[tokio::test]
+async fn users_see_what_they_saw_and_follow_on() {
+    let (layer, authority, _storage) = layer_judged_by(Some(Arc::new(ByBody))).await;
+    let db = layer.database("db", authority.for_job("test"));
+    let first = version(&db).await - 1_000_000_000;
+    give_channels(&db).await;
+    let (mut random, mut written) = (Random(1), WrittenRevisions::new());
     let (mut told, mut rounds) = ([0; 4], 0);
+    let mut followers: Vec<_> = USERS.map(asker).into_iter().chain([ReadPrincipal::All]).map(Follower::new).collect();
     // Until feeds have shown enough rows of each kind.
     while rounds < 3 || told.iter().any(|told| *told <= 3) {
         rounds += 1;
         assert!(rounds < 20, "{told:?}");
-        work(db, &mut random, &mut written).await;
-        assert_clean(db).await;
-        let before = seen(db, &written).await;
-        let version = loop {
-            let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-            if let Ok(version) = trx.get_read_version().await {
-                break version as u64;
-            }
-        };
-        let mut interrupted = 0;
-        while kills && !renew_for(db, 3 + interrupted).await {
-            interrupted += 1;
+        work(&db, &mut random, &mut written).await;
+        assert_clean(&db).await;
+        // Not all follow each time.
+        for follower in followers.iter_mut().skip(rounds % 2) {
+            follower.follow(&db).await;
         }
-        assert!(!kills || interrupted > 3, "{interrupted}");
-        if !kills {
-            renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
+        let before = seen(&db, &written).await;
+        // The stamps of the first round are those of another cluster, and the further ones lower.
+        if rounds == 1 {
+            restore(&db, first).await;
+        } else {
+            renew(&db.inner.db, &db.inner.options.root, &db.inner.clock).await.unwrap();
         }
-        assert_clean(db).await;
-        assert_renewed(db, version).await;
-        let after = seen(db, &written).await;
+        assert_clean(&db).await;
+        let after = seen(&db, &written).await;
         for (at, (before, after)) in before.iter().zip(&after).enumerate() {
             assert_eq!(after, before, "{at}");
         }
         assert_eq!(after.len(), before.len());
+        work(&db, &mut random, &mut written).await;
+        for follower in &mut followers {
+            follower.assert_same(&db).await;
+        }
         let count = |part: &str| before.iter().filter(|what| what.contains(part)).count();
         told = [
             told[0] + count("(Lost, "),
@@ -238,52 +251,4 @@ async fn renewals(db: &Database, seed: u64, kills: bool) {
             told[3] + count(": Ok("),
         ];
     }
-}
-
-#[tokio::test]
-async fn users_see_what_they_saw() {
-    let (layer, authority, _storage) = crate::tests::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
-    renewals(&layer.database("db", authority.for_job("test")), 1, false).await;
-}
-
-#[tokio::test]
-async fn a_renewal_goes_on_where_it_was_killed() {
-    let (layer, authority, _storage) = crate::tests::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
-    renewals(&layer.database("db", authority.for_job("test")), 7, true).await;
-}
-
-#[tokio::test]
-async fn a_renewal_with_shards_and_faults() {
-    // Faults cost waiting time and little work, so both run at once.
-    let both = [3, 2].map(|seed| async move {
-        let judge: Arc<dyn Judge> = Arc::new(ByBody);
-        let Some(([db, _], _storage)) = with_faults(0.05, seed, Some(judge)).await else { return };
-        renewals(&db, seed * 31, false).await;
-    });
-    futures_util::future::join_all(both).await;
-}
-
-/// The departure of a document's last change gets the new sequence of that change, also if the transaction ends there
-/// because the document's info, with an earlier stamp, was stamped in it already.
-#[tokio::test]
-async fn what_was_left_with_the_last_change_keeps_its_sequence() {
-    let (layer, authority, _storage) = crate::tests::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
-    let db = layer.database("db", authority.for_job("test"));
-    crate::tests::index::channels::give_channels(&db).await;
-    let user = layer.database("db", crate::tests::fenced::user("writer")).asked_by(ReadPrincipal::All);
-    let mut revs = std::collections::BTreeMap::new();
-    // One transaction ends before the last change of "a": the kept departure has two stamps. The next one has stamped
-    // the info of "b" when it reaches b's last change.
-    for (id, channels) in
-        [("b", r#"["B"]"#), ("a", r#"["A","B"]"#), ("a", r#"["A"]"#), ("b", r#"["A","B"]"#), ("b", r#"["A"]"#)]
-    {
-        let body = format!(r#"{{"channels":{channels}}}"#);
-        let body = parse(body.as_bytes(), &Limits::default()).unwrap();
-        let (parent, attachments) = (revs.get(id).cloned(), Vec::new());
-        let edit = Edit { expiry: None, id: id.into(), parent, history: None, deleted: false, attachments, body };
-        revs.insert(id, user.update(&edit).await.unwrap().rev);
-    }
-    assert_clean(&db).await;
-    renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
-    assert_clean(&db).await;
 }
