@@ -20,7 +20,7 @@ use crate::write::state;
 pub(crate) const FOLD_ROWS_MAX: usize = 200;
 const FOLD_BYTES_MAX: u64 = 500_000;
 
-/// The delay after which the lease's owner folds batches that their committing process has not folded.
+/// The delay after which the sweepers fold batches that their committing process has not folded.
 const LEFT_AFTER_SECONDS: u32 = 10;
 
 /// The outcome of one folding transaction.
@@ -36,7 +36,7 @@ pub(crate) enum FoldOutcome {
     Overlay(usize),
 }
 
-/// Returns when the lease's owner must fold a committed batch.
+/// Returns when the sweepers must fold a committed batch.
 pub(crate) fn due_at(overlay: &Overlay) -> Timestamp {
     overlay.modified.after_seconds(LEFT_AFTER_SECONDS)
 }

@@ -1,5 +1,6 @@
 //! All keys. They are FoundationDB tuples below {S}, which is `{root}/21`: see `design/syncstorage.md`.
 
+mod due;
 pub(crate) mod tuple;
 
 pub(crate) use flatbed_kit::KeyRange;
@@ -135,7 +136,7 @@ pub(crate) enum Due {
     Expiry(CollectionName),
     /// Remove a batch or an upload that is not committed by then.
     Batch(BatchId),
-    /// Fold a committed batch; done by the lease's owner.
+    /// Fold a committed batch that its process has not folded.
     Fold(CollectionName),
     /// Remove a user's data.
     Purge,
@@ -600,6 +601,7 @@ mod tests {
                 let _ = (keys.take_record(&key), keys.take_modified(&key), keys.take_sortindex(&key));
                 let _ = (keys.take_expiry(&key), keys.take_blob(&key), user.take_batch(&key), user.take_staged(&key));
                 let _ = (batch.take_staged(&key), batch.take_payload(&key), batch.take_sortindex(&key));
+                let _ = (root.take_deferred(&key), root.take_lease(&key));
             }
         }
     }

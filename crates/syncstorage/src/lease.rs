@@ -1,4 +1,4 @@
-//! The lease of the background work that one process does for all.
+//! The leases of the slices of due work: one process works in a slice.
 
 use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
 use flatbed_kit::{HoldLease, LeaseRecords, Release, TakeLease};
@@ -36,18 +36,6 @@ impl Leases for Inner {
             .runner
             .write(move |trx, attempt| async move { lease.attempt(trx.kit(), attempt, key, |_| true).await });
         held.await.map_err(not_asked)
-    }
-}
-
-impl Inner {
-    pub(crate) async fn look_at_lease(&self, id: &str) -> Result<Option<Lease>> {
-        let key = &self.keys.lease(id);
-        self.runner
-            .read(move |trx| async move {
-                let found = trx.get(key, true).await?;
-                found.map(|bytes| LeaseValue::decode(&bytes)).transpose()
-            })
-            .await
     }
 }
 

@@ -1,23 +1,30 @@
 //! The background work of a process.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Run, Status, try_lead};
+use flatbed_jobs::{Backoff, Claim, Failure, Job, Lease, Next, Owner, Run, Status, try_lead};
 use flatbed_kit::random_id;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::names::{CollectionName, Uid};
 use crate::store::{Inner, Store};
 
-const LEASE: &str = "sweep";
+/// The slices of due work that a process works in at once.
+const SLICES_AT_ONCE: usize = 4;
 
-/// The collections that wait to be folded by this process. Further ones are left to the lease's owner.
+/// The time after which a slice is released although it has more due work, so that other slices get their turn.
+const TURN: Duration = Duration::from_secs(60);
+
+/// The collections that wait to be folded by this process. Further ones are left to the due work.
 const FOLDS_MAX: usize = 10_000;
 
 /// The collections that a process folds at once.
@@ -32,7 +39,7 @@ const FOLD_PAUSE: Duration = Duration::from_millis(500);
 pub struct MaintenanceOptions {
     /// The approximate interval of the checks for due work.
     pub look_every: Duration,
-    /// The silence after which a process has lost its lease.
+    /// The silence after which a process has lost its leases.
     pub silence_max: Duration,
 }
 
@@ -72,15 +79,14 @@ impl Inner {
     }
 }
 
-/// The background work of one process: it folds the batches that it committed. If it has the lease, it also removes
-/// expired records and abandoned batches, and folds batches that other processes left. When it is dropped, or the
-/// process ends, it stops at once: the unfinished work stays noted, and another process resumes it.
+/// The background work of one process: it folds the batches that it committed. In the slices of due work whose leases
+/// it takes, it also removes expired records and abandoned batches, and folds batches that other processes left. When
+/// it is dropped, or the process ends, it stops at once: the unfinished work stays noted, and another process resumes
+/// it.
 #[derive(Debug)]
 pub struct Maintenance {
     inner: Arc<Inner>,
     sweeper: Arc<Sweeper>,
-    claim: Arc<Claim>,
-    options: MaintenanceOptions,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -88,12 +94,11 @@ impl Maintenance {
     /// Creates the background work of a store.
     ///
     /// # Errors
-    /// [`Error::NoRandomness`].
+    /// [`NoRandomness`](crate::Error::NoRandomness).
     pub fn new(store: &Store, options: MaintenanceOptions) -> Result<Maintenance> {
         let inner = store.inner.clone();
-        let claim = Arc::new(Claim::new(random_id()?, options.silence_max, &inner.clock));
-        let sweeper = Arc::new(Sweeper { inner: inner.clone(), status: Status::new(&inner.clock) });
-        Ok(Maintenance { inner, sweeper, claim, options, tasks: Mutex::default() })
+        let sweeper = Sweeper { inner: inner.clone(), owner: random_id()?, options, claims: Mutex::default() };
+        Ok(Maintenance { inner, sweeper: Arc::new(sweeper), tasks: Mutex::default() })
     }
 
     /// Starts its tasks.
@@ -106,8 +111,8 @@ impl Maintenance {
             let inner = self.inner.clone();
             tasks.push(tokio::spawn(async move { fold(&inner).await }));
         }
-        let (sweeper, claim, options) = (self.sweeper.clone(), self.claim.clone(), self.options.clone());
-        tasks.push(tokio::spawn(async move { sweep(&sweeper, &claim, &options).await }));
+        let sweeper = self.sweeper.clone();
+        tasks.push(tokio::spawn(async move { sweep(&sweeper).await }));
     }
 
     /// Stops it. Its current work may stay unfinished.
@@ -120,8 +125,8 @@ impl Maintenance {
         }
     }
 
-    /// Folds the batches that this process committed, and does all due work, even without the lease. Returns the number
-    /// of tasks that were due.
+    /// Folds the batches that this process committed, and does all due work, even without leases. Returns the number of
+    /// tasks done.
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage), [`Corrupt`](crate::Error::Corrupt).
@@ -130,6 +135,14 @@ impl Maintenance {
             self.inner.fold_all(uid, &name).await?;
         }
         self.inner.do_due().await
+    }
+}
+
+#[cfg(test)]
+impl Maintenance {
+    /// Looks for due work once, as the tasks do. Returns whether more is left.
+    pub(crate) async fn look_once(&self) -> Result<bool> {
+        self.sweeper.look_and_work().await
     }
 }
 
@@ -159,49 +172,104 @@ async fn fold(inner: &Inner) {
     }
 }
 
-/// Checks from time to time for due work, and does it if no other process has the lease.
-async fn sweep(sweeper: &Arc<Sweeper>, claim: &Claim, options: &MaintenanceOptions) {
-    let clock = &sweeper.inner.clock;
-    let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
+/// Looks from time to time for due work, and does it in the slices in which no other process works.
+async fn sweep(sweeper: &Sweeper) {
+    let Sweeper { inner, options, .. } = sweeper;
+    let mut is_left = false;
     loop {
-        let lot = RandomState::new().hash_one(0).to_le_bytes()[0];
-        clock.sleep(options.look_every.mul_f64(0.75 + f64::from(lot) / 512.0)).await;
-        let look = async {
-            if sweeper.inner.is_due().await? {
-                let lease = sweeper.inner.look_at_lease(LEASE).await?;
-                claim.note(lease, clock.now());
-                return Ok::<_, Error>(true);
-            }
-            Ok(false)
-        };
-        match look.await {
-            Ok(true) if claim.may_be_taken(clock.now()) => {
-                try_lead(sweeper, claim, &sweeper.inner, &backoff).await;
-            }
-            Ok(_) => {}
-            Err(error) => {
-                sweeper.inner.metrics.sync_sweep_failures.add(1);
-                tracing::debug!(%error, "the due work of Firefox Sync could not be read");
-            }
+        if !is_left {
+            let lot = RandomState::new().hash_one(0).to_le_bytes()[0];
+            inner.clock.sleep(options.look_every.mul_f64(0.75 + f64::from(lot) / 512.0)).await;
         }
+        is_left = sweeper.look_and_work().await.unwrap_or_else(|error| {
+            inner.metrics.sync_sweep_failures.add(1);
+            tracing::debug!(%error, "the due work of Firefox Sync could not be read");
+            false
+        });
     }
 }
 
-/// The job that does the due work.
+/// The due work that a process does.
 #[derive(Debug)]
-struct Sweeper {
+pub(crate) struct Sweeper {
     inner: Arc<Inner>,
+    owner: Owner,
+    options: MaintenanceOptions,
+    /// Those of slices with due work or a lease.
+    claims: Mutex<HashMap<u64, Arc<Claim>>>,
+}
+
+impl Sweeper {
+    /// Looks for due work once, and does it in the slices whose leases this process can take. Returns whether some of
+    /// these have more, for which the time was too short.
+    async fn look_and_work(&self) -> Result<bool> {
+        let found = self.inner.look_at_due().await?;
+        let mut waiting = self.claimed(found.due, found.leases);
+        // Processes begin at different slices.
+        let first = (RandomState::new().hash_one(0) as usize).checked_rem(waiting.len()).unwrap_or_default();
+        waiting.rotate_left(first);
+        let (mut running, mut is_left) = (FuturesUnordered::new(), false);
+        loop {
+            while running.len() < SLICES_AT_ONCE
+                && let Some((slice, claim)) = waiting.pop()
+            {
+                running.push(self.lead(slice, claim));
+            }
+            match running.next().await {
+                Some(has_more) => is_left |= has_more,
+                None => return Ok(is_left),
+            }
+        }
+    }
+
+    /// Returns the slices with due work whose leases this process can take.
+    fn claimed(&self, due: Vec<u64>, leases: Vec<(u64, Lease)>) -> Vec<(u64, Arc<Claim>)> {
+        let leases: HashMap<_, _> = leases.into_iter().collect();
+        let now = self.inner.clock.now();
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.retain(|slice, _| due.contains(slice) || leases.contains_key(slice));
+        let mut claimed = Vec::new();
+        for slice in due {
+            let new = || Arc::new(Claim::new(self.owner, self.options.silence_max, &self.inner.clock));
+            let claim = claims.entry(slice).or_insert_with(new);
+            claim.note(leases.get(&slice).cloned(), now);
+            if claim.may_be_taken(now) {
+                claimed.push((slice, claim.clone()));
+            }
+        }
+        claimed
+    }
+
+    /// Works in a slice if its lease can be taken. Returns whether the slice has more due work.
+    fn lead(&self, slice: u64, claim: Arc<Claim>) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            let (inner, status) = (self.inner.clone(), Status::new(&self.inner.clock));
+            let job = Arc::new(Slice { inner, slice, id: slice.to_string(), status, is_left: AtomicBool::new(false) });
+            let backoff = Backoff { first: self.options.look_every, max: self.options.look_every };
+            try_lead(&job, &claim, &self.inner, &backoff).await;
+            job.is_left.load(Ordering::Relaxed)
+        })
+    }
+}
+
+/// The due work of one slice, under the slice's lease.
+#[derive(Debug)]
+struct Slice {
+    inner: Arc<Inner>,
+    slice: u64,
+    id: String,
     status: Status,
+    is_left: AtomicBool,
 }
 
 #[async_trait]
-impl Job for Sweeper {
+impl Job for Slice {
     fn kind(&self) -> &'static str {
         "syncstorage"
     }
 
     fn id(&self) -> &str {
-        LEASE
+        &self.id
     }
 
     fn status(&self) -> &Status {
@@ -209,12 +277,14 @@ impl Job for Sweeper {
     }
 
     async fn run(&self, _: Run) -> Result<Next, Failure> {
-        match self.inner.do_due().await {
-            Ok(_) => Ok(Next::Done),
+        match self.inner.do_slice(self.slice, TURN).await {
+            Ok(outcome) => self.is_left.store(outcome.is_left, Ordering::Relaxed),
+            // The next look tries again. Until then the slice holds up no other.
             Err(error) => {
                 self.inner.metrics.sync_sweep_failures.add(1);
-                Err(Failure::Failed(error.to_string()))
+                tracing::debug!(slice = self.slice, %error, "a slice of Firefox Sync's due work failed");
             }
         }
+        Ok(Next::Done)
     }
 }

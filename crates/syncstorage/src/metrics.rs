@@ -36,6 +36,7 @@ flatbed_metrics::metrics! {
         sync_folds_waiting: Gauge = "Collections of Firefox Sync's with committed batches that this process is to fold.",
         sync_records_expired: Counter = "Records of Firefox Sync's removed after their time to live.",
         sync_sweep_failures: Counter = "Times that a sweep of Firefox Sync's failed; it is tried again.",
+        sync_due_deferred: Counter = "Entries of Firefox Sync's due work that were put off after a failure.",
         sync_clock_ahead: Counter = "Writes of Firefox Sync's at which the user's last time was more than 60 s ahead of the clock.",
         sync_users_purged: Counter = "Users of Firefox Sync's whose data was removed.",
     }

@@ -1,8 +1,16 @@
 //! The due work: expired records, abandoned batches, unfolded overlays.
+//!
+//! Each user's work lies in one of [`SHARDS`] slices. Several users of a slice are worked for at once. An entry whose
+//! work fails is put off, so that it holds up no other user's: it moves to a later time of its slice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use flatbed_jobs::{Backoff, Lease};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::edit::Edit;
 use crate::error::{Error, Result};
@@ -13,16 +21,78 @@ use crate::once::drawn;
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::Trx;
+use crate::values::LeaseValue;
 use crate::write::{head, state};
 
 /// The entries of due work that are read at once, of a slice.
 const PAGE_DUE: usize = 50;
+
+/// The groups of entries that are worked on at once, in a slice: one user's entries, or the expiries of a page.
+const GROUPS_AT_ONCE: usize = 8;
 
 /// The records that one transaction removes. It is short, for the sake of waiting writers.
 const SWEEP_ROWS_MAX: usize = 200;
 
 /// The delay before expired records are removed, in seconds: clocks of other processes may be late.
 const SWEEP_AFTER_SECONDS: u32 = 10;
+
+/// The pauses before an entry that failed is tried again.
+const AGAIN: Backoff = Backoff { first: Duration::from_secs(60), max: Duration::from_secs(3_600) };
+
+/// The slices with due work, and the leases of slices.
+#[derive(Debug, Default)]
+pub(crate) struct DueSlices {
+    pub due: Vec<u64>,
+    /// Empty if nothing is due.
+    pub leases: Vec<(u64, Lease)>,
+}
+
+/// The outcome of work in a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SliceOutcome {
+    /// The number of tasks done.
+    pub done: u64,
+    /// True if the time was over before all due entries were read.
+    pub is_left: bool,
+}
+
+/// A stored entry of due work.
+#[derive(Debug, Clone)]
+struct DueTask {
+    slice: u64,
+    /// The key of the entry.
+    key: Vec<u8>,
+    /// The key of the entry before it was put off; the same key if it was not.
+    original: Vec<u8>,
+    /// `None`: the entry is unreadable.
+    entry: Option<DueEntry>,
+    /// The failed attempts so far.
+    failures: u32,
+}
+
+impl DueTask {
+    fn is_deferred(&self) -> bool {
+        self.key != self.original
+    }
+
+    /// Returns the user and collection of an expiry that has not failed before.
+    fn fresh_expiry(&self) -> Option<(Timestamp, Uid, CollectionName)> {
+        match &self.entry {
+            Some(DueEntry { at, uid, due: Due::Expiry(name) }) if !self.is_deferred() => {
+                Some((*at, *uid, name.clone()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Entries that are worked on in sequence.
+enum TaskGroup {
+    /// Expiries of several users, which share transactions.
+    Expiries(Vec<DueTask>),
+    /// Entries of one user.
+    OfUser(Vec<DueTask>),
+}
 
 #[derive(Debug, Default)]
 struct SweepOutcome {
@@ -36,82 +106,197 @@ struct SweepOutcome {
 }
 
 impl Inner {
-    /// Does the due work of all slices, each once and to its end. Returns the number of tasks. Tasks that fail because
-    /// of corrupt data are passed over, and stay due.
+    /// Does the due work of all slices, each once and to its end, without leases. Returns the number of tasks. Tasks
+    /// that fail are put off.
     pub(crate) async fn do_due(&self) -> Result<u64> {
         let mut done = 0;
-        for shard in self.shards_due().await? {
-            let mut range = self.keys.due_until(shard, self.now());
-            loop {
-                let (entries, rest) = self.due(&range).await?;
-                done += self.do_entries(entries).await?;
-                match rest {
-                    Some(rest) => range = rest,
-                    None => break,
-                }
-            }
+        for slice in self.look_at_due().await?.due {
+            done += self.do_slice(slice, Duration::MAX).await?.done;
         }
         Ok(done)
     }
 
-    /// Returns whether any work is due.
-    pub(crate) async fn is_due(&self) -> Result<bool> {
-        Ok(!self.shards_due().await?.is_empty())
-    }
-
-    /// Returns the slices with due work.
-    async fn shards_due(&self) -> Result<Vec<u64>> {
+    /// Returns the slices with due work, and if there are some, the leases. One transaction, whose cost does not depend
+    /// on the number of users.
+    pub(crate) async fn look_at_due(&self) -> Result<DueSlices> {
         let now = self.now();
         self.runner
             .read(move |trx| async move {
                 let looks = (0..SHARDS).map(|shard| trx.is_any(&self.keys.due_until(shard, now)));
                 let looks = try_join_all(looks).await?;
-                Ok((0..).zip(looks).filter(|(_, is_any)| *is_any).map(|(shard, _)| shard).collect())
+                let due: Vec<u64> = (0..).zip(looks).filter(|(_, is_any)| *is_any).map(|(slice, _)| slice).collect();
+                let mut leases = Vec::new();
+                let mut rest = (!due.is_empty()).then(|| self.keys.leases());
+                while let Some(range) = rest {
+                    let page = trx.page(&range, SHARDS as usize, false).await?;
+                    for (key, value) in &page.rows {
+                        match (self.keys.take_lease(key), LeaseValue::decode(value)) {
+                            (Ok(slice), Ok(lease)) => leases.push((slice, lease)),
+                            // Its slice cannot be taken. The others can.
+                            (Err(error), _) | (_, Err(error)) => {
+                                tracing::warn!(%error, "a lease of Firefox Sync's due work is unreadable");
+                            }
+                        }
+                    }
+                    rest = page.rest;
+                }
+                Ok(DueSlices { due, leases })
             })
             .await
     }
 
-    /// Returns a page of due work, and the rest of the range.
-    async fn due(&self, range: &KeyRange) -> Result<(Vec<DueEntry>, Option<KeyRange>)> {
+    /// Does the due work of a slice. After the time `turn` no further entries are read.
+    ///
+    /// # Errors
+    /// An entry that failed could not be put off, or the entries could not be read.
+    pub(crate) async fn do_slice(&self, slice: u64, turn: Duration) -> Result<SliceOutcome> {
+        let begun = self.clock.now();
+        let mut range = Some(self.keys.due_until(slice, self.now()));
+        let (mut done, mut waiting, mut running) = (0, VecDeque::new(), FuturesUnordered::new());
+        loop {
+            while running.len() < GROUPS_AT_ONCE
+                && let Some(group) = waiting.pop_front()
+            {
+                running.push(self.do_group(group));
+            }
+            let has_room = running.len() < GROUPS_AT_ONCE && self.clock.since(begun) < turn;
+            if has_room && let Some(next) = range.take() {
+                let (tasks, rest) = self.due(slice, &next).await?;
+                waiting.extend(self.grouped(tasks));
+                range = rest;
+                continue;
+            }
+            match running.next().await {
+                Some(tasks) => done += tasks?,
+                None => return Ok(SliceOutcome { done, is_left: range.is_some() }),
+            }
+        }
+    }
+
+    /// Returns a page of a slice's due work, and the rest of the range.
+    async fn due(&self, slice: u64, range: &KeyRange) -> Result<(Vec<DueTask>, Option<KeyRange>)> {
         let page = self.runner.read(move |trx| async move { trx.page(range, PAGE_DUE, false).await }).await?;
-        let entries = page.rows.iter().filter_map(|(key, _)| self.passed_over(self.keys.take_due(key)).transpose());
-        Ok((entries.collect::<Result<_>>()?, page.rest))
+        let tasks = page.rows.into_iter().map(|(key, value)| {
+            let deferred = self.keys.take_deferred(&key);
+            let original = deferred.map_or_else(|| key.clone(), |deferred| deferred.original);
+            let entry = self.keys.take_due(&original).ok();
+            DueTask { slice, key, original, entry, failures: failures_of(&value) }
+        });
+        Ok((tasks.collect(), page.rest))
     }
 
-    /// Returns the result of a task; `None` if data is corrupt, which must not prevent other tasks.
-    fn passed_over<T>(&self, done: Result<T>) -> Result<Option<T>> {
-        match done {
-            Ok(done) => Ok(Some(done)),
-            Err(error @ (Error::Corrupt(_) | Error::Format(_))) => {
-                self.metrics.sync_sweep_failures.add(1);
-                tracing::warn!(%error, "a due task of Firefox Sync failed on corrupt data");
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    async fn do_entries(&self, entries: Vec<DueEntry>) -> Result<u64> {
-        let (mut done, mut expired) = (0, Vec::new());
-        let swept_at = self.now().before_seconds(SWEEP_AFTER_SECONDS);
-        for DueEntry { at, uid, due } in entries {
-            match due {
-                Due::Expiry(name) if at <= swept_at => expired.push((at, uid, name)),
-                Due::Expiry(_) => {}
-                due => done += u64::from(self.passed_over(self.do_one(at, uid, due).await)?.is_some()),
-            }
-        }
-        // All together, or one by one if one of them is corrupt.
-        match self.sweep_all(&expired, swept_at).await {
-            Err(Error::Corrupt(_) | Error::Format(_)) => {
-                for one in &expired {
-                    let swept = self.sweep_all(std::slice::from_ref(one), swept_at).await;
-                    done += self.passed_over(swept)?.unwrap_or_default();
+    /// Divides a page of tasks. Records that expired a moment ago are left.
+    fn grouped(&self, tasks: Vec<DueTask>) -> Vec<TaskGroup> {
+        let swept_at = self.swept_at();
+        let (mut expiries, mut groups): (_, Vec<Vec<DueTask>>) = (Vec::new(), Vec::new());
+        for task in tasks {
+            let uid = task.entry.as_ref().map(|entry| entry.uid);
+            match task.fresh_expiry() {
+                Some((at, ..)) if at > swept_at => {}
+                Some(_) => expiries.push(task),
+                None => {
+                    let of = |group: &&mut Vec<DueTask>| {
+                        let first = group.first().and_then(|first| first.entry.as_ref());
+                        uid.is_some() && first.map(|entry| entry.uid) == uid
+                    };
+                    match groups.iter_mut().find(of) {
+                        Some(group) => group.push(task),
+                        None => groups.push(vec![task]),
+                    }
                 }
             }
-            swept => done += swept?,
         }
-        Ok(done)
+        let expiries = (!expiries.is_empty()).then_some(TaskGroup::Expiries(expiries));
+        expiries.into_iter().chain(groups.into_iter().map(TaskGroup::OfUser)).collect()
+    }
+
+    /// Works on a group of entries. Returns the number of tasks done.
+    fn do_group(&self, group: TaskGroup) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async move {
+            let tasks = match group {
+                TaskGroup::OfUser(tasks) => tasks,
+                TaskGroup::Expiries(tasks) => {
+                    let expired: Vec<_> = tasks.iter().filter_map(DueTask::fresh_expiry).collect();
+                    match shielded(self.sweep_all(&expired, self.swept_at())).await {
+                        Ok(done) => return Ok(done),
+                        // One by one, so that an error at one user holds up no other.
+                        Err(error) => tracing::debug!(%error, "users of Firefox Sync are swept one by one"),
+                    }
+                    tasks
+                }
+            };
+            let mut done = 0;
+            for task in tasks {
+                done += self.do_alone(&task).await?;
+            }
+            Ok(done)
+        })
+    }
+
+    /// Does one task, or puts it off if it fails. Returns the number of tasks done.
+    async fn do_alone(&self, task: &DueTask) -> Result<u64> {
+        match shielded(self.attempt_task(task)).await {
+            Ok(done) if task.is_deferred() => {
+                let key = &task.key;
+                self.runner.write(move |trx, _| async move { trx.clear_quietly(key) }).await?;
+                Ok(done)
+            }
+            Ok(done) => Ok(done),
+            Err(error) => {
+                self.put_off(task, &error).await?;
+                Ok(0)
+            }
+        }
+    }
+
+    async fn attempt_task(&self, task: &DueTask) -> Result<u64> {
+        let entry = task.entry.as_ref().ok_or(Error::Corrupt("an entry of due work"))?;
+        if task.is_deferred() {
+            // The work expects the entry at its own time.
+            let original = &task.original;
+            self.runner.write(move |trx, _| async move { trx.set_quietly(original, &[]) }).await?;
+        }
+        match &entry.due {
+            Due::Expiry(name) => self.sweep_all(&[(entry.at, entry.uid, name.clone())], self.swept_at()).await,
+            due => {
+                self.do_one(entry.at, entry.uid, due.clone()).await?;
+                Ok(1)
+            }
+        }
+    }
+
+    /// Moves the entry of a task that failed to a later time of its slice. An entry that is gone stays gone: its work
+    /// was done or revoked meanwhile.
+    async fn put_off(&self, task: &DueTask, error: &Error) -> Result<()> {
+        let failures = task.failures.saturating_add(1);
+        self.metrics.sync_sweep_failures.add(1);
+        let uid = task.entry.as_ref().map(|entry| entry.uid.0);
+        if failures == 1 {
+            tracing::warn!(uid, due = ?task.entry, %error, "due work of Firefox Sync failed and is put off");
+        } else {
+            tracing::debug!(uid, failures, %error, "due work of Firefox Sync failed again");
+        }
+        let pause = u32::try_from(AGAIN.pause(failures).as_secs()).unwrap_or(u32::MAX);
+        let key = &self.keys.deferred(task.slice, self.now().after_seconds(pause), &task.original);
+        self.runner
+            .write(move |trx, _| async move {
+                let original = trx.get(&task.original, false);
+                let stored = trx.get(&task.key, false);
+                if original.await?.is_none() && stored.await?.is_none() {
+                    return Ok(());
+                }
+                trx.clear(&task.original);
+                trx.clear(&task.key);
+                trx.set_quietly(key, &failures.to_be_bytes())
+            })
+            .await?;
+        self.metrics.sync_due_deferred.add(1);
+        Ok(())
+    }
+
+    /// Returns the time up to which expired records are removed.
+    fn swept_at(&self) -> Timestamp {
+        self.now().before_seconds(SWEEP_AFTER_SECONDS)
     }
 
     async fn do_one(&self, at: Timestamp, uid: Uid, due: Due) -> Result<()> {
@@ -222,4 +407,16 @@ impl Inner {
         let key = &self.keys.user(uid).due(at, &due);
         self.runner.write(move |trx, _| async move { trx.clear_quietly(key) }).await
     }
+}
+
+/// Returns the failed attempts that the value of an entry counts. An entry that was not put off has no value.
+fn failures_of(value: &[u8]) -> u32 {
+    value.try_into().map_or(0, u32::from_be_bytes)
+}
+
+/// Makes a panic an error of its work.
+async fn shielded<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    // Work that panicked is not polled again, and shares only storage.
+    let caught = AssertUnwindSafe(work).catch_unwind().await;
+    caught.unwrap_or(Err(Error::Corrupt("the program panicked at this data")))
 }

@@ -10,4 +10,5 @@ mod lists;
 mod model;
 mod random;
 pub(crate) mod support;
+mod sweeping;
 mod writes;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use flatbed_testkit::until;
 
+use crate::keys::shard_of;
 use crate::tests::support::{Storage, UID, assert_sound, change, name};
 use crate::{Change, Maintenance, MaintenanceOptions, Precondition, Store, Uid};
 
@@ -35,15 +36,19 @@ async fn what_is_due_is_done_by_one_and_goes_on_in_another() {
     };
     storage.advance(2_000);
     until("what has expired is swept", async || records_later().await == 20).await;
-    // The lease is free when nothing is due.
+    // The leases are free when nothing is due.
+    let leases = one.inner.keys.leases();
+    let leases = &leases;
     let is_given_up = async || {
         storage.advance(100);
-        one.inner.look_at_lease("sweep").await.unwrap().is_none()
+        !one.inner.runner.read(move |trx| async move { trx.is_any(leases).await }).await.unwrap()
     };
-    until("the lease is given up", is_given_up).await;
+    until("the leases are given up", is_given_up).await;
     // The former owner vanished without a release.
-    let owner = flatbed_jobs::Leases::take(&*one.inner, "sweep", &[9; 16], None).await.unwrap();
-    assert!(matches!(owner, flatbed_jobs::TakenLease::Ours(_)));
+    for slice in (0..20).map(|uid| shard_of(Uid(uid))) {
+        let owner = flatbed_jobs::Leases::take(&*one.inner, &slice.to_string(), &[9; 16], None).await.unwrap();
+        assert!(matches!(owner, flatbed_jobs::TakenLease::Ours(_)));
+    }
     first.stop().await;
     storage.advance(100_000_000);
     until("another process sweeps", async || records_later().await == 0).await;
