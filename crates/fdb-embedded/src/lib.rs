@@ -55,6 +55,7 @@ pub use read::selector::KeySelector;
 pub use shared::buggify::{Buggify, ClientBuggify};
 pub use shared::connection::Connection;
 pub use shared::environment::EnvironmentError;
+pub use shared::observer::{KeyAccess, KeyObserver};
 pub use shared::open_options::OpenOptions;
 pub use shared::simulation::{CallKind, SimulatedCluster, VirtualClock};
 pub use shared::stats::{FaultCount, Stats};

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fdb_embedded::{Buggify, OpenOptions, SimulatedCluster, VirtualClock};
+use fdb_embedded::{Buggify, KeyObserver, OpenOptions, SimulatedCluster, VirtualClock};
 use foundationdb::Database;
 use foundationdb::api::NetworkAutoStop;
 use foundationdb_sys::backend::Embedded;
@@ -146,6 +146,13 @@ impl Storage {
 
     fn of(fdb: Database, root: Vec<u8>, directory: Option<tempfile::TempDir>) -> Storage {
         Storage { fdb: Arc::new(fdb), root, _directory: directory.map(Arc::new) }
+    }
+
+    /// Opens an engine whose reads and writes an observer sees. `None` on a cluster.
+    pub fn observed(observer: KeyObserver) -> Option<Storage> {
+        let mut options = options(None, None);
+        options.observer = Some(observer);
+        engine().map(|engine| Storage::on(engine, options))
     }
 
     /// Opens an engine that injects the faults of the environment. `None` on a cluster.

@@ -9,7 +9,7 @@ use heed::RwTxn;
 
 use crate::base::call::run_shielded;
 use crate::base::error::Error;
-use crate::base::key_space::{DATABASE_LOCKED_KEY, key_after};
+use crate::base::key_space::{DATABASE_LOCKED_KEY, is_single_key, key_after};
 use crate::base::mutation::{Mutation, place_versionstamp};
 use crate::commit::batch::Batch;
 use crate::commit::conflict::History;
@@ -20,6 +20,7 @@ use crate::disk::packing::Packing;
 use crate::disk::store::{Allowance, StoreError, StoreResult};
 use crate::shared::buggify::CommitFault;
 use crate::shared::core::Core;
+use crate::shared::observer::{KeyAccess, KeyObserver};
 use crate::shared::open_options::CLEAR_RECORDS_MAX;
 use crate::shared::queue::{CommitFailure, CommitReceipt, CommitRequest, Complete};
 use crate::shared::timekeeper;
@@ -282,6 +283,9 @@ impl Committer {
             self.history.insert(range, committed.version);
         }
         for mutation in request.mutations {
+            if let Some(observer) = &core.observer {
+                observe(observer, request.caller, &mutation, committed.stamp);
+            }
             if let Mutation::StampKey(key, _) = &mutation {
                 let key = place_versionstamp(key.clone(), committed.stamp);
                 let end = key_after(&key);
@@ -364,6 +368,21 @@ impl Committer {
             self.history.forget(self.core.versions.oldest_readable());
         }
     }
+}
+
+/// Shows a mutation's keys to the observer of a test.
+fn observe(observer: &KeyObserver, caller: u64, mutation: &Mutation, stamp: [u8; 10]) {
+    let stamped;
+    let access = match mutation {
+        Mutation::Set(key, _) | Mutation::Atomic(_, key, _) | Mutation::StampValue(key, _) => KeyAccess::Write(key),
+        Mutation::StampKey(key, _) => {
+            stamped = place_versionstamp(key.clone(), stamp);
+            KeyAccess::Write(&stamped)
+        }
+        Mutation::Clear(range) if is_single_key(range) => KeyAccess::Write(&range.0),
+        Mutation::Clear((begin, end)) => KeyAccess::ClearRange(begin, end),
+    };
+    observer.observe(caller, access);
 }
 
 /// Eight bytes of version and two of the order within it, both big-endian.

@@ -17,6 +17,7 @@ use crate::disk::format::OpenDataFile;
 use crate::disk::store::{Store, StoreError};
 use crate::read::snapshot::{READ_AGE_MAX, Versions};
 use crate::shared::buggify::Faults;
+use crate::shared::observer::{KeyAccess, KeyObserver};
 use crate::shared::open_options::{CLEAR_RECORDS_MAX, OpenOptions};
 use crate::shared::pending_reads::PendingReads;
 use crate::shared::queue::{CommitFailure, CommitQueue, CommitReceipt, Complete};
@@ -43,6 +44,7 @@ pub(crate) struct Core {
     pub(crate) simulation: Option<Simulation>,
     /// True if the newest commit's state has a value under [`DATABASE_LOCKED_KEY`].
     pub(crate) is_locked: AtomicBool,
+    pub(crate) observer: Option<KeyObserver>,
     pub(crate) clear_records_max: usize,
     pub(crate) is_removal_paused: bool,
     /// Bytes of the file in use after the last batch.
@@ -85,6 +87,7 @@ impl Core {
             pending_reads: PendingReads::new(options.pending_read_every),
             simulation: options.simulated.map(Simulation::new),
             is_locked: AtomicBool::new(false),
+            observer: options.observer,
             clear_records_max: options.clear_records_max.unwrap_or(CLEAR_RECORDS_MAX),
             is_removal_paused: options.is_removal_paused,
             data_bytes: AtomicU64::new(0),
@@ -99,6 +102,13 @@ impl Core {
         });
         core.measure_data();
         core
+    }
+
+    /// Shows a read of the calling thread to the observer of a test, if there is one.
+    pub(crate) fn observe_read(&self, access: KeyAccess<'_>) {
+        if let Some(observer) = &self.observer {
+            observer.observe(observer.caller(), access);
+        }
     }
 
     /// Reads whether the database was locked when it was closed.

@@ -7,6 +7,7 @@ pub(crate) mod connection;
 pub(crate) mod core;
 pub(crate) mod environment;
 pub(crate) mod json;
+pub(crate) mod observer;
 pub(crate) mod open_options;
 pub(crate) mod owner;
 pub(crate) mod pending_reads;

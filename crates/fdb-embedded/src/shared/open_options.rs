@@ -1,6 +1,7 @@
 //! The options of an engine.
 
 use crate::shared::buggify::{Buggify, ClientBuggify};
+use crate::shared::observer::KeyObserver;
 use crate::shared::simulation::SimulatedCluster;
 
 /// The default limit on records that the clears of one batch remove themselves.
@@ -32,6 +33,9 @@ pub struct OpenOptions {
     /// About the most pages of the data file that opening checks; the rest is checked in the background. `None`:
     /// 32,768.
     pub checked_pages_max: Option<u64>,
+    /// For tests: sees each key that transactions read and commits write. If a process opens one directory twice, the
+    /// first call decides.
+    pub observer: Option<KeyObserver>,
     /// For tests: pauses the background removal, so that its records stay hidden by their pending clear.
     pub is_removal_paused: bool,
 }

@@ -48,6 +48,8 @@ pub(crate) struct CommitRequest {
     /// True if the commit ignores the database lock.
     pub(crate) is_lock_aware: bool,
     pub(crate) watches: Vec<WatchRequest>,
+    /// The caller, as an observer of a test named it; 0 without one.
+    pub(crate) caller: u64,
     pub(crate) complete: Complete,
 }
 

@@ -118,6 +118,7 @@ pub(crate) fn prepare_read(keeper: &TimeKeeper, queue: &CommitQueue, begin: &[u8
         mutations: vec![Mutation::Set(VERSION_KEY.to_vec(), VERSION.to_vec())],
         reports_conflicts: false,
         watches: Vec::new(),
+        caller: 0,
         complete: Box::new(move |_| sender.send(()).unwrap_or_default()),
     });
     // After a timeout or a failed commit the read continues.

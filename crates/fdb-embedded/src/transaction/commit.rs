@@ -7,6 +7,7 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
 use crate::base::range_set::RangeList;
 use crate::shared::core::Core;
+use crate::shared::observer::KeyObserver;
 use crate::shared::queue::{CommitFailure, CommitReceipt, CommitRequest, Complete};
 use crate::shared::watch::WatchRequest;
 use crate::transaction::state::{NO_VERSION, TransactionState};
@@ -105,6 +106,7 @@ pub(crate) fn start_commit(
         reports_conflicts: state.options.report_conflicting_keys,
         is_lock_aware: state.options.is_lock_aware,
         watches: state.watch_requests(),
+        caller: core.observer.as_ref().map_or(0, KeyObserver::caller),
         complete,
     }))
 }

@@ -12,6 +12,7 @@ use crate::read::result::RangeResult;
 use crate::read::selector::{KeySelector, get_key};
 use crate::read::{mapped, range_size};
 use crate::shared::core::Core;
+use crate::shared::observer::KeyAccess;
 use crate::shared::{status, timekeeper};
 use crate::transaction::calls::Transaction;
 use crate::transaction::look::{get, read_range, settle, view, view_stored};
@@ -46,6 +47,7 @@ impl Transaction {
                 return special::get(state, self.handle(), key);
             }
             core.counters.reads.add(1);
+            core.observe_read(KeyAccess::Read(key));
             state.check_usable()?;
             if key >= state.max_read_key() && key != METADATA_VERSION_KEY {
                 return Err(Error::KEY_OUTSIDE_LEGAL_RANGE);
@@ -71,6 +73,7 @@ impl Transaction {
         self.prepare_read(selector.key, selector.key);
         self.with(|state, core| {
             core.counters.key_reads.add(1);
+            core.observe_read(KeyAccess::ReadRange(selector.key, selector.key));
             state.check_usable()?;
             let max_key = state.max_read_key();
             if selector.key > max_key {
@@ -106,6 +109,7 @@ impl Transaction {
                 return special::get_range(state, self.handle(), begin, end, limits, options.reverse);
             }
             core.counters.range_reads.add(1);
+            core.observe_read(KeyAccess::ReadRange(begin.key, end.key));
             let Some(max_key) = check_range(state, begin, end, limits)? else { return Ok(RangeResult::default()) };
             let rules = match state.options.read_your_writes_disabled {
                 true => Rules::Native,
