@@ -83,7 +83,7 @@ fuzz: need-rust ## parsers of what comes from outside, and whole requests, by pr
 	cargo test --package flatbed-couch --test it any_requests::
 
 # The tests that are long by choice. `make test` runs each for seconds, with a fixed seed.
-tortures := binary(=tortures) | binary(=crash) | test(/^(crash|(feeds|import|worker)_torture|torture|replicas|concurrent|lease|many_processes)::/)
+tortures := binary(=tortures) | binary(=crash) | test(/^(crash|(feeds|import|worker)_torture|torture|replicas|concurrent|lease|many_processes|heat)::/)
 
 # Last comes the whole suite on an engine that cuts three pages of ten short.
 torture: need-rust ## what a release has to pass: tortures, kills and faults at length; SEED=7 SECONDS_OF_TORTURE=600 (an hour and more)
@@ -92,7 +92,8 @@ torture: need-rust ## what a release has to pass: tortures, kills and faults at 
 	echo "again: make torture SEED=$$seed SECONDS_OF_TORTURE=$$seconds"; \
 	export PROPTEST_RNG_SEED=$$seed; \
 	FLATBED_TEST_SECONDS=$$seconds FLATBED_TEST_SEED=$$seed FLATBED_TEST_FAULTS=0.05,$$seed,0.3 FLATBED_CRASH_SEED=$$seed \
-	  FLATBED_CRASH_KILLS=300 FLATBED_TEST_PROCESSES=100 FLATBED_TEST_DATABASES=10000 FLATBED_TEST_WRITES=300 FLATBED_IMPORT_DOCUMENTS=100000 FLATBED_IMPORT_KILLS=10 \
+	  FLATBED_CRASH_KILLS=300 FLATBED_TEST_PROCESSES=100 FLATBED_TEST_MANY_DATABASES=10000 FLATBED_TEST_WRITES=300 \
+	  FLATBED_TEST_DATABASES=4000 FLATBED_IMPORT_DOCUMENTS=100000 FLATBED_IMPORT_KILLS=10 \
 	  cargo nextest run --no-fail-fast $(tested) -E '$(tortures)'; \
 	FLATBED_TEST_SEEDS=5000 cargo nextest run $(tested) -E 'test(never_two_holders) | test(no_two_processes_believe)'; \
 	FLATBED_FDB_BUGGIFY=0,$$seed,0.3 FLATBED_TEST_FAULTS=0.05,$$seed,0.3 FLATBED_TEST_SEED=$$seed FLATBED_CRASH_SEED=$$seed \

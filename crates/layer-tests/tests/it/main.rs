@@ -17,6 +17,7 @@ mod edges;
 mod expiry;
 mod fences;
 mod followers;
+mod heat;
 mod lease;
 mod live_channels;
 mod local_documents;

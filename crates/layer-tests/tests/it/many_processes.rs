@@ -30,7 +30,7 @@ impl Size {
     fn of_environment() -> Size {
         Size {
             processes: number("FLATBED_TEST_PROCESSES").unwrap_or(10),
-            databases: number("FLATBED_TEST_DATABASES").unwrap_or(60),
+            databases: number("FLATBED_TEST_MANY_DATABASES").unwrap_or(60),
             writes: number("FLATBED_TEST_WRITES").unwrap_or(25),
             rounds: 3,
         }

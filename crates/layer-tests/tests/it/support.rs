@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fdb_embedded::VirtualClock;
+use fdb_embedded::{KeyObserver, VirtualClock};
 use flatbed_clock::ManualClock;
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
@@ -66,6 +66,11 @@ impl Store {
     /// Creates storage with one server that works for each call, and otherwise fast answers. `None` on a cluster.
     pub fn slow() -> Option<Store> {
         Storage::slow().map(Store::of)
+    }
+
+    /// Creates storage whose reads and writes an observer sees. `None` on a cluster.
+    pub fn observed(observer: KeyObserver) -> Option<Store> {
+        Storage::observed(observer).map(Store::of)
     }
 
     /// Sets the number of shards of new databases.
