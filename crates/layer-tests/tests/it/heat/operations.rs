@@ -65,7 +65,6 @@ impl Family {
                 "update",
                 "update again",
                 "bulk_update",
-                "update_all",
                 "stage",
                 "upload",
                 "renew_uploads",
@@ -220,7 +219,7 @@ impl Heated {
                 db.set_offline(true).await.unwrap();
                 db.set_offline(false).await.unwrap();
             }
-            "resync" => ignore(db.resync(ResyncAction::Start { is_exclusive: false }).await.unwrap()),
+            "resync" => ignore(db.resync(ResyncAction::Start { is_exclusive: false, is_anew: false }).await.unwrap()),
             "update a view" => self.design(db, "v", r#"{"n":"asc","text":"asc"}"#).await,
             "update an index" => self.design(db, "i", r#"{"n":"asc"}"#).await,
             "update" => {
@@ -239,9 +238,6 @@ impl Heated {
                 for done in db.bulk_update(&[edit("p:b", None, &text), edit("p:c", None, &text)]).await.unwrap() {
                     done.unwrap();
                 }
-            }
-            "update_all" => {
-                db.update_all(&[edit("p:f", None, &text), edit("p:g", None, &text)]).await.unwrap();
             }
             "stage" => {
                 let mut upload = db.upload("text/plain", false).await.unwrap();
