@@ -238,7 +238,7 @@ async fn version(store: &Store) -> u64 {
     }
 }
 
-/// How far the restored cluster is ahead, in versions: some days.
+/// The versions by which the restored cluster is ahead: some days.
 const AHEAD: u64 = 1_000_000_000_000;
 
 /// Restores the store's rows as those of a cluster whose versions were higher. `change`: as they are to be changed.

@@ -117,7 +117,7 @@ struct Counts {
     ends: HashMap<Vec<u8>, RangeEnd>,
 }
 
-/// What receives too much.
+/// A key or a range that receives too much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Heat {
     /// Writes of one key.
