@@ -67,7 +67,7 @@ fn modules_know_only_those_below_them() {
         ("by_seq", &["merge", "error", "instruments", "seq", "keys", "transaction", "buckets"]),
         ("features", &["proto", "error", "records", "buckets"]),
         ("secrets", &["proto", "error", "keys", "transaction", "root"]),
-        ("sync_function", &["proto", "keys", "transaction", "features"]),
+        ("sync_function", &["proto", "error", "keys", "transaction", "once", "features"]),
     ];
     assert_eq!(layers.beyond(&table), Vec::<String>::new());
 }

@@ -35,7 +35,8 @@ pub fn note_change(trx: &Transaction, keys: &RootKeys, name: &str) -> Result<()>
 /// # Errors
 /// [`Error::Storage`](crate::error::Error::Storage), [`Error::Corrupt`](crate::error::Error::Corrupt).
 pub async fn read_changes(trx: &Transaction, keys: &RootKeys, after: &[u8]) -> Result<Option<Vec<String>>> {
-    // Before the first change of the cluster the value is empty.
+    // Before the first change of the cluster the value is empty, and all entries are later.
+    let after = if after.is_empty() { &[0; 10] } else { after };
     let Ok(after) = after.try_into() else { return Ok(None) };
     let rows = trx.range(&keys.record_changes_after(after), true).first(CHANGES_READ_MAX + 1).await?;
     if rows.len() > CHANGES_READ_MAX {

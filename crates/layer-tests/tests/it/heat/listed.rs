@@ -5,7 +5,8 @@ use std::path::Path;
 
 /// The public functions of [`Database`](flatbed_layer::Database) and [`Layer`](flatbed_layer::Layer) that write no keys
 /// of an operation: handles, figures of the process, reads, and the ends of waits.
-const NOT_WRITES: [&str; 32] = [
+const NOT_WRITES: [&str; 33] = [
+    "access_changes",
     "actor",
     "all_databases",
     "are_settings_known",

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use fdb_embedded::{KeyAccess, KeyObserver, METADATA_VERSION_KEY};
 
 /// The first numbers of keys under a root, with their names.
-const NAMES: [(u64, &str); 14] = [
+const NAMES: [(u64, &str); 16] = [
     (0, "instance"),
     (1, "records of databases"),
     (2, "next namespace"),
@@ -25,6 +25,8 @@ const NAMES: [(u64, &str); 14] = [
     (20, "stored settings"),
     (21, "Firefox Sync"),
     (22, "replicator databases"),
+    (23, "log of records"),
+    (25, "access versions"),
 ];
 
 /// The number of the data of all databases, under a root.
@@ -147,6 +149,8 @@ pub struct HotSpot {
     pub keys: String,
     pub count: u64,
     pub key: String,
+    /// False for at most its share: counts vary from run to run, and what comes near it has its row as well.
+    pub is_hot: bool,
 }
 
 /// The counts of a store's keys.
@@ -181,8 +185,7 @@ impl Tally {
     }
 
     /// Ends a phase: later counts begin at nothing. Prints its hottest prefixes, and returns the keys and ends of ranges
-    /// outside of a single database that received more than one access in `share` operations;
-    /// none if that is 0. The key that comes with the read version may be read by all.
+    /// outside of a single database that received more than one access in twice `share` operations; none if that is 0. The key that comes with the read version may be read by all.
     pub fn end(&self, phase: &str, share: u64) -> Vec<HotSpot> {
         let counts = &mut *self.counts();
         let operations = std::mem::take(&mut counts.operations);
@@ -190,20 +193,21 @@ impl Tally {
         println!("{phase}: {operations} operations");
         print_hottest("writes", &writes);
         print_hottest("reads", &reads);
+        let is_near = |count: u64| count.saturating_mul(2 * share) > operations;
         let is_hot = |count: u64| count.saturating_mul(share) > operations;
         let mut spots = Vec::new();
         for (heat, keys) in [(Heat::Key, &writes), (Heat::Read, &reads)] {
             let hot = keys.iter().filter(|(key, found)| {
-                is_hot(found.count)
+                is_near(found.count)
                     && is_shared(key, found.owner)
                     && !(heat == Heat::Read && *key == METADATA_VERSION_KEY)
             });
-            spots.extend(hot.map(|(key, found)| spot(heat, key, found.count)));
+            spots.extend(hot.map(|(key, found)| spot(heat, key, found.count, is_hot(found.count))));
         }
         for (prefix, end) in &mut counts.ends {
             let (moves, writes) = (std::mem::take(&mut end.moves), std::mem::take(&mut end.writes));
-            if is_hot(moves) && is_moving(moves, writes) && is_shared(prefix, end.owner) {
-                spots.push(spot(Heat::End, prefix, moves));
+            if is_near(moves) && is_moving(moves, writes) && is_shared(prefix, end.owner) {
+                spots.push(spot(Heat::End, prefix, moves, is_hot(moves)));
             }
         }
         spots.sort();
@@ -225,7 +229,7 @@ impl Tally {
         print_hottest("writes", &writes);
         print_hottest("reads", &reads);
         let hot = writes.iter().filter(|(_, found)| found.count.saturating_mul(share) > operations);
-        let mut spots: Vec<_> = hot.map(|(key, found)| spot(Heat::Key, key, found.count)).collect();
+        let mut spots: Vec<_> = hot.map(|(key, found)| spot(Heat::Key, key, found.count, true)).collect();
         spots.sort();
         spots
     }
@@ -259,8 +263,8 @@ impl Counts {
     }
 }
 
-fn spot(heat: Heat, key: &[u8], count: u64) -> HotSpot {
-    HotSpot { heat, keys: name(key), count, key: text(key) }
+fn spot(heat: Heat, key: &[u8], count: u64, is_hot: bool) -> HotSpot {
+    HotSpot { heat, keys: name(key), count, key: text(key), is_hot }
 }
 
 /// Returns whether more writes are behind all earlier keys than random keys have, whose maximum changes some ln(n) times.
