@@ -9,6 +9,7 @@ const EXAMPLES = {
   cluster_file: '/etc/foundationdb/fdb.cluster',
   fdb_library: '/usr/lib/libfdb_c.so',
   root: 'fb',
+  database_cache_mb: '256',
   tls_certificate: '/etc/flatbed/certificate.pem',
   tls_key: '/etc/flatbed/key.pem',
   proxy_protocol_from: '10.0.0.0/8',

@@ -79,7 +79,8 @@ impl Inner {
         let root = trx.get(&self.keys.instance(), true);
         let changed =
             async { if continues { read_changes(trx, &self.keys, before.version()).await } else { Ok(None) } };
-        let (root, changed) = try_join(async { Ok(root.await?) }, changed).await?;
+        // The range first: its read begins with the first poll.
+        let (changed, root) = try_join(changed, async { Ok(root.await?) }).await?;
         let epochs = Epochs::of(&in_use(root.as_deref())?);
         // A read of the past says nothing of the present, and no key is a store that is about to be made.
         if trx.is_pinned() || root.is_none() {

@@ -212,7 +212,7 @@ impl Tally {
         }
         spots.sort();
         for group in spots.chunk_by(|one, other| (one.heat, &one.keys) == (other.heat, &other.keys)) {
-            if let Some(HotSpot { heat, keys, count, key }) = group.iter().max_by_key(|spot| spot.count) {
+            if let Some(HotSpot { heat, keys, count, key, .. }) = group.iter().max_by_key(|spot| spot.count) {
                 println!("  hot: {} of {keys}: {}, the hottest {key}: {count}", heat.name(), group.len());
             }
         }
