@@ -362,7 +362,7 @@ impl Database {
             once: self.handle.inner.once()?,
         };
         transaction::write(&self.handle.inner.db, &self.handle.inner.metrics, &mut delete).await?;
-        self.handle.inner.databases.remove(&*self.handle.name);
+        self.handle.inner.databases.remove(&self.handle.name);
         self.handle.inner.due.note_event();
         Ok(())
     }

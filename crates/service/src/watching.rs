@@ -62,6 +62,9 @@ enum KnownSecurity {
     Present(Arc<DatabaseSecurity>),
 }
 
+/// The begin of a read of a single database, its name, and the result.
+type SingleRead = (Instant, Arc<str>, Result<(), LayerError>);
+
 /// The state that all watches share.
 pub(crate) struct WatchState {
     layer: Layer,
@@ -70,7 +73,7 @@ pub(crate) struct WatchState {
     /// Notified when a database without a known state gets a follower.
     came: Arc<Notify>,
     /// Locked by the transaction that reads: the last read of a single database, its begin, and its result.
-    reading: tokio::sync::Mutex<Option<(Instant, Arc<str>, Result<(), LayerError>)>>,
+    reading: tokio::sync::Mutex<Option<SingleRead>>,
     users: Arc<FollowedUsers>,
 }
 

@@ -206,7 +206,7 @@ impl Scan<'_> {
     }
 }
 
-fn row_at<'r>((page, at, _): &'r Row) -> Option<&'r FdbKeyValue> {
+fn row_at((page, at, _): &Row) -> Option<&FdbKeyValue> {
     page.get(*at)
 }
 

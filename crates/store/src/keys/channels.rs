@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn keys_are_those_of_the_design() {
-        let seq = Seq::new(65_536, *b"\0\0\0\00123456789ab");
+        let seq = Seq::new(65_536, *b"\0\0\0\x000123456789ab");
         let entry = b"\x01fb\0\x15\x03\x15\x01\x15\x11\x14\x02A\0\x17\x01\0\0\x14\x330123456789ab";
         assert_eq!(keys().channel_entry("A", &seq), entry);
         assert_eq!(keys().channel_document("A", "d"), b"\x01fb\0\x15\x03\x15\x01\x15\x11\x15\x01\x02A\0\x02d\0");

@@ -95,9 +95,10 @@ impl RootKeys {
     }
 
     /// Returns the key of the mark of an operation that began at a time: see [`crate::once`]. A hash of the token
-    /// stands before the time, so marks of one moment lie in [`BUCKETS`](crate::keys::BUCKETS) places.
+    /// stands before the time, so marks of one moment lie in 255 places. No bucket has the number 0, whose encoding is
+    /// shorter than the others': the length of keys does not vary.
     pub fn mark(&self, at_ms: u64, token: &[u8; 16]) -> Vec<u8> {
-        let mut key = self.bucket(MARKS, bucket_of_bytes(token));
+        let mut key = self.bucket(MARKS, bucket_of_bytes(token).max(1));
         put_int(&mut key, at_ms);
         put_text(&mut key, TUPLE_BYTES, token);
         key
@@ -122,7 +123,7 @@ impl RootKeys {
 
     /// Returns, for each bucket, the range of the marks of operations that began before a time.
     pub fn marks_until(&self, at_ms: u64) -> impl Iterator<Item = KeyRange> + '_ {
-        (0..=u8::MAX).map(move |bucket| {
+        (1..=u8::MAX).map(move |bucket| {
             let begin = self.bucket(MARKS, bucket);
             let mut end = begin.clone();
             put_int(&mut end, at_ms);

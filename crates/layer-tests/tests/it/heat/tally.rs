@@ -185,7 +185,7 @@ impl Tally {
     }
 
     /// Ends a phase: later counts begin at nothing. Prints its hottest prefixes, and returns the keys and ends of ranges
-    /// outside of a single database that received more than one access in twice `share` operations; none if that is 0. The key that comes with the read version may be read by all.
+    /// outside of a single database that received more than one access in ten times `share` operations; none if that is 0. The key that comes with the read version may be read by all.
     pub fn end(&self, phase: &str, share: u64) -> Vec<HotSpot> {
         let counts = &mut *self.counts();
         let operations = std::mem::take(&mut counts.operations);
@@ -193,7 +193,7 @@ impl Tally {
         println!("{phase}: {operations} operations");
         print_hottest("writes", &writes);
         print_hottest("reads", &reads);
-        let is_near = |count: u64| count.saturating_mul(2 * share) > operations;
+        let is_near = |count: u64| count.saturating_mul(10 * share) > operations;
         let is_hot = |count: u64| count.saturating_mul(share) > operations;
         let mut spots = Vec::new();
         for (heat, keys) in [(Heat::Key, &writes), (Heat::Read, &reads)] {
@@ -273,7 +273,7 @@ fn is_moving(moves: u64, writes: u64) -> bool {
 }
 
 fn is_shared(key: &[u8], owner: Owner) -> bool {
-    !is_inside(key) && !matches!(owner, Owner::One(_))
+    !is_inside(key) && owner == Owner::Several
 }
 
 /// Returns whether a key or prefix is a single database's.

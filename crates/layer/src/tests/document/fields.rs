@@ -21,7 +21,7 @@ async fn who_misses_names_does_not_rely_on_a_load_that_began_before() {
     let edit = Edit { expiry: None, id, parent: None, history: None, deleted: false, attachments: Vec::new(), body };
     db.update(&edit).await.unwrap();
     // As a process that does not know the names.
-    db.inner.databases.remove(&*db.name);
+    db.inner.databases.remove(&db.name);
     db.exists().await.unwrap();
     let instance = db.inner.cached(&db.name).expect("an instance");
     assert_eq!(instance.fields.len(), 0);
