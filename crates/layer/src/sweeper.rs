@@ -15,7 +15,7 @@ use futures_util::future::try_join_all;
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
 
 /// Removes marks older than the longest retry of an operation, and stores the time before which marks are gone. Returns
-/// whether there were any. One transaction reads the newest old mark of each of the 256 buckets, all at once, and clears
+/// whether there were any. One transaction reads the newest old mark of each of the 255 buckets, all at once, and clears
 /// a range of each bucket that has one.
 pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<bool> {
     struct Sweep<'a>(&'a Inner, u64);
