@@ -143,7 +143,7 @@ impl Info {
     }
 
     /// Encodes the operand of SET_VERSIONSTAMPED_VALUE: the record with the placeholder of the stamp at
-    /// [`INFO_STAMP_OFFSET`], then that offset (4 bytes little-endian). Of `self.stamp` only the epoch and the user
+    /// `INFO_STAMP_OFFSET`, then that offset (4 bytes little-endian). Of `self.stamp` only the epoch and the user
     /// version are used.
     pub fn encode_stamped(&self) -> Vec<u8> {
         let message = proto::DocumentInfo {

@@ -1,7 +1,7 @@
 //! User keys and values as LMDB records: lookups, scans in both directions, writes. [`StoredState`] adds the pending
 //! clears, which readers see.
 //!
-//! [`StoredState`]: crate::disk::stored::Stored
+//! [`StoredState`]: crate::disk::stored::StoredState
 
 use std::borrow::Cow;
 use std::ops::Bound;

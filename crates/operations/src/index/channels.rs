@@ -1,7 +1,7 @@
 //! Channels: which documents are and were in them, by sequence and by id, and when documents expire.
 //!
 //! The effect of a change is found in two steps, since a document's info says which channels its winner is in:
-//! [`before`], before anything of the document is written, and [`OldRouting::becomes`], which adds the channels to the new
+//! [`before`], before anything of the document is written, and [`OldRouting::change_routing`], which adds the channels to the new
 //! info. The maintainer makes keys of the result. [`flatbed_channels::moves`] decides the changes of entries;
 //! design/channels.md has the layout.
 
@@ -121,7 +121,7 @@ impl OldRouting {
         self.change_routing_to(within, id, old, new, said).await
     }
 
-    /// Like [`OldRouting::becomes`], with a known verdict on the new winner; `None`: it is not entered.
+    /// Like [`OldRouting::change_routing`], with a known verdict on the new winner; `None`: it is not entered.
     pub async fn change_routing_to(
         self,
         within: &IndexContext<'_>,
