@@ -63,7 +63,7 @@ async fn write(layer: &Layer, name: &str, id: &str, body: &str) -> RevId {
                 Ok(()) | Err(Error::DatabaseExists) => {}
                 Err(error) => panic!("{name}: {error}"),
             },
-            Err(error) => panic!("{name}, {id}, which nobody else writes: {error}"),
+            Err(error) => panic!("{name}, {id}, of this process alone: {error}"),
         }
     }
 }

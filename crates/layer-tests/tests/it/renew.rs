@@ -119,7 +119,7 @@ async fn positions_of_lost_states() {
     assert_eq!(one, 1_700_000_000);
     let begin_of_one = db.update_seq().await.unwrap();
     put(&db, "c", None, "{}").await.unwrap();
-    // What is new comes after the lost future, too.
+    // New changes come after the lost future, too.
     for since in [kept, lost_of_0, begin_of_one] {
         assert_eq!(after(&db, since).await, ["c"]);
     }

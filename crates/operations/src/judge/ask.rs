@@ -218,8 +218,8 @@ pub async fn route_edit(
     writer: Option<&Arc<Writer>>,
 ) -> Result<Judgement> {
     let routes = routes(database, instance).await?;
-    let nobody = User::default();
-    Ok(routes.route(unsigned(database, instance, &nobody, (edit, old), writer)).await)
+    let anonymous = User::default();
+    Ok(routes.route(unsigned(database, instance, &anonymous, (edit, old), writer)).await)
 }
 
 /// Routes edits upon the revisions beside them, as [`route_edit`] does without a writer. Small ones share calls of the
@@ -234,7 +234,7 @@ pub async fn all_routed(
     edits: &[(Edit<'_>, Option<Document>)],
 ) -> Result<Vec<Judgement>> {
     let routes = routes(database, instance).await?;
-    let (nobody, named) = (User::default(), named(instance));
+    let (anonymous, named) = (User::default(), named(instance));
     let judge = judge_of(&database.inner);
     let mut said = Vec::with_capacity(edits.len());
     let (mut rest, bytes) = (edits, |(edit, old): &(Edit<'_>, Option<Document>)| {
@@ -247,12 +247,13 @@ pub async fn all_routed(
         let room = judge.map_or_else(|| Some(Box::new(()) as Room), |judge| judge.try_room(&named, together));
         if small < 2 || room.is_none() {
             let (edit, old) = first;
-            said.push(routes.route(unsigned(database, instance, &nobody, (edit, old.as_ref()), None)).await);
+            said.push(routes.route(unsigned(database, instance, &anonymous, (edit, old.as_ref()), None)).await);
             rest = rest.get(1..).unwrap_or_default();
             continue;
         }
         let (some, others) = rest.split_at(small);
-        let writes = some.iter().map(|(edit, old)| unsigned(database, instance, &nobody, (edit, old.as_ref()), None));
+        let writes =
+            some.iter().map(|(edit, old)| unsigned(database, instance, &anonymous, (edit, old.as_ref()), None));
         let mut answers = routes.route_all(writes.collect()).await;
         // An edit without an answer keeps its routing.
         answers.resize_with(small, || Err(not_routed()));
@@ -271,13 +272,13 @@ async fn routes(database: &ReadHandle, instance: &Instance) -> Result<Routes> {
 fn unsigned<'a>(
     database: &'a ReadHandle,
     instance: &'a Instance,
-    nobody: &'a User,
+    anonymous: &'a User,
     (edit, old): (&'a Edit<'a>, Option<&'a Document>),
     writer: Option<&'a Arc<Writer>>,
 ) -> ProposedWrite<'a> {
     let security = Some(instance.record.security.as_slice()).filter(|security| !security.is_empty());
     let now_s = database.inner.clock.unix_seconds();
-    ProposedWrite { edit, old, user: nobody, database: &instance.name, caller: 0, security, writer, now_s }
+    ProposedWrite { edit, old, user: anonymous, database: &instance.name, caller: 0, security, writer, now_s }
 }
 
 /// The inputs of a judgement, with their memory permit.

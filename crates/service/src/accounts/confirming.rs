@@ -39,7 +39,7 @@ impl WaitingPolls {
 
     /// Adds a poll, after the followers of changed accounts were woken.
     pub(super) fn poll(&mut self, poll: AccountsPoll) {
-        // Of polls that need the same look at databases the newest one counts.
+        // Several polls may need the same look at databases: the newest one counts.
         if self.polls.back().is_some_and(|last| last.records == poll.records) || self.polls.len() >= WAITING_MAX {
             self.polls.pop_back();
         }

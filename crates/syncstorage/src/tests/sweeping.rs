@@ -84,7 +84,7 @@ async fn an_error_at_one_user_holds_up_no_other() {
     assert_eq!(left, damaged.map(|uid| uid.0).into());
     let deferred = || store.inner.metrics.sync_due_deferred.get();
     assert_eq!(deferred(), 3);
-    // What was put off costs nothing until its time.
+    // A deferred entry costs nothing until its time.
     assert!(is_nothing_due(&store).await);
     storage.advance(5_900);
     assert!(is_nothing_due(&store).await);

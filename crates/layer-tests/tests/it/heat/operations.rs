@@ -188,7 +188,7 @@ impl Heated {
                         Some(Err(failed)) => failures.push(failed),
                         None => break,
                     },
-                    // What waits by the clock is not kept waiting.
+                    // Waits by the clock end at once.
                     () = pass(Duration::from_millis(20)) => self.clock.advance(TICK),
                 }
             }
