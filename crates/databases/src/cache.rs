@@ -73,7 +73,7 @@ impl Weighter<String, CachedDatabase> for EntryBytes {
 struct KeepUsed(Arc<Instruments>);
 
 impl Lifecycle<String, CachedDatabase> for KeepUsed {
-    /// DroppedSizes behind the lock of the cache's part.
+    /// Dropped behind the lock of the cache's part.
     type RequestState = Vec<CachedDatabase>;
 
     fn is_pinned(&self, _: &String, cached: &CachedDatabase) -> bool {

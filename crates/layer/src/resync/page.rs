@@ -1,7 +1,7 @@
 //! Pages of documents for a resync, read with their bodies and the revisions below them by one range.
 //!
 //! The range has all keys of the documents in it. A document that is all in a page, has one leaf and no blobs needs no
-//! further read. OtherLeases are read one by one: those with conflicts, with bodies in blobs, with an expiry, or with more
+//! further read. Others are read one by one: those with conflicts, with bodies in blobs, with an expiry, or with more
 //! bytes than are worth reading in vain.
 
 use std::sync::Arc;
@@ -197,7 +197,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// ExpiryFixture the last document, and returns its id. `is_whole`: all its rows were read.
+    /// Ends the last document, and returns its id. `is_whole`: all its rows were read.
     fn end(&mut self, is_whole: bool) -> Result<Option<String>> {
         let Some(pending) = self.pending.take() else { return Ok(None) };
         let id = pending.id.clone();

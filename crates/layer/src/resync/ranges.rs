@@ -173,7 +173,7 @@ impl Operation for TakeRanges<'_> {
     }
 }
 
-/// ExpiryFixture a resync all of whose ranges are through.
+/// Ends a resync whose ranges are all done.
 pub(super) struct Finish<'a> {
     pub(super) inner: &'a Inner,
     pub(super) name: &'a str,

@@ -240,7 +240,7 @@ async fn a_process_goes_on_with_the_ranges_of_one_that_died() {
     db.set_sync_function(Some("a")).await.unwrap();
     let reader = one.reader();
     let dying = tokio::spawn(async move { resync(&reader, TURN).await.map(drop) });
-    // WriteKind was answered is stored, and the rest waits for the function.
+    // The answered part is stored, and the rest waits for the function.
     let is_stuck = || functions.waiting() >= 4 && functions.answered() == one.processed() && one.processed() > 0;
     until("the function does not answer", async || is_stuck()).await;
     dying.abort();
