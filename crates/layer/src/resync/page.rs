@@ -103,10 +103,10 @@ impl Operation for ReadPage<'_> {
     }
 }
 
-async fn whole_or_read(trx: &Transaction, instance: &Instance, scanned: ScanCounts) -> Result<ScannedDocument> {
+async fn whole_or_read(trx: &Transaction, instance: &Instance, scanned: PageDocument) -> Result<ScannedDocument> {
     match scanned {
-        ScanCounts::Whole(document) => Ok(*document),
-        ScanCounts::Partly(id, info) => with_leaves(trx, instance, id, *info).await,
+        PageDocument::Whole(document) => Ok(*document),
+        PageDocument::Partly(id, info) => with_leaves(trx, instance, id, *info).await,
     }
 }
 
@@ -129,7 +129,8 @@ async fn with_leaves(trx: &Transaction, instance: &Instance, id: String, info: I
     Ok(ScannedDocument { id, info, leaves, records, said, whole: None })
 }
 
-enum ScanCounts {
+/// A document of a page: all that its judgement needs, or what further reads begin with.
+enum PageDocument {
     Whole(Box<ScannedDocument>),
     Partly(String, Box<Info>),
 }
@@ -146,7 +147,7 @@ struct Pending {
 
 struct Scan<'a> {
     instance: &'a Instance,
-    documents: Vec<ScanCounts>,
+    documents: Vec<PageDocument>,
     /// The last document, which may have further rows.
     pending: Option<Pending>,
     bytes: usize,
@@ -210,7 +211,7 @@ fn row_at((page, at, _): &Row) -> Option<&FdbKeyValue> {
     page.get(*at)
 }
 
-fn scanned(instance: &Instance, pending: Pending, is_whole: bool) -> Result<ScanCounts> {
+fn scanned(instance: &Instance, pending: Pending, is_whole: bool) -> Result<PageDocument> {
     let Pending { id, rows, .. } = pending;
     let keys = instance.keys.document(&id);
     let first = rows.first().filter(|(.., part)| *part == DocumentPart::Info).and_then(row_at);
@@ -222,9 +223,9 @@ fn scanned(instance: &Instance, pending: Pending, is_whole: bool) -> Result<Scan
             let said = Verdict::decode(record.verdict.clone());
             let leaves = vec![(info.deleted, info.winner.clone())];
             let (records, said, whole) = (vec![record], vec![said], Some(whole));
-            ScanCounts::Whole(Box::new(ScannedDocument { id, info, leaves, records, said, whole }))
+            PageDocument::Whole(Box::new(ScannedDocument { id, info, leaves, records, said, whole }))
         }
-        None => ScanCounts::Partly(id, Box::new(info)),
+        None => PageDocument::Partly(id, Box::new(info)),
     })
 }
 

@@ -228,7 +228,7 @@ pub(super) enum Keep {
     /// Any process may take it.
     Released,
     /// All of it is through.
-    LoggedWrite,
+    Done,
 }
 
 impl<'a> HeldRange<'a> {
@@ -272,7 +272,7 @@ impl<'a> HeldRange<'a> {
         if keep != Keep::Held {
             next.owner = Vec::new();
         }
-        next.done |= keep == Keep::LoggedWrite;
+        next.done |= keep == Keep::Done;
         let (inner, name, first, stored) = (self.inner, self.name, &*self.first, &self.stored);
         let mut note = Note { inner, name, first, stored, next: &next };
         let is_noted = transaction::write(&inner.db, &inner.metrics, &mut note).await?;

@@ -257,7 +257,7 @@ impl RangeWorker {
                 return Ok(Keep::Released);
             };
             match self.page(held, &page, anew >= ASKED_ANEW_MAX).await? {
-                PageOutcome::Through if page.is_last => return Ok(Keep::LoggedWrite),
+                PageOutcome::Through if page.is_last => return Ok(Keep::Done),
                 PageOutcome::Through => anew = 0,
                 PageOutcome::Edited => anew += 1,
                 PageOutcome::Lost => return Ok(Keep::Released),
